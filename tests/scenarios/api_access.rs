@@ -111,6 +111,13 @@ pub async fn a_remote_pod_uses_its_home_api_server_and_nothing_else_there(world:
         ensure!(!success, "port {closed} of an API server's machine answers: {said}");
     }
     ensure!(!exec(rome, name, "silent", &["busybox", "cat", TOKEN]).await?.0, "a pod that wants no token has one");
+    let (_, hosts) = exec(rome, name, "client", &["busybox", "cat", "/etc/hosts"]).await?;
+    let line = hosts.lines().find(|line| line.contains("kubernetes.default.svc")).context("no line in the hosts file")?;
+    let address = line.split_whitespace().next().context("no address in the hosts file")?;
+    let directly = ["busybox", "nc", "-w", "3", address, "443", "-e", "busybox", "true"];
+    ensure!(exec(rome, name, "client", &directly).await?.0, "the address in the hosts file");
+    let (success, said) = exec(rome, name, "silent", &directly).await?;
+    ensure!(!success, "a pod that uses no API server reaches that of rome: {said}");
 
     // The annotation makes the consumer renew the token, and the new one gets into the pod.
     let found = secrets(&world, name, &pod).await?;

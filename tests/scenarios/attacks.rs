@@ -1,7 +1,7 @@
 //! Attacks on real clusters, with real credentials.
 //!
-//! This file: what a hostile consumer sends so that the manager or the API server of its provider runs out of memory, and a stolen identity of a
-//! manager. The other files: attacks at full speed beside honest peers, requests with stolen tokens, and a consumer that is refused.
+//! This file: what a hostile consumer sends so that the manager or the API server of its provider runs out of memory, and stolen identities of
+//! Liqo's own programs. The other files: attacks at full speed beside honest peers, requests with stolen tokens, and a consumer that is refused.
 
 mod flood;
 mod honest;
@@ -15,16 +15,18 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
+    ResourceExt as _,
     api::{ListParams, PostParams},
     client::Body,
     core::Request,
 };
-use liqo_api::{CONTROLLER_MANAGER, ShadowPod, consumer_service_account, tenant_namespace};
+use liqo_api::{CONTROLLER_MANAGER, FABRIC_NAMESPACE, ShadowPod, TunnelEndpoint, consumer_service_account, tenant_namespace};
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Map, Value, json};
 
-use crate::{approval::record, isolation::token};
+use crate::{approval::record, isolation::token, network::connected};
 
 pub use self::{
     hostile_consumer::an_honest_consumer_keeps_its_pace_beside_a_hostile_one,
@@ -290,5 +292,46 @@ pub async fn a_stolen_manager_touches_neither_pods_of_the_system_nor_certificate
     for namespace in [system, other] {
         rome.end_namespace(namespace).await?;
     }
+    Ok(())
+}
+
+pub async fn a_stolen_token_of_a_node_changes_no_report_of_another_gateway(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    connected(rome, milan).await?;
+    let pods = rome.api::<Pod>(FABRIC_NAMESPACE).list(&ListParams::default()).await?.items;
+    let pod = pods.first().context("a pod of the fabric")?;
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).context("its node")?;
+    let bound = format!("--bound-object-name={}", pod.name_any());
+    let token =
+        rome.kubectl(&["-n", FABRIC_NAMESPACE, "create", "token", "liqo-fabric", "--bound-object-kind=Pod", &bound]).await?;
+    let thief = rome.with_token(token.trim(), &world.scratch("node.kubeconfig")).await?;
+    let id = milan.cluster_id().await?;
+    let write = async |status: Value| {
+        let patch = json!({ "status": status }).to_string();
+        let to = ["-n", "liqo", "patch", "tunnelendpoint", &id, "--subresource=status", "--type=merge", "--dry-run=server", "-p"];
+        thief.try_kubectl(&[&to[..], &[patch.as_str()]].concat()).await
+    };
+    let report = |node: &str, is_connected: bool| {
+        if is_connected {
+            json!({ "gateways": [{ "node": node, "connected": true, "transport": "UDP" }], "transport": "UDP" })
+        } else {
+            json!({ "gateways": [{ "node": node, "connected": false }], "transport": null })
+        }
+    };
+    let forged = write(report("elsewhere", true)).await?;
+    ensure!(forged.stderr.contains("no reports of other gateways"), "it forges the report of another gateway: {forged:?}");
+    let mut lie = report(node, false);
+    lie["transport"] = json!("UDP");
+    let lied = write(lie).await?;
+    ensure!(lied.stderr.contains("is that of its gateways"), "it says what no gateway reports: {lied:?}");
+    let endpoint = rome.api::<TunnelEndpoint>("liqo").get(&id).await?;
+    let mut conditions = json!(endpoint.status.context("a status")?.conditions);
+    conditions[0]["message"] = json!("forged");
+    let mut silent = report(node, false);
+    silent["conditions"] = conditions;
+    let lied = write(silent).await?;
+    ensure!(lied.stderr.contains("if one of its gateways is"), "it says that a silent tunnel is connected: {lied:?}");
+    let own = write(report(node, true)).await?;
+    ensure!(own.success, "it cannot write its own report: {own:?}");
     Ok(())
 }

@@ -95,7 +95,8 @@ fn pods_and_policies() -> Set {
             attacks:
                 a_stolen_manager_touches_neither_pods_of_the_system_nor_certificates_of_others,
                 what_a_consumers_token_must_not_do,
-                what_the_tokens_of_a_manager_and_of_a_node_must_not_do;
+                what_the_tokens_of_a_manager_and_of_a_node_must_not_do,
+                a_stolen_token_of_a_node_changes_no_report_of_another_gateway;
             // Their unknown clusters have their own keys, and the one that is accepted requests no resources.
             peering:
                 a_wrong_token_is_refused,

@@ -30,6 +30,7 @@
 mod cluster_config;
 mod cluster_id;
 pub mod conditions;
+pub mod connection_limits;
 mod derived_names;
 mod foreign_cluster;
 pub mod isolation;

@@ -3,16 +3,12 @@
 //! Whoever reaches the port may connect. A new connection ends an older one where there are too many, so silent ones keep neither
 //! kubelets nor Prometheus out.
 
-use std::{
-    collections::VecDeque,
-    convert::Infallible,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
 use axum::Router;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use liqo_api::connection_limits::{Admission, ConnectionLimits, OpenConnections};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::{AbortHandle, JoinSet},
@@ -28,9 +24,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// The limits for connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    pub connections: usize,
-    /// Connections from one address.
-    pub per_address: usize,
+    /// No connection is ever proven.
+    pub connections: ConnectionLimits,
     /// How long the head of a request may take.
     pub head: Duration,
     /// How long a connection may exist, whatever it does. Clients connect again.
@@ -39,13 +34,14 @@ pub(crate) struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 128, per_address: 16, head: Duration::from_secs(5), lifetime: Duration::from_secs(60) }
+        let connections = ConnectionLimits { connections: 128, unproven: 128, per_source: 16 };
+        Self { connections, head: Duration::from_secs(5), lifetime: Duration::from_secs(60) }
     }
 }
 
 /// Serves until it is dropped.
 pub(crate) async fn serve(listener: TcpListener, routes: Router, limits: Limits) {
-    let (mut tasks, mut open) = (JoinSet::new(), OpenConnections::default());
+    let (mut tasks, mut open) = (JoinSet::new(), OpenConnections::new(limits.connections));
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             sleep(ACCEPT_RETRY).await;
@@ -54,7 +50,7 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router, limits: Limits)
         while tasks.try_join_next().is_some() {}
         let routes = routes.clone();
         let task = tasks.spawn(async move { _ = timeout(limits.lifetime, connection(stream, routes, limits.head)).await });
-        if let Some(ended) = open.add(from, task, limits) {
+        if let Some(ended) = add(&mut open, from, task) {
             ended.abort();
         }
     }
@@ -75,25 +71,12 @@ async fn connection(stream: TcpStream, routes: Router, head: Duration) {
     }
 }
 
-/// The open connections, the oldest first.
-#[derive(Default)]
-struct OpenConnections(VecDeque<(IpAddr, AbortHandle)>);
-
-impl OpenConnections {
-    /// Adds a connection. Returns the one that has to end for it: the oldest from the same address if there are too many from there, or
-    /// else the oldest of all.
-    fn add(&mut self, from: SocketAddr, task: AbortHandle, limits: Limits) -> Option<AbortHandle> {
-        self.0.retain(|(_, task)| !task.is_finished());
-        let from = from.ip().to_canonical();
-        let alike = self.0.iter().filter(|(address, _)| *address == from).count();
-        let ended = if alike >= limits.per_address {
-            self.0.iter().position(|(address, _)| *address == from)
-        } else {
-            (self.0.len() >= limits.connections).then_some(0)
-        };
-        let ended = ended.and_then(|position| self.0.remove(position));
-        self.0.push_back((from, task));
-        ended.map(|(_, task)| task)
+/// Adds a connection. Returns the one that has to end for it. Addresses count, not networks: pods of one network belong to many.
+fn add(open: &mut OpenConnections<AbortHandle>, from: SocketAddr, task: AbortHandle) -> Option<AbortHandle> {
+    open.retain(|task| !task.is_finished());
+    match open.add(from.ip().to_canonical(), task, |_| false) {
+        Admission::Instead { ended, .. } => Some(ended),
+        Admission::Open(_) | Admission::Refused => None,
     }
 }
 
@@ -104,8 +87,11 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { connections: 4, per_address: 3, head: Duration::from_secs(60), lifetime: Duration::from_secs(60) };
+    const LIMITS: Limits = Limits {
+        connections: ConnectionLimits { connections: 4, unproven: 4, per_source: 3 },
+        head: Duration::from_secs(60),
+        lifetime: Duration::from_secs(60),
+    };
 
     async fn server(limits: Limits) -> (SocketAddr, JoinSet<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -151,19 +137,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_crowd_from_one_address_ends_no_connection_from_another() {
-        let (mut open, mut tasks) = (OpenConnections::default(), JoinSet::new());
+        let (mut open, mut tasks) = (OpenConnections::new(LIMITS.connections), JoinSet::new());
         let mut task = || tasks.spawn(std::future::pending::<()>());
         let from = |last: u8| SocketAddr::from(([192, 0, 2, last], 1000));
-        assert!(open.add(from(1), task(), LIMITS).is_none());
+        let honest = task();
+        assert!(add(&mut open, from(1), honest.clone()).is_none());
         let first = task();
-        assert!(open.add(from(2), first.clone(), LIMITS).is_none());
-        assert!(open.add(from(2), task(), LIMITS).is_none() && open.add(from(2), task(), LIMITS).is_none());
-        open.add(from(2), task(), LIMITS).unwrap().abort();
+        assert!(add(&mut open, from(2), first.clone()).is_none());
+        assert!(add(&mut open, from(2), task()).is_none() && add(&mut open, from(2), task()).is_none());
+        add(&mut open, from(2), task()).unwrap().abort();
         while !first.is_finished() {
             tokio::task::yield_now().await;
         }
-        assert_eq!(open.0.len(), 4);
-        assert!(open.add(from(3), task(), LIMITS).is_some(), "now there are too many from all addresses");
-        assert!(open.0.iter().all(|(address, _)| *address != from(1).ip()), "the oldest of all makes room");
+        assert_eq!(open.iter().count(), 4);
+        add(&mut open, from(3), task()).unwrap().abort();
+        while !honest.is_finished() {
+            tokio::task::yield_now().await;
+        }
     }
 }

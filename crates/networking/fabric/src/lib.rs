@@ -18,7 +18,7 @@
 //! | `node_controller`, `agent` | apply the desired state to this node, again and again |
 //! | `gateway_leases`, `decide::election` | hold one of the numbered Leases if this node fits; know which gateways are in use |
 //! | `gateway_probes` | probe the other gateways' nodes, so the others take over from a dead one within two seconds |
-//! | `reachable_watches`, `decide::reachable_addresses` | on gateways: which addresses single peers may reach |
+//! | `open_watches`, `decide::reachable_addresses` | on gateways: which addresses single peers may reach, and which pods there use the API server here |
 //! | `relays`, `decide::fallback` | carry the tunnel's datagrams over TLS while UDP does not pass |
 //! | `tunnel_clients` | if only the tunnel's port is exposed: connect other clusters' managers to our auth endpoint and API server |
 //! | `lan`, `decide::lan` | on one node: announce this cluster on the local network, and write which others are there |
@@ -38,8 +38,8 @@ mod key;
 mod lan;
 mod metrics;
 mod node_controller;
+mod open_watches;
 mod options;
-mod reachable_watches;
 mod relays;
 mod report;
 mod resolve;

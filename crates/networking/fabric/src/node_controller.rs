@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent::{Agent, AgentError, Kernel},
-    decide::{self, AppliedState, DesiredState, NodeAction, Snapshot, reachable_addresses::ReachableAddresses},
+    decide::{self, AppliedState, DesiredState, NodeAction, Snapshot, reachable_addresses::OpenAddresses},
     gateway_leases::GatewayLeases,
     key::{self, Keys},
     metrics,
+    open_watches::{ExposureContext, OpenWatches},
     options::Options,
-    reachable_watches::{ExposureContext, ReachableWatches},
     relays::Relays,
     resolve::Resolver,
     tunnel_clients::ClientRegistry,
@@ -32,7 +32,7 @@ const PERIOD: Duration = Duration::from_secs(30);
 const WAITING_PERIOD: Duration = Duration::from_secs(5);
 /// Delay after a first error. It doubles with each further error.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// For the lists that reachable addresses depend on: missing rights must not hold up everything else.
+/// For the lists that open addresses depend on: missing rights must not hold up everything else.
 const LISTS_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct NodeController<'a, K> {
@@ -51,7 +51,7 @@ pub struct NodeController<'a, K> {
 
 /// The state that a pass keeps for the next one.
 struct Memory {
-    reachable: Option<ReachableWatches>,
+    open: Option<OpenWatches>,
     resolver: Resolver,
     /// The peer that each gateway's key belongs to.
     owners: BTreeMap<PublicKey, ClusterId>,
@@ -62,7 +62,7 @@ impl<K: Kernel> NodeController<'_, K> {
     /// Runs until `stop`. The node's state stays then.
     pub async fn run(mut self, keys: Keys) {
         self.gateways.tried().await;
-        let mut memory = Memory { reachable: None, resolver: Resolver::default(), owners: BTreeMap::new(), keys };
+        let mut memory = Memory { open: None, resolver: Resolver::default(), owners: BTreeMap::new(), keys };
         let mut retry = MIN_RETRY_DELAY;
         loop {
             let wait = match self.reconcile(&mut memory).await {
@@ -92,7 +92,7 @@ impl<K: Kernel> NodeController<'_, K> {
         let (this, now) = (&self.options.node, Timestamp::now());
         let mut snapshot = self.snapshot(&memory.owners);
         self.renew_keys(&snapshot, memory, now)?;
-        snapshot.reachable = self.reachable(&snapshot, memory).await;
+        snapshot.open = self.open_addresses(&snapshot, memory).await;
         let list = self.watches.tunnel_clients.get(&Key::new(&self.options.namespace, TUNNEL_CLIENTS));
         let list = list.filter(|_| snapshot.accepts_tunnel_clients(this));
         snapshot.tunnel_clients = self.tunnel_clients.admit(list.as_deref(), &self.client, &self.options.namespace);
@@ -145,18 +145,18 @@ impl<K: Kernel> NodeController<'_, K> {
         Ok(())
     }
 
-    /// The addresses that single peers may reach, if this node needs them.
-    async fn reachable(&self, snapshot: &Snapshot, memory: &mut Memory) -> Option<ReachableAddresses> {
-        if !(decide::needs_reachable_addresses(snapshot, &self.options.node) && snapshot.settings.enabled) {
-            memory.reachable = None;
+    /// The single addresses that are open, if this node needs them.
+    async fn open_addresses(&self, snapshot: &Snapshot, memory: &mut Memory) -> Option<OpenAddresses> {
+        if !(decide::needs_open_addresses(snapshot, &self.options.node) && snapshot.settings.enabled) {
+            memory.open = None;
             return None;
         }
         let context = ExposureContext {
             nodes: snapshot.nodes.keys().cloned().collect(),
             remote: snapshot.peers.values().flat_map(|peer| peer.imported.values().copied()).collect(),
         };
-        let start = || ReachableWatches::start(&self.client, context.clone(), &self.changed);
-        let watches = memory.reachable.get_or_insert_with(start);
+        let start = || OpenWatches::start(&self.client, context.clone(), &self.changed);
+        let watches = memory.open.get_or_insert_with(start);
         let _ = tokio::time::timeout(LISTS_TIMEOUT, watches.complete()).await;
         watches.addresses(context)
     }
@@ -191,7 +191,7 @@ impl<K: Kernel> NodeController<'_, K> {
             nodes,
             peers: peers.map(|(_, peer)| (peer.spec.cluster_id.clone(), peer.spec.clone())).collect(),
             gateways: self.gateways.in_use(),
-            reachable: None,
+            open: None,
             resolved: BTreeMap::new(),
             keys: owners.clone(),
             tunnel_clients: BTreeMap::new(),

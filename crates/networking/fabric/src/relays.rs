@@ -14,7 +14,7 @@ use std::{
 };
 
 use liqo_datapath::{
-    relay::{Client, Counts, Limits, Server},
+    relay::{Client, Counts, LIMITS, Server},
     tunnel::PublicKey,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -93,7 +93,7 @@ impl Relays {
             return;
         }
         let listen: Vec<SocketAddr> = end.listen.iter().map(|address| SocketAddr::new(address.ip(), port)).collect();
-        match Server::start(&listen, tunnel, Limits::default()) {
+        match Server::start(&listen, tunnel, LIMITS) {
             Ok(server) => {
                 tracing::info!(port, "accepting connections over TLS");
                 state.server = Some(server);

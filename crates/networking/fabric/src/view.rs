@@ -7,14 +7,14 @@ use std::{
 
 use ipnet::IpNet;
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Node, Pod, Service},
+    core::v1::{ConfigMap, Node, Pod, PodStatus, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::ResourceExt as _;
 use liqo_api::reflection;
 use liqo_api::{
-    ClusterConfig, ClusterId, DiscoverySettings, NamespaceOffloading, NetworkRanges, NetworkSettings, Reflection, TunnelEndpoint,
-    TunnelEndpointSpec, TunnelEndpointStatus, labels,
+    ClusterConfig, ClusterId, DiscoverySettings, NamespaceOffloading, NamespaceOffloadingSpec, NetworkRanges, NetworkSettings,
+    Reflection, TunnelEndpoint, TunnelEndpointSpec, TunnelEndpointStatus, annotations, labels,
 };
 use liqo_network_model::fabric::pod_prefixes;
 
@@ -95,25 +95,52 @@ pub fn peer(endpoint: TunnelEndpoint) -> Option<PeerView> {
     Some(PeerView { spec: endpoint.spec, status: endpoint.status.unwrap_or_default(), version })
 }
 
-/// Keeps the consumer and the addresses of remote pods that are not finished.
-pub fn remote_pod(pod: Pod) -> Option<(ClusterId, BTreeSet<IpAddr>)> {
-    let consumer = pod.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
-    let status = pod.status?;
+/// The addresses of a pod that is not finished.
+fn addresses(status: PodStatus) -> Option<BTreeSet<IpAddr>> {
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
         return None;
     }
+    Some(status.pod_ips.unwrap_or_default().into_iter().filter_map(|address| address.ip.parse().ok()).collect())
+}
+
+/// Keeps the addresses of a pod that was sent to a provider to use the API server here. The consumer marks pods that get a token before it
+/// sends them, and also those that may run only once. The latter may be without an account, and use no API server.
+pub fn api_client(pod: Pod) -> Option<BTreeSet<IpAddr>> {
+    let marks = pod.annotations();
+    let uses = match marks.get(annotations::API_SERVER).map(String::as_str) {
+        Some(choice) => choice == "home",
+        None => pod.spec.as_ref()?.service_account_name.as_deref().is_some_and(|account| account != "default"),
+    };
+    let is_client = uses && marks.contains_key(annotations::SENT_TO);
+    addresses(pod.status.filter(|_| is_client)?)
+}
+
+/// Keeps the consumer and the addresses of remote pods that are not finished.
+pub fn remote_pod(pod: Pod) -> Option<(ClusterId, BTreeSet<IpAddr>)> {
+    let consumer = pod.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
+    let addresses = addresses(pod.status?)?;
     // A pod in the node's own network has the node's address, which no peer may reach.
     if pod.spec.is_some_and(|spec| spec.host_network == Some(true)) {
         return None;
     }
-    let addresses = status.pod_ips.unwrap_or_default().into_iter().filter_map(|address| address.ip.parse().ok()).collect();
     Some((consumer, addresses))
 }
 
-/// Keeps the clusters that have a remote namespace, and which of its Services are reflected to them.
-pub fn offloading(offloading: NamespaceOffloading) -> Option<(BTreeSet<ClusterId>, Reflection)> {
+/// An offloaded namespace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OffloadingView {
+    /// The clusters that have a remote namespace.
+    pub clusters: BTreeSet<ClusterId>,
+    /// Which of its Services are reflected to them.
+    pub reflection: Reflection,
+    /// Whether its pods there may use the API server here.
+    pub api_server: bool,
+}
+
+pub fn offloading(offloading: NamespaceOffloading) -> Option<OffloadingView> {
     let clusters = offloading.status?.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect();
-    Some((clusters, offloading.spec.reflection))
+    let NamespaceOffloadingSpec { reflection, api_server, .. } = offloading.spec;
+    Some(OffloadingView { clusters, reflection, api_server })
 }
 
 /// Keeps Services that may be reflected and may have pods; `true` if their annotation allows it explicitly.
@@ -209,5 +236,29 @@ mod tests {
         assert!(remote_pod(pod("Running", consumer.clone())).is_some());
         assert_eq!(remote_pod(pod("Failed", consumer)), None);
         assert_eq!(remote_pod(pod("Running", json!({}))), None);
+    }
+
+    #[test]
+    fn only_a_pod_that_was_sent_to_use_the_api_server_here_is_its_client() {
+        let pod = |account: &str, annotations: serde_json::Value, phase: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": { "name": "p", "annotations": annotations },
+                "spec": { "containers": [], "serviceAccountName": account },
+                "status": { "phase": phase, "podIPs": [{ "ip": "10.66.0.7" }] },
+            }))
+            .unwrap()
+        };
+        let (sent, choice) = (annotations::SENT_TO, annotations::API_SERVER);
+        let address: IpAddr = "10.66.0.7".parse().unwrap();
+        assert_eq!(api_client(pod("reader", json!({ sent: "uid" }), "Running")), Some([address].into()));
+        assert_eq!(api_client(pod("default", json!({ sent: "uid", choice: "home" }), "Running")), Some([address].into()));
+        for other in [
+            pod("reader", json!({}), "Running"),
+            pod("default", json!({ sent: "uid" }), "Running"),
+            pod("reader", json!({ sent: "uid", choice: "none" }), "Running"),
+            pod("reader", json!({ sent: "uid" }), "Succeeded"),
+        ] {
+            assert_eq!(api_client(other.clone()), None, "{other:?}");
+        }
     }
 }

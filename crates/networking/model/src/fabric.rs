@@ -131,8 +131,8 @@ pub struct PeerNetwork {
     pub maps: PeerMaps,
     /// Which of our addresses it may open connections to.
     pub reachable: Reachable,
-    /// Whether it may reach our API servers.
-    pub api_server: bool,
+    /// The addresses of its pods that may reach our API servers; `None` if no pod there ever may. Only gateways know the addresses.
+    pub api_server: Option<BTreeSet<IpAddr>>,
 }
 
 /// The addresses that a peer may open connections to.

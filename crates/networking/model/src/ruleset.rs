@@ -1,9 +1,10 @@
 //! The text of a node's nftables.
 //!
-//! Each address family in use has two tables. `liqo` translates and filters; it is replaced as a whole in one transaction, so no
-//! packet meets a part of it. `liqo_guard` is tiny and stays: it drops packets that would enter the tunnel from an address by which the
-//! peer does not know us, and packets that come out of the tunnel for any other address. This happens to packets while the other table
-//! is missing. They must not pass: the kernel would remember the wrong translation for as long as the connection lives.
+//! Each address family in use has two tables, and on gateways a third one. `liqo` translates and filters; it is replaced as a whole in one
+//! transaction, so no packet meets a part of it. `liqo_guard` is tiny and stays: it drops packets that would enter the tunnel from an
+//! address by which the peer does not know us, and packets that come out of the tunnel for any other address. This happens to packets
+//! while the other table is missing. They must not pass: the kernel would remember the wrong translation for as long as the connection
+//! lives. `liqo_limits` limits the connections of each peer.
 //!
 //! With several gateways, each node marks packets for peers by the gateway that carries them ([`crate::spread`]). It does so behind the
 //! translation of Services, where the destination is the real one. Packets that came in by the overlay leave by the tunnel whatever
@@ -17,6 +18,7 @@
 //! connection wins. So the masquerading of CNIs and kube-proxy does not hide the source.
 
 mod api_server;
+mod limits;
 mod syntax;
 
 use std::{collections::BTreeMap, net::IpAddr};
@@ -35,6 +37,8 @@ use crate::{
 pub const TABLE: &str = "liqo";
 /// Name of the table that stays.
 pub const GUARD: &str = "liqo_guard";
+/// Name of the table that limits the connections of peers. Everything else works without it.
+pub const LIMITS: &str = "liqo_limits";
 
 /// One table of nftables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,8 +73,15 @@ pub fn carried(fingerprint: &str) -> Buckets {
 }
 
 fn of_family(fabric: &Fabric, node: &str, family: Family) -> Vec<Table> {
-    let guard = is_gateway(fabric, node).then(|| table(fabric, node, family, GUARD, &guard(fabric, family)));
-    guard.into_iter().chain([table(fabric, node, family, TABLE, &body(fabric, node, family))]).collect()
+    let on_gateways = |name, body: fn(&Fabric, Family) -> String| {
+        is_gateway(fabric, node).then(|| table(fabric, node, family, name, &body(fabric, family)))
+    };
+    let all = [
+        on_gateways(GUARD, guard),
+        Some(table(fabric, node, family, TABLE, &body(fabric, node, family))),
+        on_gateways(LIMITS, limits::body),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 fn table(fabric: &Fabric, node: &str, family: Family, name: &'static str, body: &str) -> Table {
@@ -108,7 +119,7 @@ fn guard(fabric: &Fabric, family: Family) -> String {
         "postrouting",
         "type filter hook postrouting priority srcnat + 50; policy accept;",
         &[
-            format!("oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}", verdicts(fabric, family, "out")),
+            format!("oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}", prefix_verdicts(fabric, family, "out")),
             format!("oifname \"{TUNNEL}\" counter drop"),
         ],
     );
@@ -117,7 +128,7 @@ fn guard(fabric: &Fabric, family: Family) -> String {
         "prerouting",
         "type filter hook prerouting priority raw; policy accept;",
         &[
-            format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", verdicts(fabric, family, "in")),
+            format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", prefix_verdicts(fabric, family, "in")),
             format!("iifname \"{TUNNEL}\" counter drop"),
         ],
     );
@@ -170,22 +181,23 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     let answers = "ct direction reply ct state established,related accept";
     let (mut input, mut forward) = overlay_rules(fabric, family);
     input.push(format!("{keyword} saddr @remote {answers}"));
-    input.extend(api_server::verdicts(fabric, family, "accept", |_| true));
+    input.extend(api_server::verdicts(fabric, family, is_gateway, "accept", |_| true));
     input.push(format!("{keyword} saddr @remote counter drop"));
     // Packets with a peer's source come in by these devices. Nobody else may send them to a peer.
     let devices = if is_gateway { [TUNNEL, OVERLAY].as_slice() } else { &[OVERLAY] };
     let devices = format!("{{ {} }}", elements(devices.iter().map(|device| format!("\"{device}\""))));
     forward.push(format!("iifname != {devices} oifname {devices} {keyword} saddr @remote counter drop"));
     if is_gateway {
+        text.push_str(&api_server::clients(fabric, family));
         for (id, peer) in &fabric.peers {
             peer_chains(&mut text, fabric, node, family, (id, peer));
         }
-        let by_peer = |chain: &str| verdicts(fabric, family, chain);
+        let by_peer = |chain: &str| prefix_verdicts(fabric, family, chain);
         forward.extend([
             format!("iifname \"{TUNNEL}\" {answers}"),
             format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("open")),
         ]);
-        forward.extend(api_server::verdicts(fabric, family, "accept", |_| true));
+        forward.extend(api_server::verdicts(fabric, family, is_gateway, "accept", |_| true));
         forward.push(format!("iifname \"{TUNNEL}\" counter drop"));
         chain(
             &mut text,
@@ -218,7 +230,7 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     mark_chains(&mut text, fabric, node, family);
     filter_chains(&mut text, &input, &forward);
     // A machine that is not one of our nodes has no route back to peers.
-    postrouting.extend(api_server::verdicts(fabric, family, "masquerade", |machine| !nodes.contains(machine)));
+    postrouting.extend(api_server::verdicts(fabric, family, is_gateway, "masquerade", |machine| !nodes.contains(machine)));
     // Sources stay visible: packets from a peer keep their source here, and so do those of our pods on their way to the gateway.
     let same = |prefixes: &[IpNet]| elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")));
     postrouting.push(format!("{keyword} saddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}", same(&remote)));
@@ -360,7 +372,7 @@ fn fallback_stand_ins(fabric: &Fabric, node: &str, external: &IpNet, family: Fam
 }
 
 /// Maps each prefix of each peer to that peer's chain.
-fn verdicts(fabric: &Fabric, family: Family, chain: &str) -> String {
+fn prefix_verdicts(fabric: &Fabric, family: Family, chain: &str) -> String {
     let of_peer = |(id, peer): (&ClusterId, &PeerNetwork)| {
         let prefixes = peer.maps.imported.pairs().map(|(here, _)| here.0).filter(|prefix| family.has(prefix));
         prefixes.map(|prefix| format!("{prefix} : jump {chain}_{id}")).collect::<Vec<_>>()

@@ -12,8 +12,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, api::DeleteParams, runtime::watcher::Config};
 use liqo_api::{
-    ClusterId, ForeignCluster, NamespaceOffloading, NetworkAnnouncement, PeeringIntent, PeeringPolicy, TunnelEndpoint,
-    TunnelEndpointSpec,
+    ClusterId, ForeignCluster, NetworkAnnouncement, PeeringIntent, PeeringPolicy, TunnelEndpoint, TunnelEndpointSpec,
     conditions::DesiredCondition,
     labels,
     policies::{PolicyPeer, without_status},
@@ -36,7 +35,7 @@ use crate::{
     announcements::{Announcements, Tenant},
     decide::{
         announced_gateways::{self, observe},
-        exchange::{NetworkSnapshot, Outcome, PeerState, decide},
+        exchange::{NetworkSnapshot, Outcome, PeerState, clusters_of_api_clients, decide},
         links,
         ranges::NodeAddresses,
     },
@@ -63,7 +62,7 @@ struct NetworkNegotiation {
     nodes: Cache<NodeAddresses>,
     leases: Cache<GatewayLease>,
     tenants: Cache<Tenant>,
-    /// The clusters that have a remote namespace of each offloaded namespace.
+    /// The clusters that run pods of each offloaded namespace whose pods may use our API server.
     offloadings: Cache<BTreeSet<ClusterId>>,
     endpoints: Cache<TunnelEndpoint>,
     announcements: Arc<Announcements>,
@@ -224,9 +223,9 @@ impl NetworkNegotiation {
                 // A consumer's announcement is stored here, so its absence is known. A provider's may only be out of sight.
                 let nothing = || (!borrows).then(|| Ok(NetworkAnnouncement::default()));
                 let announcement = self.announcements.of(&self.context.peers, &id).or_else(nothing);
-                let runs_our_pods = self.offloadings.all().iter().any(|(_, clusters)| clusters.contains(&id));
+                let runs_api_clients = self.offloadings.all().iter().any(|(_, clusters)| clusters.contains(&id));
                 let name = cluster.display_name();
-                (id, PeerState { name, policy: policy.unwrap_or_default(), runs_our_pods, announcement })
+                (id, PeerState { name, policy: policy.unwrap_or_default(), runs_api_clients, announcement })
             })
         });
         wanted.collect()
@@ -306,10 +305,8 @@ fn watch_offloadings(
     stop: &CancellationToken,
     enqueue: impl Fn() + Send + 'static,
 ) -> Cache<BTreeSet<ClusterId>> {
-    let clusters = |offloading: NamespaceOffloading| {
-        Some(offloading.status?.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect())
-    };
-    Cache::watch(Api::all(context.client.clone()), Config::default(), stop.clone(), clusters, move |_, old, new| {
+    let api = Api::all(context.client.clone());
+    Cache::watch(api, Config::default(), stop.clone(), clusters_of_api_clients, move |_, old, new| {
         if old != new {
             enqueue();
         }

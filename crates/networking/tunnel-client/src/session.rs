@@ -471,4 +471,6 @@ pub fn is_allowed_address(address: &SocketAddr) -> bool {
 }
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;

@@ -481,4 +481,4 @@ fn write_to_user(stream: &mut DuplexStream, bytes: &mut [u8], context: &mut Cont
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -358,6 +358,29 @@ mod tests {
     }
 
     #[test]
+    fn the_program_on_a_node_reports_for_its_own_node_alone() {
+        let reports = admission_policy("liqo-fabric-reports");
+        assert!(variable(&reports, "nodes").contains("'authentication.kubernetes.io/node-name'"));
+        assert_eq!(variable(&reports, "gateways"), "object.?status.?gateways.orValue([])");
+        assert_eq!(variable(&reports, "before"), "oldObject.?status.?gateways.orValue([])");
+        let validations = reports["validations"].to_string();
+        for rule in [
+            "variables.gateways.all(one, one.node in variables.nodes || one in variables.before)",
+            "== variables.gateways.exists(gateway, gateway.?connected.orValue(false))",
+        ] {
+            assert!(validations.contains(rule), "{validations}");
+        }
+        // The names of fields are those that gateways write.
+        let report = liqo_api::GatewayStatus {
+            transport: Some(liqo_api::Transport::Tls),
+            node: "n1".to_owned(),
+            connected: true,
+            ..liqo_api::GatewayStatus::default()
+        };
+        assert_eq!(json!(report), json!({ "node": "n1", "connected": true, "transport": "TLS" }));
+    }
+
+    #[test]
     fn of_a_users_pod_the_manager_changes_only_the_toleration_for_virtual_nodes_and_its_eviction() {
         let named =
             |object: &&DynamicObject| kind(object) == "ValidatingAdmissionPolicy" && object.name_any() == "liqo-manager-writes";

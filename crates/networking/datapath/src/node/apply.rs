@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use liqo_network_model::{fabric::OVERLAY, plan::NodePlan};
+use liqo_network_model::{fabric::OVERLAY, plan::NodePlan, ruleset::LIMITS};
 
 use super::{
     error::Error,
@@ -32,20 +32,23 @@ impl Node<NetlinkLinks, NetlinkRoutes, Nft> {
 impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
     /// Brings the kernel to the wanted state and returns the steps that this took. When a step fails, the others are still applied, and
     /// the first error is returned; but when a table cannot be written, no route that it guards is added. A missing tunnel device is
-    /// reported only if nothing else failed.
+    /// reported only if nothing else failed. A kernel that cannot limit connections is good enough.
     pub async fn apply(&self, wanted: &NodePlan) -> Result<Vec<Step>, Error> {
         let steps = steps(wanted, &self.present().await?);
-        let mut failed: Option<Error> = None;
-        for step in &steps {
+        let (mut done, mut failed): (Vec<Step>, Option<Error>) = (Vec::new(), None);
+        for step in steps {
             tracing::debug!(?step, "changing the node");
-            match self.apply_step(step).await {
-                Ok(()) => {}
+            match self.apply_step(&step).await {
+                Ok(()) => done.push(step),
+                Err(error) if matches!(&step, Step::ReplaceTable(table) if table.name == LIMITS) => {
+                    tracing::warn!(%error, "the connections of peers are not limited; does the kernel have nft_connlimit?");
+                }
                 Err(error) if matches!(step, Step::ReplaceTable(_)) => return Err(error),
                 Err(error) if failed.as_ref().is_none_or(|first| matches!(first, Error::NoDevice { .. })) => failed = Some(error),
                 Err(error) => tracing::warn!(%error, "another step failed"),
             }
         }
-        failed.map_or(Ok(steps), Err)
+        failed.map_or(Ok(done), Err)
     }
 
     /// Removes everything of ours.

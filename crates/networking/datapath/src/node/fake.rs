@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use liqo_network_model::{
     fabric::{OVERLAY, TUNNEL},
     plan::{NextHop, Overlay, Route, Rule},
-    ruleset::Table,
+    ruleset::{LIMITS, Table},
     spread::Buckets,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -32,6 +32,7 @@ pub struct FakeKernel {
     state: Arc<Mutex<KernelState>>,
     has_no_tunnel: Arc<AtomicBool>,
     refused: Arc<Mutex<Option<IpNet>>>,
+    has_no_limits: Arc<AtomicBool>,
 }
 
 impl FakeKernel {
@@ -52,6 +53,11 @@ impl FakeKernel {
     /// Has no tunnel device from now on.
     pub fn lose_tunnel(&self) {
         self.has_no_tunnel.store(true, Ordering::Relaxed);
+    }
+
+    /// Cannot limit connections from now on.
+    pub fn lose_limits(&self) {
+        self.has_no_limits.store(true, Ordering::Relaxed);
     }
 
     /// Refuses routes to this destination from now on.
@@ -154,6 +160,12 @@ impl Firewall for FakeKernel {
     }
 
     async fn replace(&self, table: &Table) -> Result<(), FirewallError> {
+        if table.name == LIMITS && self.has_no_limits.load(Ordering::Relaxed) {
+            return Err(FirewallError::Refused {
+                arguments: "--file -".to_owned(),
+                output: "No such file or directory".to_owned(),
+            });
+        }
         self.lock().tables.insert(TableName::of(table), table.fingerprint.clone());
         Ok(())
     }

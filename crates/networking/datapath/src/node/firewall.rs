@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, future::Future, process::Stdio, sync::Arc, time
 
 use ipnet::IpNet;
 use liqo_network_model::{
-    ruleset::{GUARD, TABLE, Table},
+    ruleset::{GUARD, LIMITS, TABLE, Table},
     spread::Buckets,
 };
 use parking_lot::Mutex;
@@ -97,7 +97,7 @@ impl Firewall for Nft {
         let list = nft(&["list", "tables"], "").await?;
         let mut tables = BTreeMap::new();
         for family in FAMILIES {
-            for name in [TABLE, GUARD] {
+            for name in [TABLE, GUARD, LIMITS] {
                 let line = format!("table {family} {name}");
                 if list.lines().any(|listed| listed.trim() == line) {
                     let table = TableName { family, name };
@@ -149,9 +149,12 @@ async fn forget(prefixes: Vec<IpNet>, buckets: Buckets) -> std::io::Result<usize
     tokio::task::spawn_blocking(move || connections::forget(&netlink, &prefixes, buckets)).await?
 }
 
-/// The contents of a table, without its counters.
+/// The contents of a table, without its counters, and without the connections that the kernel counts in the sets of [`LIMITS`].
 async fn list_table(table: &TableName) -> Result<String, FirewallError> {
-    nft(&["--stateless", "list", "table", table.family, table.name], "").await
+    let sets = (table.name == LIMITS).then_some("--terse");
+    let arguments: Vec<&str> =
+        ["--stateless"].into_iter().chain(sets).chain(["list", "table", table.family, table.name]).collect();
+    nft(&arguments, "").await
 }
 
 /// The comment of a listed table, or an empty string.

@@ -4,7 +4,7 @@ use liqo_network_model::{
     Here, PeerMaps, PrefixMap, There,
     fabric::{Fabric, FabricNode as ClusterNode, Gateway, Mac, PeerNetwork, Reachable},
     plan::{NextHop, Route},
-    ruleset::GUARD,
+    ruleset::{GUARD, LIMITS},
     spread::Buckets,
 };
 
@@ -32,7 +32,7 @@ fn fabric() -> Fabric {
         nodes: [("n1".into(), cluster_node(1, true)), ("n2".into(), cluster_node(2, false))].into(),
         peers: [(
             "a".repeat(32).parse().expect("an ID"),
-            PeerNetwork { maps, reachable: Reachable::Everything, api_server: false },
+            PeerNetwork { maps, reachable: Reachable::Everything, api_server: None },
         )]
         .into(),
         mtu: 1420,
@@ -165,6 +165,17 @@ async fn without_the_tunnels_device_everything_else_is_applied() {
     assert_eq!(state.rules.len(), plan.rules.len());
     assert!(state.routes.iter().any(|route| route.next == NextHop::Unreachable));
     assert!(state.routes.iter().any(|route| route.table.is_some()));
+}
+
+#[tokio::test]
+async fn a_kernel_that_cannot_limit_connections_carries_packets() {
+    let kernel = FakeKernel::default();
+    kernel.lose_limits();
+    let plan = fabric().plan("n1");
+    assert!(plan.tables.iter().any(|table| table.name == LIMITS));
+    kernel.node().apply(&plan).await.expect("applied");
+    assert_eq!(kernel.state().routes, plan.routes.iter().cloned().collect());
+    assert_eq!(kernel.node().apply(&plan).await.expect("applied"), [], "what is refused is no change");
 }
 
 #[tokio::test]

@@ -27,5 +27,5 @@ mod tls;
 pub use carry::{IDLE_TIMEOUT, PROOF_TIMEOUT};
 pub use client::Client;
 pub use loopback::is_relay;
-pub use server::{Counts, Limits, Server};
+pub use server::{Counts, LIMITS, Server};
 pub use tls::{CONNECT_TIMEOUT, connector};

@@ -1,9 +1,8 @@
 //! The relay server.
 
 use std::{
-    collections::BTreeMap,
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -11,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use liqo_api::connection_limits::{Admission, ConnectionLimits, OpenConnections, network_of};
 use nix::sys::socket::{setsockopt, sockopt};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
@@ -30,22 +30,9 @@ use super::{
 /// The kernel's send buffer of a connection in bytes: enough for 100 Mbit/s over 20 ms, and affordable for a few hundred connections.
 const SEND_BUFFER: usize = 256 << 10;
 
-/// Maximum numbers of connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    pub connections: usize,
-    /// Connections on which the tunnel has not answered yet. A new one ends the oldest.
-    pub unproven: usize,
-    /// Connections from one IPv4 address or one IPv6 /64 network.
-    pub per_address: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        // With the buffers of queue, TLS and kernel, each connection takes up to one megabyte.
-        Self { connections: 256, unproven: 128, per_address: 16 }
-    }
-}
+/// The limits of a relay. Connections are proven when the tunnel has answered on them. With the buffers of queue, TLS and kernel, each takes
+/// up to one megabyte.
+pub const LIMITS: ConnectionLimits = ConnectionLimits { connections: 256, unproven: 128, per_source: 16 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -69,11 +56,11 @@ pub struct Server {
 
 impl Server {
     /// Listens on these TCP addresses, for the tunnel that listens at `tunnel` on this machine.
-    pub fn start(listen: &[SocketAddr], tunnel: SocketAddr, limits: Limits) -> io::Result<Self> {
+    pub fn start(listen: &[SocketAddr], tunnel: SocketAddr, limits: ConnectionLimits) -> io::Result<Self> {
         let acceptor = tls::acceptor().map_err(io::Error::other)?;
         let listeners = listen.iter().map(|address| open(*address)).collect::<io::Result<Vec<_>>>()?;
         let listen = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
-        let connections = Arc::new(Connections { limits, ..Connections::default() });
+        let connections = Arc::new(Connections::new(limits));
         let mut tasks = JoinSet::new();
         for listener in listeners {
             tasks.spawn(accept(listener, tunnel, acceptor.clone(), connections.clone()));
@@ -87,15 +74,15 @@ impl Server {
 
     /// The client whose datagrams reach the tunnel from `address`.
     pub fn peer(&self, address: SocketAddr) -> Option<SocketAddr> {
-        self.connections.lock().values().find(|one| one.address == Some(address)).map(|one| one.from)
+        self.connections.lock().iter().find(|one| one.address == Some(address)).map(|one| one.from)
     }
 
     pub fn counts(&self) -> Counts {
         let open = self.connections.lock();
-        let proven = open.values().filter(|one| one.is_proven()).count();
+        let (proven, unproven): (Vec<_>, Vec<_>) = open.iter().partition(|one| one.is_proven());
         Counts {
-            proven,
-            unproven: open.len() - proven,
+            proven: proven.len(),
+            unproven: unproven.len(),
             refused: self.connections.refused.load(Relaxed),
             dropped: self.connections.dropped.load(Relaxed),
         }
@@ -103,11 +90,9 @@ impl Server {
 }
 
 /// The open connections.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Connections {
-    limits: Limits,
-    open: Mutex<BTreeMap<u64, Connection>>,
-    next: AtomicU64,
+    open: Mutex<OpenConnections<Connection>>,
     refused: AtomicU64,
     dropped: Arc<AtomicU64>,
 }
@@ -129,36 +114,31 @@ impl Connection {
 }
 
 impl Connections {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {
+    fn new(limits: ConnectionLimits) -> Self {
+        Self { open: Mutex::new(OpenConnections::new(limits)), refused: AtomicU64::default(), dropped: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OpenConnections<Connection>> {
         self.open.lock()
     }
 
     /// Registers a connection, if there is room or another one can be ended for it.
     fn register(self: &Arc<Self>, from: SocketAddr) -> Option<Registration> {
-        let mut open = self.lock();
-        let alike = open.values().filter(|one| network_of(one.from.ip()) == network_of(from.ip())).count();
-        let unproven = open.values().filter(|one| !one.is_proven()).count();
-        let Limits { connections, unproven: max_unproven, per_address } = self.limits;
-        let is_full = open.len() >= connections || unproven >= max_unproven;
-        // Known remotes are proven quickly, so silent strangers cannot keep others out.
-        let oldest = open.iter().find(|(_, one)| !one.is_proven()).map(|(number, _)| *number);
-        if is_full || alike >= per_address {
-            self.refused.fetch_add(1, Relaxed);
-            let oldest = oldest.filter(|_| alike < per_address).and_then(|oldest| open.remove(&oldest))?;
-            oldest.evicted.notify_one();
-        }
-        let number = self.next.fetch_add(1, Relaxed);
         let (traffic, evicted) = (Arc::new(Traffic::new(&self.dropped)), Arc::new(Notify::new()));
-        open.insert(number, Connection { from, address: None, traffic: traffic.clone(), evicted: evicted.clone() });
+        let connection = Connection { from, address: None, traffic: traffic.clone(), evicted: evicted.clone() };
+        let added = self.lock().add(network_of(from.ip()), connection, Connection::is_proven);
+        if !matches!(added, Admission::Open(_)) {
+            self.refused.fetch_add(1, Relaxed);
+        }
+        let number = match added {
+            Admission::Open(number) => number,
+            Admission::Instead { number, ended } => {
+                ended.evicted.notify_one();
+                number
+            }
+            Admission::Refused => return None,
+        };
         Some(Registration { connections: self.clone(), number, traffic, evicted })
-    }
-}
-
-/// The network that one owner controls: an IPv4 address or an IPv6 /64.
-fn network_of(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
@@ -172,7 +152,7 @@ struct Registration {
 
 impl Registration {
     fn set_address(&self, address: SocketAddr) {
-        if let Some(open) = self.connections.lock().get_mut(&self.number) {
+        if let Some(open) = self.connections.lock().get_mut(self.number) {
             open.address = Some(address);
         }
     }
@@ -180,7 +160,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.connections.lock().remove(&self.number);
+        self.connections.lock().remove(self.number);
     }
 }
 
@@ -254,27 +234,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_are_limited_and_one_that_ends_makes_room() {
-        let connections =
-            Arc::new(Connections { limits: Limits { connections: 4, unproven: 3, per_address: 2 }, ..Connections::default() });
-        let first = connections.register(from(1)).unwrap();
-        prove(&first);
-        let second = connections.register(from(1)).unwrap();
-        assert!(connections.register(from(1)).is_none() && !is_evicted(&second).await, "two from one address");
-        let (third, fourth) = (connections.register(from(2)).unwrap(), connections.register(from(3)).unwrap());
-        for registration in [&second, &third, &fourth] {
-            prove(registration);
-        }
-        assert!(connections.register(from(4)).is_none(), "four altogether");
-        drop(first);
-        assert!(connections.register(from(4)).is_some());
-        assert_eq!(connections.refused.load(Relaxed), 2);
-    }
-
-    #[tokio::test]
     async fn the_oldest_unproven_connection_makes_room() {
-        let connections =
-            Arc::new(Connections { limits: Limits { connections: 4, unproven: 2, per_address: 2 }, ..Connections::default() });
+        let connections = Arc::new(Connections::new(ConnectionLimits { connections: 4, unproven: 2, per_source: 2 }));
         let proven = connections.register(from(1)).unwrap();
         prove(&proven);
         let (oldest, other) = (connections.register(from(2)).unwrap(), connections.register(from(2)).unwrap());
@@ -290,15 +251,8 @@ mod tests {
             assert!(!is_evicted(registration).await);
         }
         drop(fourth);
-        assert_eq!((connections.lock().len(), connections.refused.load(Relaxed)), (4, 2));
-    }
-
-    #[test]
-    fn an_ipv6_network_counts_as_one_address() {
-        let same = |one: &str, other: &str| network_of(one.parse().unwrap()) == network_of(other.parse().unwrap());
-        assert!(same("2001:db8::1", "2001:db8::ffff:0:0:2"));
-        assert!(!same("2001:db8::1", "2001:db8:0:1::1"));
-        assert!(same("::ffff:192.0.2.1", "192.0.2.1"));
-        assert!(!same("192.0.2.1", "192.0.2.2"));
+        prove(&fifth);
+        assert!(connections.register(from(6)).is_none(), "all are proven");
+        assert_eq!((connections.lock().iter().count(), connections.refused.load(Relaxed)), (4, 3));
     }
 }

@@ -35,7 +35,7 @@ use sha2::{Digest as _, Sha256};
 use self::{
     election::{ActiveGateway, ActiveGateways},
     node_addresses::{NodeAddresses, node_addresses},
-    reachable_addresses::ReachableAddresses,
+    reachable_addresses::OpenAddresses,
 };
 use crate::view::NodeView;
 
@@ -67,8 +67,8 @@ pub struct Snapshot {
     pub peers: BTreeMap<ClusterId, TunnelEndpointSpec>,
     /// The gateways that are not lost.
     pub gateways: ActiveGateways,
-    /// The addresses that single peers may reach; `None` until all lists are complete. Only gateways know them.
-    pub reachable: Option<ReachableAddresses>,
+    /// The single addresses that are open; `None` until all lists are complete. Only gateways know them.
+    pub open: Option<OpenAddresses>,
     /// The addresses of names of peers' gateways.
     pub resolved: BTreeMap<String, Vec<SocketAddr>>,
     /// The peer that each key belonged to until now.
@@ -193,9 +193,9 @@ fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, respo
     }
 }
 
-/// Whether this node has to know the addresses that single peers may reach.
-pub fn needs_reachable_addresses(snapshot: &Snapshot, this: &str) -> bool {
-    snapshot.is_gateway(this) && snapshot.peers.values().any(|peer| peer.reach == Reach::Offloaded)
+/// Whether this node has to know the single addresses that are open.
+pub fn needs_open_addresses(snapshot: &Snapshot, this: &str) -> bool {
+    snapshot.is_gateway(this) && snapshot.peers.values().any(|peer| peer.reach == Reach::Offloaded || peer.api_server)
 }
 
 /// Decides the action on this node. `ours` are the node's keys.
@@ -211,7 +211,7 @@ pub fn decide(snapshot: &Snapshot, this: &str, ours: &[PublicKey]) -> NodeAction
     if !snapshot.nodes.contains_key(this) {
         return NodeAction::Wait("the cluster does not know this node yet");
     }
-    if needs_reachable_addresses(snapshot, this) && snapshot.reachable.is_none() {
+    if needs_open_addresses(snapshot, this) && snapshot.open.is_none() {
         return NodeAction::Wait("the pods and Services that peers may reach are being listed");
     }
     let addresses = addresses(snapshot, ranges);
@@ -293,7 +293,7 @@ fn peer(
     let reachable = match spec.reach {
         Reach::Pods => Reachable::Everything,
         Reach::Offloaded => {
-            let found = snapshot.reachable.as_ref().and_then(|all| all.get(id)).cloned().unwrap_or_default();
+            let found = snapshot.open.as_ref().and_then(|open| open.reachable.get(id)).cloned().unwrap_or_default();
             let is_in = |prefixes: &[IpNet], address: &IpAddr| prefixes.iter().any(|prefix| prefix.contains(address));
             // Only pods are ever reachable, without those in the network of a node, which have the node's address. Pods of another peer are
             // reachable if both policies let the peers reach each other through us: then we export its prefixes to this one.
@@ -305,7 +305,10 @@ fn peer(
             Reachable::Only(found.into_iter().filter(is_pod).collect())
         }
     };
-    Ok(PeerNetwork { maps, reachable, api_server: spec.api_server })
+    let is_there = |address: &&IpAddr| maps.imported.pairs().any(|(here, _)| here.0.contains(*address));
+    let api_clients = || snapshot.open.iter().flat_map(|open| &open.api_clients).filter(is_there).copied().collect();
+    let api_server = spec.api_server.then(api_clients);
+    Ok(PeerNetwork { maps, reachable, api_server })
 }
 
 /// The smallest of our setting and the MTUs that were agreed with peers: there is one device for all.

@@ -14,6 +14,14 @@ use crate::view::Backends;
 /// Addresses by the peer that may reach them.
 pub type ReachableAddresses = BTreeMap<ClusterId, BTreeSet<IpAddr>>;
 
+/// The single addresses that are open between peers and us.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OpenAddresses {
+    pub reachable: ReachableAddresses,
+    /// Addresses of our pods at peers that use the API server here.
+    pub api_clients: BTreeSet<IpAddr>,
+}
+
 /// The input of [`reachable_addresses`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Exposure {

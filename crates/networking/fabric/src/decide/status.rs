@@ -224,6 +224,39 @@ mod tests {
         assert_eq!(by("n1", &none, &silent).unwrap().conditions[0].reason, "NoAnswer");
     }
 
+    /// Whether the admission policy `liqo-fabric-reports` lets the program on a node write this status after that one.
+    fn is_admitted(node: &str, before: &TunnelEndpointStatus, after: &TunnelEndpointStatus) -> bool {
+        let is_own_or_unchanged = |one: &GatewayStatus| one.node == node || before.gateways.contains(one);
+        let over = |transport| after.gateways.iter().any(|one| one.transport == Some(transport));
+        let transport = [Transport::Tls, Transport::Udp].into_iter().find(|transport| over(*transport));
+        let is_connected = after.gateways.iter().any(|one| one.connected);
+        let follows = |one: &liqo_api::Condition| (one.status == "True") == is_connected;
+        after.gateways.iter().all(is_own_or_unchanged)
+            && after.transport == transport
+            && (after.conditions == before.conditions || after.conditions.iter().all(follows))
+    }
+
+    #[test]
+    fn whatever_a_gateway_writes_is_admitted() {
+        let (udp, silent) = (seen(Some(1), Some("192.0.2.1:51840")), seen(None, Some("192.0.2.1:51840")));
+        let tls = seen(Some(1), Some("127.0.0.1:4000"));
+        assert!(tls.is_relayed() && !udp.is_relayed());
+        let left_out = ObservedTunnel { left_out: Some("x".into()), ..udp.clone() };
+        let tunnels = [udp, silent, tls, left_out, ObservedTunnel::default()];
+        let mut all = vec![TunnelEndpointStatus::default()];
+        for _ in 0..3 {
+            let mut next = Vec::new();
+            for (before, node) in all.iter().flat_map(|before| ["n1", "n2"].map(|node| (before, node))) {
+                for tunnel in &tunnels {
+                    let Some(after) = by(node, before, tunnel) else { continue };
+                    assert!(is_admitted(node, before, &after), "{before:?} {after:?}");
+                    next.push(after);
+                }
+            }
+            all = next;
+        }
+    }
+
     #[test]
     fn the_part_of_a_gateway_that_is_gone_is_removed() {
         let heard = seen(Some(1), Some("192.0.2.1:51840"));

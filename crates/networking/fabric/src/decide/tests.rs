@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::{
     fixtures::{active, id, key, peer, snapshot},
     *,
@@ -10,6 +12,11 @@ fn wanted(snapshot: &Snapshot, this: &str) -> DesiredState {
         NodeAction::Apply(desired) => *desired,
         other => panic!("{other:?}"),
     }
+}
+
+/// Only the addresses that the peer `a` may reach.
+fn open(reachable: BTreeSet<IpAddr>) -> OpenAddresses {
+    OpenAddresses { reachable: [(id('a'), reachable)].into(), ..OpenAddresses::default() }
 }
 
 #[test]
@@ -127,7 +134,7 @@ fn nothing_is_changed_while_something_is_not_known() {
     careful.peers.get_mut(&id('a')).unwrap().reach = Reach::Offloaded;
     assert!(waits(&careful, "n1"));
     assert!(!waits(&careful, "n2"));
-    careful.reachable = Some(ReachableAddresses::new());
+    careful.open = Some(OpenAddresses::default());
     assert!(!waits(&careful, "n1"));
 }
 
@@ -156,10 +163,30 @@ fn a_network_that_is_switched_off_leaves_nothing() {
 fn reachable_addresses_are_opened_only_on_gateways() {
     let mut careful = snapshot();
     careful.peers.get_mut(&id('a')).unwrap().reach = Reach::Offloaded;
-    careful.reachable = Some([(id('a'), [IpAddr::from([10, 244, 1, 7])].into())].into());
+    careful.open = Some(open([IpAddr::from([10, 244, 1, 7])].into()));
     let text = |this: &str| wanted(&careful, this).plan.tables.iter().map(|table| table.script.clone()).collect::<String>();
     assert!(text("n1").contains("10.244.1.7"));
     assert!(!text("n2").contains("10.244.1.7"));
+}
+
+#[test]
+fn a_gateway_opens_the_api_server_to_the_pods_at_a_peer_that_use_it() {
+    let mut snapshot = snapshot();
+    let server = json!({ "address": "172.18.0.1", "port": 6443, "standIn": "10.70.0.16" });
+    snapshot.ranges.as_mut().unwrap().api_servers = vec![serde_json::from_value(server).unwrap()];
+    snapshot.peers.get_mut(&id('a')).unwrap().api_server = true;
+    assert!(matches!(decide(&snapshot, "n1", &[OURS]), NodeAction::Wait(_)), "the pods are not known yet");
+    // One is at the peer, the other says so.
+    let api_clients = ["10.66.1.7", "10.244.1.7"].map(|text| text.parse().unwrap()).into();
+    snapshot.open = Some(OpenAddresses { api_clients, ..OpenAddresses::default() });
+    let clients = |snapshot: &Snapshot| {
+        let tables = wanted(snapshot, "n1").plan.tables;
+        let mut lines = tables.iter().flat_map(|table| table.script.lines());
+        lines.find(|line| line.contains("set api_clients")).map(|line| line.trim().to_owned())
+    };
+    assert_eq!(clients(&snapshot).as_deref(), Some("set api_clients { type ipv4_addr; elements = { 10.66.1.7 }; }"));
+    snapshot.peers.get_mut(&id('a')).unwrap().api_server = false;
+    assert_eq!(clients(&snapshot), None);
 }
 
 #[test]
@@ -168,7 +195,7 @@ fn pods_of_another_peer_are_reachable_if_we_export_its_prefix_and_only_pods_ever
     hub.peers.insert(id('b'), peer(&id('b'), "10.67.0.0/16", [3, 4]));
     hub.peers.get_mut(&id('a')).unwrap().reach = Reach::Offloaded;
     let all = ["10.67.0.9", "10.70.0.9", "10.96.0.9", "172.18.0.2", "203.0.113.9"].map(|text| text.parse::<IpAddr>().unwrap());
-    hub.reachable = Some([(id('a'), all.into())].into());
+    hub.open = Some(open(all.into()));
     let opened = |hub: &Snapshot| {
         let tables = wanted(hub, "n1").plan.tables;
         let lines = tables.iter().flat_map(|table| table.script.lines()).filter(|line| line.contains("set opened_"));

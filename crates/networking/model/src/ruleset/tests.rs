@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use liqo_api::ApiServerEndpoint;
 
 use super::*;
@@ -26,7 +28,11 @@ fn fabric() -> Fabric {
         nodes: [("n1".to_owned(), node)].into(),
         peers: [(
             id('a'),
-            PeerNetwork { maps, reachable: Reachable::Only(["10.244.0.9".parse().unwrap()].into()), api_server: true },
+            PeerNetwork {
+                maps,
+                reachable: Reachable::Only(["10.244.0.9".parse().unwrap()].into()),
+                api_server: Some(["10.246.0.7".parse().unwrap()].into()),
+            },
         )]
         .into(),
         mtu: 1420,
@@ -49,9 +55,10 @@ delete table ip liqo
 table ip liqo {{
 	set remote {{ type ipv4_addr; flags interval; elements = {{ 10.72.0.0/24, 10.246.0.0/16 }}; }}
 	set nodes {{ type ipv4_addr; elements = {{ 172.18.0.1 }}; }}
+	set api_clients {{ type ipv4_addr; elements = {{ 10.246.0.7 }}; }}
 	chain from_{a} {{
-		ip daddr 10.71.0.2 tcp dport 443 dnat to 172.18.0.1:6443
-		ip daddr 10.71.0.3 tcp dport 443 dnat to 192.0.2.9:6443
+		ip saddr @api_clients ip daddr 10.71.0.2 tcp dport 443 dnat to 172.18.0.1:6443
+		ip saddr @api_clients ip daddr 10.71.0.3 tcp dport 443 dnat to 192.0.2.9:6443
 		dnat ip prefix to ip daddr map {{ 10.245.0.0/16 : 10.244.0.0/16 }}
 		counter drop
 	}}
@@ -91,23 +98,23 @@ table ip liqo {{
 		iifname != {{ "liqo.tunnel", "liqo.overlay" }} oifname {{ "liqo.tunnel", "liqo.overlay" }} ip saddr @remote counter drop
 		iifname "liqo.tunnel" ct direction reply ct state established,related accept
 		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
-		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 172.18.0.1 tcp dport 6443 accept
-		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 192.0.2.9 tcp dport 6443 accept
+		ip saddr @api_clients ip daddr 172.18.0.1 tcp dport 6443 accept
+		ip saddr @api_clients ip daddr 192.0.2.9 tcp dport 6443 accept
 		iifname "liqo.tunnel" counter drop
 	}}
 	chain input {{
 		type filter hook input priority filter - 10; policy accept;
 		udp dport 6472 ip saddr != @nodes counter drop
 		ip saddr @remote ct direction reply ct state established,related accept
-		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 172.18.0.1 tcp dport 6443 accept
-		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 192.0.2.9 tcp dport 6443 accept
+		ip saddr @api_clients ip daddr 172.18.0.1 tcp dport 6443 accept
+		ip saddr @api_clients ip daddr 192.0.2.9 tcp dport 6443 accept
 		ip saddr @remote counter drop
 		iifname "liqo.tunnel" counter drop
 	}}
 	chain postrouting {{
 		type nat hook postrouting priority srcnat - 10; policy accept;
 		oifname "liqo.tunnel" ip daddr vmap {{ 10.72.0.0/24 : jump to_{a}, 10.246.0.0/16 : jump to_{a} }}
-		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 192.0.2.9 tcp dport 6443 masquerade
+		ip saddr @api_clients ip daddr 192.0.2.9 tcp dport 6443 masquerade
 		ip saddr @remote snat ip prefix to ip saddr map {{ 10.72.0.0/24 : 10.72.0.0/24, 10.246.0.0/16 : 10.246.0.0/16 }}
 		oifname "liqo.overlay" ip daddr @remote snat ip prefix to ip saddr map {{ 10.244.0.0/16 : 10.244.0.0/16 }}
 	}}
@@ -141,7 +148,7 @@ fn peers_that_may_reach_an_api_server_reach_its_port_and_nothing_else() {
     let mut fabric = fabric();
     let maps =
         PeerMaps { exported: map(&[("10.70.0.0/24", "10.9.0.0/24")]), imported: map(&[("10.247.0.0/16", "10.244.0.0/16")]) };
-    fabric.peers.insert(id('b'), PeerNetwork { maps, reachable: Reachable::Everything, api_server: false });
+    fabric.peers.insert(id('b'), PeerNetwork { maps, reachable: Reachable::Everything, api_server: None });
     // On the gateway, and on the other nodes.
     for (node, rules) in [("n1", 7), ("n2", 3)] {
         let script = script(&fabric, node, "ip", TABLE);
@@ -151,13 +158,38 @@ fn peers_that_may_reach_an_api_server_reach_its_port_and_nothing_else() {
         assert_eq!(lines.len(), rules, "{lines:?}");
         assert!(!script.contains("ip daddr 10.9.0.2"), "{script}");
     }
-    fabric.peers.get_mut(&id('a')).unwrap().api_server = false;
+    // Only the pods that use it, on the gateway. Other nodes get packets of peers from gateways alone.
+    let all = "ip saddr { 10.72.0.0/24, 10.246.0.0/16 } ip daddr 172.18.0.1 tcp dport 6443";
+    assert!(!script(&fabric, "n1", "ip", TABLE).contains(all) && script(&fabric, "n2", "ip", TABLE).contains(all));
+    fabric.peers.get_mut(&id('a')).unwrap().api_server = Some(BTreeSet::new());
+    let closed = script(&fabric, "n1", "ip", TABLE);
+    assert!(closed.contains("set api_clients { type ipv4_addr; }") && !closed.contains("10.246.0.7"), "{closed}");
+    fabric.peers.get_mut(&id('a')).unwrap().api_server = None;
     assert!(!script(&fabric, "n1", "ip", TABLE).contains("6443"));
     // A peer that has not said where it sees the stand-in.
     let peer = fabric.peers.get_mut(&id('a')).unwrap();
-    peer.api_server = true;
+    peer.api_server = Some(BTreeSet::new());
     peer.maps.exported = map(&[("10.244.0.0/16", "10.245.0.0/16")]);
     assert!(!script(&fabric, "n1", "ip", TABLE).contains("6443"));
+}
+
+#[test]
+fn a_gateway_counts_the_first_packets_of_each_peer_before_it_translates_them() {
+    let (script, a) = (script(&fabric(), "n1", "ip", LIMITS), id('a'));
+    for line in [
+        format!("set connections_{a} {{ type inet_service; size 64; flags dynamic; }}"),
+        format!("add @connections_{a} {{ th sport & 0x007e ct count over 512 }} counter drop"),
+        // Tracking has the priority -200, translation that of the chain prerouting (-110).
+        "type filter hook prerouting priority mangle; policy accept;".to_owned(),
+        format!("ip saddr vmap {{ 10.72.0.0/24 : jump limit_{a}, 10.246.0.0/16 : jump limit_{a} }}"),
+    ] {
+        assert!(script.contains(&line), "{line} is not in {script}");
+    }
+    assert_eq!(self::script(&fabric(), "n2", "ip", LIMITS), "");
+    // The kernel forgets what it counted when the table is replaced, so what is open must not be in it.
+    let mut other = fabric();
+    other.peers.get_mut(&id('a')).unwrap().reachable = Reachable::Everything;
+    assert_eq!(self::script(&other, "n1", "ip", LIMITS), script);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use liqo_api::{
-    ClusterId, GatewayAddress, NetworkAnnouncement, NetworkPolicy, NetworkRanges, NetworkSettings, TunnelEndpointSpec,
+    ClusterId, GatewayAddress, NamespaceOffloading, NetworkAnnouncement, NetworkPolicy, NetworkRanges, NetworkSettings,
+    TunnelEndpointSpec,
 };
 use liqo_network_model::{
     allocator::Allocations,
@@ -39,8 +40,8 @@ pub struct PeerState {
     pub name: String,
     /// From the `PeeringPolicy` that applies to the peer.
     pub policy: NetworkPolicy,
-    /// Whether a namespace of ours is offloaded to it.
-    pub runs_our_pods: bool,
+    /// Whether a namespace of ours is offloaded to it whose pods may use our API server.
+    pub runs_api_clients: bool,
     /// Its last announcement, or why that cannot be read. `None` if we do not know it (yet); the default if the peer withdrew it.
     pub announcement: Option<Result<NetworkAnnouncement, String>>,
 }
@@ -155,7 +156,13 @@ fn current_endpoint(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState
 
 /// Whether the peer runs pods of ours that may reach our API server.
 fn reaches_api_server(peer: &PeerState) -> bool {
-    peer.policy.api_server && peer.runs_our_pods
+    peer.policy.api_server && peer.runs_api_clients
+}
+
+/// The clusters that run pods of an offloaded namespace, if these pods may use our API server from there.
+pub fn clusters_of_api_clients(offloading: NamespaceOffloading) -> Option<BTreeSet<ClusterId>> {
+    let status = offloading.status.filter(|_| offloading.spec.api_server)?;
+    Some(status.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect())
 }
 
 /// Our pods and external prefixes of the families in which peers have room: in another family we could not answer peers.

@@ -11,7 +11,12 @@ mod shared;
 mod traffic;
 mod world;
 
-use std::{io, net::IpAddr, thread, time::Duration};
+use std::{
+    io, iter,
+    net::{IpAddr, UdpSocket},
+    thread,
+    time::Duration,
+};
 
 use liqo_datapath::node::{KernelState, Step};
 use liqo_network_model::fabric::OVERLAY_PORT;
@@ -142,7 +147,7 @@ fn what_is_not_open_stays_closed() {
 }
 
 #[test]
-fn peers_reach_one_port_of_an_api_servers_machine_at_another_address() {
+fn pods_that_use_an_api_server_reach_one_port_of_its_machine_at_another_address() {
     let mut world = World::two().expect("a world");
     world.serve().expect("servers");
     // On the gateway, on another node, and on a machine that is no node of that cluster.
@@ -159,7 +164,7 @@ fn peers_reach_one_port_of_an_api_servers_machine_at_another_address() {
         });
     };
     for &family in BOTH {
-        world.set_api_servers(1, &machines, family, true).expect("shown");
+        world.set_api_servers(1, &machines, family, Some(&[(0, 0)])).expect("shown");
         let caller = world.seen_from(1, (0, 0), family).expect("an address");
         // The last machine has no route back to peers.
         let gateway = world::node_address((1, 0), family);
@@ -169,7 +174,11 @@ fn peers_reach_one_port_of_an_api_servers_machine_at_another_address() {
             assert_eq!(answer.expect("an answer"), seen, "{number}");
         }
         closed(&world, family, traffic::PORT);
-        world.set_api_servers(1, &machines, family, false).expect("closed");
+        // Another pod behind the same tunnel uses no API server.
+        assert!(is_closed(&world, (0, 1), address(&world, 0, family), 443), "{family:?}");
+        world.set_api_servers(1, &machines, family, Some(&[])).expect("closed");
+        closed(&world, family, 443);
+        world.set_api_servers(1, &machines, family, None).expect("closed");
         closed(&world, family, 443);
     }
 }
@@ -196,6 +205,38 @@ fn connections_survive_restarts_and_replaced_tables_of_gateways() {
     go_on().expect("after the tunnel was started again here");
     world.restart_tunnel((1, 0)).expect("restarted");
     go_on().expect("after the tunnel was started again there");
+}
+
+#[test]
+fn a_peer_fills_only_its_share_of_the_table_of_connections() {
+    // Connections from these source ports are in one list, which holds 512.
+    let ports = (8..).flat_map(|number| [number << 7, (number << 7) | 1]).take(512 + 2);
+    let ports: Vec<u16> = ports.collect();
+    let (from, to, gateway) = ((0, 0), (1, 1), (1, 0));
+    let mut world = World::two().expect("a world");
+    let listener = world.listen(to).expect("a socket");
+    for &family in BOTH {
+        let there = (world.seen_from(from.0, to, family).expect("an address"), traffic::DATAGRAMS);
+        // Earlier datagrams may arrive late.
+        let arrives = |socket: &UdpSocket| {
+            let name = socket.local_addr().expect("bound").to_string();
+            socket.send_to(name.as_bytes(), there).expect("sent");
+            let mut heard = [0; 64];
+            iter::from_fn(|| listener.recv(&mut heard).ok().map(|length| &heard[..length] == name.as_bytes())).any(|is_it| is_it)
+        };
+        let open = |port: u16| world.pod(from).run(|| UdpSocket::bind((pod_address(from, family), port))).expect("ran");
+        let sockets: Vec<UdpSocket> = ports.iter().map(|port| open(*port).expect("a socket")).collect();
+        let (within, beyond) = sockets.split_at(512);
+        // The first datagram may have to wait for the session. The tunnel keeps it, and all datagrams of a socket are one connection.
+        traffic::until("the first datagram arrives", || arrives(&within[0]));
+        assert_eq!(within.iter().filter(|socket| !arrives(socket)).count(), 0, "{family:?}");
+        assert_eq!(beyond.iter().filter(|socket| arrives(socket)).count(), 0, "{family:?}");
+        // Others pass, and so do these connections, also after the table that translates was replaced.
+        assert!(arrives(&open(1026).expect("a socket")) && arrives(&within[511]), "{family:?}");
+        assert_eq!(world.apply(gateway).expect("applied"), [], "what was counted is no change");
+        world.open_only(gateway.0, &BOTH.iter().map(|family| pod_address(to, *family)).collect::<Vec<_>>()).expect("applied");
+        assert!(!arrives(&beyond[0]) && arrives(&within[0]), "{family:?}");
+    }
 }
 
 #[test]

@@ -425,16 +425,24 @@ impl World {
         node_ids.into_iter().try_for_each(|node_id| self.apply(node_id).map(drop))
     }
 
-    /// Declares these machines as the API servers of a cluster, which peers may reach or not.
-    pub fn set_api_servers(&mut self, cluster: usize, machines: &[NodeId], family: Family, to_peers: bool) -> Result<(), String> {
+    /// Declares these machines as the API servers of a cluster, which these pods of peers may reach; none ever may without a list.
+    pub fn set_api_servers(
+        &mut self,
+        cluster: usize,
+        machines: &[NodeId],
+        family: Family,
+        clients: Option<&[NodeId]>,
+    ) -> Result<(), String> {
         let server = |(number, machine): (usize, &NodeId)| ApiServerEndpoint {
             address: node_address(*machine, family),
             port: PORT,
             stand_in: stand_in(number, family),
         };
+        let clients: Option<BTreeSet<IpAddr>> =
+            clients.map(|clients| clients.iter().filter_map(|client| self.seen_from(cluster, *client, family)).collect());
         let fabric = &mut self.fabrics[cluster];
         fabric.api_servers = machines.iter().enumerate().map(server).collect();
-        fabric.peers.values_mut().for_each(|peer| peer.api_server = to_peers);
+        fabric.peers.values_mut().for_each(|peer| peer.api_server.clone_from(&clients));
         let nodes: Vec<NodeId> = self.node_ids().into_iter().filter(|node_id| node_id.0 == cluster).collect();
         nodes.into_iter().try_for_each(|node_id| self.apply(node_id).map(drop))
     }
@@ -514,7 +522,7 @@ fn fabrics(shapes: &[Shape], links: &[(usize, usize)], hub: Option<usize>, keys:
         let peer = |peer: usize| {
             let agreement = agree(&says(own, peer), &says(peer, own)).expect("an agreement");
             assert!(agreement.is_complete(), "{agreement:?}");
-            (id(peer), PeerNetwork { maps: agreement.maps, reachable: Reachable::Everything, api_server: false })
+            (id(peer), PeerNetwork { maps: agreement.maps, reachable: Reachable::Everything, api_server: None })
         };
         let node = |node: usize| ClusterNode {
             addresses: families.iter().map(|family| node_address((own, node), *family)).collect(),

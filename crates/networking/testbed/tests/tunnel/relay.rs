@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use liqo_datapath::{
-    relay::{Client, Limits, Server, connector},
+    relay::{Client, LIMITS, Server, connector},
     tunnel::Tunnel,
 };
 use liqo_datapath_testbed::{End, traffic::transfer};
@@ -42,7 +42,7 @@ impl Relays {
         let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         // The threads of a runtime are in the namespace of its creator.
         let runtimes = [tunnels.pair.left.run(runtime)??, tunnels.pair.right.run(runtime)??];
-        let start = async move { Server::start(&[End::Right.outside(v6, PORT)], loopback_for(v6), Limits::default()) };
+        let start = async move { Server::start(&[End::Right.outside(v6, PORT)], loopback_for(v6), LIMITS) };
         let server = runtimes[1].block_on(runtimes[1].spawn(start))??;
         Ok(Self { tunnels, runtimes, server })
     }
@@ -137,9 +137,9 @@ pub fn a_relay_whose_connection_breaks_reconnects_and_the_tunnel_goes_on() -> Re
     relays.use_relay(Some(client.address()))?;
     until("a ping over TLS", || relays.ping(false))?;
     let listen = relays.server.listen().to_vec();
-    let start = async move { Server::start(&listen, TUNNEL, Limits::default()) };
+    let start = async move { Server::start(&listen, TUNNEL, LIMITS) };
     // Stop the former one first.
-    let free = async { Server::start(&[], TUNNEL, Limits::default()) };
+    let free = async { Server::start(&[], TUNNEL, LIMITS) };
     relays.server = relays.runtimes[1].block_on(relays.runtimes[1].spawn(free))??;
     until("the end of the connection", || Ok(client.server().is_none()))?;
     relays.server = relays.runtimes[1].block_on(relays.runtimes[1].spawn(start))??;
@@ -166,7 +166,7 @@ pub fn an_attack_on_a_relay_harms_nobody() -> Result<()> {
         }
         silent.push(stream);
     }
-    let most = Limits::default().per_address;
+    let most = LIMITS.per_source;
     until("refusals", || Ok(relays.server.counts().refused >= 900))?;
     let counts = relays.server.counts();
     ensure!(counts.proven == 1 && counts.unproven < most, "{counts:?}");

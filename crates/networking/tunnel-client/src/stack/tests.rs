@@ -1,6 +1,9 @@
 use liqo_byte_mutations::mutated;
-use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
-use smoltcp::wire::{Ipv6Packet, TcpControl, TcpPacket};
+use proptest::prelude::{Just, Strategy, prop, prop_assert, prop_oneof, proptest};
+use smoltcp::{
+    phy::ChecksumCapabilities,
+    wire::{Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr, TcpControl, TcpPacket},
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::timeout,
@@ -248,34 +251,80 @@ async fn no_two_connections_share_a_source_port() {
     assert_eq!(ports.len(), 3);
 }
 
-/// The address and checksum of a segment to the other side, so that it gets beyond the first check.
+/// The address and checksum of a packet to the other side, so that it gets beyond the first check.
 fn repaired(mut bytes: Vec<u8>, from: &Role, to: &Role) -> Vec<u8> {
     let mut packet = Ipv6Packet::new_unchecked(&mut bytes[..]);
     if packet.check_len().is_ok() {
         packet.set_src_addr(from.address());
         packet.set_dst_addr(to.address());
-        let mut segment = TcpPacket::new_unchecked(packet.payload_mut());
-        if segment.check_len().is_ok() {
-            segment.fill_checksum(&from.address().into(), &to.address().into());
+        if packet.next_header() == IpProtocol::Icmpv6 {
+            let mut message = Icmpv6Packet::new_unchecked(packet.payload_mut());
+            if message.check_len().is_ok() {
+                message.fill_checksum(&from.address(), &to.address());
+            }
+        } else {
+            let mut segment = TcpPacket::new_unchecked(packet.payload_mut());
+            if segment.check_len().is_ok() {
+                segment.fill_checksum(&from.address().into(), &to.address().into());
+            }
         }
     }
     bytes
 }
 
-/// Segments of a connection, in any order, with faults; most with a valid checksum.
-fn hostile_packets() -> impl Strategy<Value = Vec<(Vec<u8>, bool)>> {
+/// The same for a packet from the server to the client.
+pub fn to_client(bytes: Vec<u8>) -> Vec<u8> {
+    repaired(bytes, &server(&[]), &Role::Client)
+}
+
+/// An echo request of the client.
+fn echo_request(length: usize) -> Vec<u8> {
+    let data = vec![7; length];
+    let message = Icmpv6Repr::EchoRequest { ident: 1, seq_no: 1, data: &data };
+    let around = Ipv6Repr {
+        src_addr: Role::CLIENT,
+        dst_addr: Role::SERVER,
+        next_header: IpProtocol::Icmpv6,
+        payload_len: message.buffer_len(),
+        hop_limit: 255,
+    };
+    let mut bytes = vec![0; around.buffer_len() + message.buffer_len()];
+    let mut packet = Ipv6Packet::new_unchecked(&mut bytes[..]);
+    around.emit(&mut packet);
+    let mut inside = Icmpv6Packet::new_unchecked(packet.payload_mut());
+    message.emit(&Role::CLIENT, &Role::SERVER, &mut inside, &ChecksumCapabilities::default());
+    bytes
+}
+
+/// Protocols and extension headers of IPv6 that the stack reads, or refuses: hop-by-hop options, UDP, routing, fragment, none, options
+/// for the destination.
+const NEXT_HEADERS: [u8; 6] = [0, 17, 43, 44, 59, 60];
+
+/// A segment that claims to be something else.
+fn disguised() -> impl Strategy<Value = Vec<u8>> {
+    (prop::sample::select(NEXT_HEADERS.to_vec()), 0..100_usize).prop_map(|(next, length)| {
+        let mut bytes = packet(1, TcpControl::None, &vec![0; length]);
+        bytes[6] = next;
+        // The first bytes of an extension header: what follows it, and its length.
+        bytes[40..42].copy_from_slice(&[6, 0]);
+        bytes
+    })
+}
+
+/// Segments of a connection, in any order, with faults; most with a valid checksum. Others between them.
+pub fn hostile_packets() -> impl Strategy<Value = Vec<(Vec<u8>, bool)>> {
     let control =
         prop::sample::select(vec![TcpControl::Syn, TcpControl::None, TcpControl::Psh, TcpControl::Fin, TcpControl::Rst]);
     let valid = || {
         let length = prop_oneof![Just(0), 1..1200_usize];
         (0..5000_i32, control.clone(), length).prop_map(|(begin, control, length)| packet(begin, control, &vec![7; length]))
     };
-    prop::collection::vec((prop_oneof![valid(), mutated(valid())], prop::bool::weighted(0.8)), 1..40)
+    let other = || prop_oneof![(0..1200_usize).prop_map(echo_request), disguised()];
+    let any = prop_oneof![3 => valid(), 3 => mutated(valid()), 1 => other(), 1 => mutated(other())];
+    prop::collection::vec((any, prop::bool::weighted(0.8)), 1..40)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
-
     #[test]
     fn hostile_packets_open_no_more_than_the_policy_allows_and_fill_no_queue(packets in hostile_packets(), to_server in prop::bool::ANY) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -9,7 +9,7 @@ fn net(text: &str) -> IpNet {
 }
 
 fn silent(name: &str) -> PeerState {
-    PeerState { name: name.into(), policy: NetworkPolicy::default(), runs_our_pods: false, announcement: None }
+    PeerState { name: name.into(), policy: NetworkPolicy::default(), runs_api_clients: false, announcement: None }
 }
 
 fn snapshot(own: char, peers: &[(char, PeerState)]) -> NetworkSnapshot {
@@ -96,13 +96,13 @@ fn nothing_moves_when_a_peer_is_silent_after_a_restart() {
 }
 
 #[test]
-fn the_api_server_is_open_to_a_peer_that_runs_our_pods_if_the_policy_lets_it() {
+fn the_api_server_is_open_to_a_peer_that_runs_pods_that_use_it_if_the_policy_lets_it() {
     let mut clusters = BTreeMap::from([('a', snapshot('a', &[('b', silent("b"))])), ('b', snapshot('b', &[('a', silent("a"))]))]);
     settle(&mut clusters, &[('a', 'b')]);
-    let mut opened = |runs_our_pods: bool, api_server: bool, is_silent: bool| {
+    let mut opened = |runs_api_clients: bool, api_server: bool, is_silent: bool| {
         let snapshot = clusters.get_mut(&'a').unwrap();
         let peer = snapshot.peers.get_mut(&id('b')).unwrap();
-        (peer.runs_our_pods, peer.policy.api_server) = (runs_our_pods, api_server);
+        (peer.runs_api_clients, peer.policy.api_server) = (runs_api_clients, api_server);
         let theirs = peer.announcement.clone();
         peer.announcement = theirs.clone().filter(|_| !is_silent);
         let opened = decide(snapshot)[&id('b')].endpoint.as_ref().unwrap().api_server;
@@ -113,6 +113,23 @@ fn the_api_server_is_open_to_a_peer_that_runs_our_pods_if_the_policy_lets_it() {
     assert!(!opened(false, true, false));
     // A peer cannot keep it open by falling silent.
     assert!(opened(true, true, true) && !opened(true, false, true));
+}
+
+#[test]
+fn a_namespace_opens_the_api_server_only_if_its_pods_may_use_it() {
+    let offloading = |api_server: bool| -> NamespaceOffloading {
+        let remote = serde_json::json!({ "clusterID": id('b'), "clusterName": "b", "namespace": "shop-rome", "ready": true });
+        let object = serde_json::json!({
+            "apiVersion": "offloading.liqo.io/v1alpha1",
+            "kind": "NamespaceOffloading",
+            "metadata": { "name": "offloading", "namespace": "shop" },
+            "spec": { "apiServer": api_server },
+            "status": { "remoteNamespaces": [remote] },
+        });
+        serde_json::from_value(object).unwrap()
+    };
+    assert_eq!(clusters_of_api_clients(offloading(true)), Some([id('b')].into()));
+    assert_eq!(clusters_of_api_clients(offloading(false)), None);
 }
 
 #[test]

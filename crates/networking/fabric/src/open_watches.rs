@@ -1,7 +1,7 @@
-//! Watches the objects that reachable addresses are computed from. Only gateways do.
+//! Watches the objects that open addresses are computed from. Only gateways do.
 //!
-//! Pods and endpoints change all the time in a busy cluster, and few of them are reachable for a peer. So this module computes the
-//! addresses, and the node controller runs only when they changed.
+//! Pods and endpoints change all the time in a busy cluster, and few of them are open to a peer, or use the API server from there. So this
+//! module computes the addresses, and the node controller runs only when they changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,14 +17,14 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, runtime::watcher};
 use liqo_api::reflection;
-use liqo_api::{ClusterId, NamespaceOffloading, Reflection, labels};
+use liqo_api::{ClusterId, NamespaceOffloading, labels};
 use liqo_controller_runtime::{Cache, Key};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    decide::reachable_addresses::{Exposure, ReachableAddresses, reachable_addresses},
-    view::{self, Backends},
+    decide::reachable_addresses::{Exposure, OpenAddresses, reachable_addresses},
+    view::{self, Backends, OffloadingView},
 };
 
 /// Changes come in groups; after this time they are processed together.
@@ -42,21 +42,55 @@ pub struct ExposureContext {
 }
 
 /// The watches. They end when this is dropped.
-pub struct ReachableWatches {
+pub struct OpenWatches {
     context: watch::Sender<ExposureContext>,
-    addresses: watch::Receiver<Option<ReachableAddresses>>,
+    addresses: watch::Receiver<Option<OpenAddresses>>,
     _stop: DropGuard,
 }
 
 struct ExposureWatches {
     pods: Cache<(ClusterId, BTreeSet<IpAddr>)>,
-    offloadings: Cache<(BTreeSet<ClusterId>, Reflection)>,
+    offloadings: Cache<OffloadingView>,
     services: Cache<bool>,
     backends: Cache<Backends>,
+    api_clients: ApiClients,
 }
 
-impl ReachableWatches {
-    /// Starts to watch. `changed` is notified when the addresses of a peer changed.
+/// The pods that use the API server from elsewhere, in each namespace that allows it.
+struct ApiClients {
+    client: Client,
+    dirty: Arc<Notify>,
+    stop: CancellationToken,
+    namespaces: BTreeMap<String, (Cache<BTreeSet<IpAddr>>, DropGuard)>,
+}
+
+impl ApiClients {
+    /// Watches these namespaces and no others.
+    fn watch(&mut self, namespaces: &BTreeSet<String>) {
+        self.namespaces.retain(|name, _| namespaces.contains(name));
+        for name in namespaces {
+            self.namespaces.entry(name.clone()).or_insert_with(|| {
+                let (api, stop) = (Api::<Pod>::namespaced(self.client.clone(), name), self.stop.child_token());
+                let config = watcher::Config::default();
+                (Cache::watch(api, config, stop.clone(), view::api_client, notify(&self.dirty)), stop.drop_guard())
+            });
+        }
+    }
+
+    async fn synced(&self) {
+        for (pods, _) in self.namespaces.values() {
+            pods.synced().await;
+        }
+    }
+
+    fn addresses(&self) -> BTreeSet<IpAddr> {
+        let all = self.namespaces.values().flat_map(|(pods, _)| pods.all());
+        all.flat_map(|(_, addresses)| (*addresses).clone()).collect()
+    }
+}
+
+impl OpenWatches {
+    /// Starts to watch. `changed` is notified when the addresses changed.
     pub fn start(client: &Client, context: ExposureContext, changed: &Arc<Notify>) -> Self {
         let stop = CancellationToken::new();
         let dirty = Arc::new(Notify::new());
@@ -83,8 +117,8 @@ impl ReachableWatches {
         Self { context, addresses, _stop: stop.drop_guard() }
     }
 
-    /// The addresses that each peer may reach; `None` until all lists are complete.
-    pub fn addresses(&self, context: ExposureContext) -> Option<ReachableAddresses> {
+    /// The addresses that are open; `None` until all lists are complete.
+    pub fn addresses(&self, context: ExposureContext) -> Option<OpenAddresses> {
         self.context.send_if_modified(|before| {
             let differs = *before != context;
             *before = context;
@@ -126,12 +160,22 @@ impl ExposureWatches {
                 notify(dirty),
             ),
             backends: Cache::watch(Api::<EndpointSlice>::all(client.clone()), all(), stop.clone(), view::backends, notify(dirty)),
+            api_clients: ApiClients {
+                client: client.clone(),
+                dirty: dirty.clone(),
+                stop: stop.clone(),
+                namespaces: BTreeMap::new(),
+            },
         }
     }
 
-    async fn follow(&self, dirty: &Notify, mut context: watch::Receiver<ExposureContext>, publish: impl Fn(ReachableAddresses)) {
+    async fn follow(mut self, dirty: &Notify, mut context: watch::Receiver<ExposureContext>, publish: impl Fn(OpenAddresses)) {
         tokio::join!(self.pods.synced(), self.offloadings.synced(), self.services.synced(), self.backends.synced());
+        self.api_clients.watch(&self.namespaces_of_api_clients());
+        // Otherwise a gateway that starts would close connections that exist.
+        self.api_clients.synced().await;
         loop {
+            self.api_clients.watch(&self.namespaces_of_api_clients());
             publish(self.addresses(context.borrow_and_update().clone()));
             tokio::select! {
                 () = dirty.notified() => {}
@@ -141,20 +185,27 @@ impl ExposureWatches {
         }
     }
 
-    fn addresses(&self, ExposureContext { nodes, remote }: ExposureContext) -> ReachableAddresses {
-        let offloaded: BTreeMap<String, (BTreeSet<ClusterId>, Reflection)> =
+    fn namespaces_of_api_clients(&self) -> BTreeSet<String> {
+        let allowing = |offloading: &OffloadingView| offloading.api_server && !offloading.clusters.is_empty();
+        self.offloadings.all().into_iter().filter(|(_, offloading)| allowing(offloading)).map(|(key, _)| key.namespace).collect()
+    }
+
+    fn addresses(&self, ExposureContext { nodes, remote }: ExposureContext) -> OpenAddresses {
+        let offloaded: BTreeMap<String, OffloadingView> =
             self.offloadings.all().into_iter().map(|(key, offloading)| (key.namespace, (*offloading).clone())).collect();
-        let is_known =
-            |namespace: &str, allowed: bool| offloaded.get(namespace).is_some_and(|(_, list)| reflection::passes(*list, allowed));
+        let is_known = |namespace: &str, allowed: bool| {
+            offloaded.get(namespace).is_some_and(|one| reflection::passes(one.reflection, allowed))
+        };
         let services = self.services.all().into_iter().filter(|(key, allowed)| is_known(&key.namespace, **allowed));
-        reachable_addresses(&Exposure {
+        let exposure = Exposure {
             remote_pods: self.pods.all().into_iter().map(|(_, pod)| (*pod).clone()).collect(),
             services: services.map(|(key, _)| (key.namespace, key.name)).collect(),
-            offloaded: offloaded.iter().map(|(namespace, (clusters, _))| (namespace.clone(), clusters.clone())).collect(),
+            offloaded: offloaded.iter().map(|(namespace, one)| (namespace.clone(), one.clusters.clone())).collect(),
             backends: self.backends.all().into_iter().map(|(_, backends)| (*backends).clone()).collect(),
             nodes,
             remote,
-        })
+        };
+        OpenAddresses { reachable: reachable_addresses(&exposure), api_clients: self.api_clients.addresses() }
     }
 }
 
