@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::pods::{deployment, node_of};
 
 /// A client for milan's auth endpoint, with the address that milan publishes.
-async fn milan(world: &World) -> Result<AuthClient> {
+pub async fn milan(world: &World) -> Result<AuthClient> {
     let config = world.milan.object(&["clusterconfig", "liqo"]).await?.context("no ClusterConfig")?;
     let url = config["status"]["authURL"].as_str().context("milan does not know its address")?;
     Ok(AuthClient::new(&world.milan.cluster_id().await?.parse()?, url)?)
