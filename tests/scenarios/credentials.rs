@@ -100,8 +100,11 @@ async fn failed_authentications(cluster: &Cluster) -> Result<f64> {
     let metrics = cluster.kubectl(&["get", "--raw", "/metrics"]).await?;
     let attempts: Vec<&str> = metrics.lines().filter(|line| line.starts_with("authentication_attempts{")).collect();
     ensure!(attempts.iter().any(|line| line.contains(r#"result="success""#)), "no metric counts authentications: {attempts:?}");
-    let failed = attempts.iter().filter(|line| !line.contains(r#"result="success""#));
-    failed.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<f64>()?)).sum()
+    let mut failed = 0.0;
+    for line in attempts.iter().filter(|line| !line.contains(r#"result="success""#)) {
+        failed += line.rsplit(' ').next().unwrap_or_default().parse::<f64>()?;
+    }
+    Ok(failed)
 }
 
 /// When each condition of the peering, and of the virtual node, changed last.
@@ -172,7 +175,7 @@ async fn rotate(world: &World, credential: &RomesCredential, echo: &mut Echo, ro
             echo.answers(&format!("renewal {number}")).await?;
         }
         println!("{rotations} renewals took {:.1} s", begun.elapsed().as_secs_f64());
-        Ok(())
+        Ok::<(), anyhow::Error>(())
     };
     let outcome = outcome.await;
     done.store(true, Ordering::Relaxed);
