@@ -181,6 +181,7 @@ impl Credential {
 
     /// The same credential with times that are earlier by as much as clocks may differ. Another node may have stored it: if its clock was
     /// ahead of this one, the credential is older than it looks.
+    #[must_use]
     pub fn by_another_clock(self) -> Self {
         let earlier = |time: Timestamp| {
             Timestamp::from_second(time.as_second().saturating_sub(MAX_CLOCK_DIFFERENCE)).unwrap_or(Timestamp::UNIX_EPOCH)
