@@ -16,6 +16,7 @@ mod approval;
 mod as_at_home;
 mod attacks;
 mod command_line;
+mod credentials;
 mod discovery;
 mod doctor;
 mod dual_stack;
@@ -282,6 +283,10 @@ fn network() -> Set {
             takeover:
                 a_rollout_completes_although_the_leaders_of_both_clusters_die,
                 rollouts_complete_whenever_all_managers_are_deleted;
+            // They take milan's auth endpoint away, and restart its API server with another CA.
+            credentials:
+                nothing_fails_while_credentials_are_renewed,
+                a_peering_heals_when_the_providers_api_server_gets_another_ca;
             // It restarts milan's manager and gateway.
             through_tunnel:
                 a_consumer_borrows_from_a_provider_that_exposes_only_its_tunnel;

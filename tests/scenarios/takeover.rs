@@ -190,7 +190,7 @@ impl Random {
 }
 
 /// The number in an environment variable.
-fn setting(variable: &str) -> Result<Option<u64>> {
+pub fn setting(variable: &str) -> Result<Option<u64>> {
     let value = std::env::var(variable).ok();
     value.map(|value| value.parse().with_context(|| format!("{variable} is no number: {value}"))).transpose()
 }

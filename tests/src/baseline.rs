@@ -99,9 +99,10 @@ impl Baseline {
     }
 }
 
-/// Ends partitions, and removes the nftables tables that drop packets.
+/// Ends partitions, brings the first CA back, and removes the nftables tables that drop packets.
 async fn heal(world: &World, cluster: &Cluster) -> Result<()> {
     world.heal(&cluster.name).await?;
+    world.machinery(cluster)?.use_next_ca(false).await?;
     for node in world.machinery(cluster)?.nodes() {
         let nft = format!("nsenter --net=/run/netns/{} nft", node.network_namespace);
         let tables = world.shell(&format!("{nft} list tables"), 20).await?;

@@ -288,6 +288,23 @@ impl Cluster {
         }
         Ok(writes)
     }
+
+    /// The requests that wanted to change something after this line of the audit log and were denied (401 or 403): those of consumers, and
+    /// those of which nobody knows whose they are.
+    pub fn denied_consumers(&self, from: usize) -> Result<Vec<String>> {
+        let mut denied = Vec::new();
+        for line in std::fs::read_to_string(&self.audit_log)?.lines().skip(from) {
+            let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
+            let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+            let code = event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default();
+            let user = text("/user/username");
+            let is_consumer = user.starts_with("system:serviceaccount:liqo:liqo-consumer-");
+            if matches!(code, 401 | 403) && (is_consumer || user.is_empty()) {
+                denied.push(format!("{code}: {} {} by {user:?}", text("/verb"), text("/requestURI")));
+            }
+        }
+        Ok(denied)
+    }
 }
 
 /// A client for the cluster of this kubeconfig.

@@ -43,7 +43,7 @@ pub struct ClusterConfigSpec {
     /// How peers reach the auth endpoint.
     #[serde(default)]
     pub authentication: AuthenticationAddress,
-    /// When peerings and requests for approval expire.
+    /// When peerings, credentials and requests for approval expire.
     #[serde(default)]
     pub peering: PeeringTimes,
     /// Settings of offloading.
@@ -214,7 +214,7 @@ pub struct AuthenticationAddress {
     pub address: Option<String>,
 }
 
-/// When peerings and requests for approval expire.
+/// When peerings, credentials and requests for approval expire.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PeeringTimes {
@@ -224,11 +224,26 @@ pub struct PeeringTimes {
     /// Seconds after which this cluster forgets a consumer that nobody approved, if a policy requires approval by a person.
     #[schemars(range(min = 60))]
     pub approval_expiry_seconds: u32,
+    /// Lifetime in seconds of the credentials that this cluster issues to consumers. A consumer renews its credential after 60% of that. The
+    /// API server may shorten it (`--service-account-max-token-expiration`).
+    #[schemars(range(min = 600, max = 86_400))]
+    pub credential_lifetime_seconds: u32,
+}
+
+impl PeeringTimes {
+    /// Shortest lifetime of a credential in seconds: the API server issues no token for less.
+    pub const MIN_CREDENTIAL_LIFETIME_SECONDS: u32 = 600;
+    /// Longest lifetime of a credential in seconds.
+    pub const MAX_CREDENTIAL_LIFETIME_SECONDS: u32 = 24 * 60 * 60;
 }
 
 impl Default for PeeringTimes {
     fn default() -> Self {
-        Self { consumer_expiry_seconds: 24 * 60 * 60, approval_expiry_seconds: 24 * 60 * 60 }
+        Self {
+            consumer_expiry_seconds: 24 * 60 * 60,
+            approval_expiry_seconds: 24 * 60 * 60,
+            credential_lifetime_seconds: 60 * 60,
+        }
     }
 }
 

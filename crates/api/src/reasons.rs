@@ -113,6 +113,8 @@ reasons! {
         Waiting = "Waiting",
         Reachable = "Reachable",
         AccessDenied = "AccessDenied",
+        /// The CA that the provider named does not verify the API server's certificate.
+        InvalidCertificate = "InvalidCertificate",
         /// The API server answers, but the manager does not renew its Lease.
         ManagerSilent = "ManagerSilent",
         /// The provider answers, but sent more than this cluster reads.

@@ -87,7 +87,11 @@ fn api_server(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Res
     let info = environment.cluster_info.as_ref().and_then(read_cluster_info);
     let root_ca = environment.root_ca.as_ref().and_then(|map| map.data.as_ref()?.get("ca.crt").cloned());
     let published = info.as_ref().map(|info| info.ca.clone()).filter(|ca| !ca.is_empty());
-    let Some(ca) = spec.api_server.ca.clone().or(published).or(root_ca) else {
+    let found = match (published, root_ca) {
+        (Some(published), Some(root_ca)) => Some(both(published, &root_ca)),
+        (published, root_ca) => published.or(root_ca),
+    };
+    let Some(ca) = spec.api_server.ca.clone().or(found) else {
         return Err("the CA of the API server was not found: set it with `liqoctl install --set apiServer.ca=...`".to_owned());
     };
     if let Some(url) = &spec.api_server.address {
@@ -101,6 +105,12 @@ fn api_server(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Res
         Some(host) => Ok(ApiServer { url: https(&host, 6443), ca }),
         None => Err("the address of the API server was not found: set it with `liqoctl install --set apiServer.address=https://HOST:PORT`".to_owned()),
     }
+}
+
+/// The published CA certificates, and then those that the cluster's own pods verify with. While a cluster gets a new CA, one of them is often
+/// older than the other.
+fn both(published: String, root_ca: &str) -> String {
+    if published.contains(root_ca.trim()) { published } else { format!("{}\n{root_ca}", published.trim_end()) }
 }
 
 /// Checks a URL that other clusters will get.
@@ -345,10 +355,22 @@ mod tests {
         assert_eq!(server, ApiServer { url: "https://10.0.0.3:6443".into(), ca: "root".into() });
         let published = ClusterEnvironment { cluster_info: Some(info("https://203.0.113.5:6443")), ..environment() };
         let server = find(&spec, &published).api_server.unwrap();
-        assert_eq!(server, ApiServer { url: "https://203.0.113.5:6443".into(), ca: "pem".into() });
+        assert_eq!(server.url, "https://203.0.113.5:6443");
         // A published address that only the machine itself can reach helps nobody.
         let local = ClusterEnvironment { cluster_info: Some(info("https://127.0.0.1:6443")), ..environment() };
         assert_eq!(find(&spec, &local).api_server.unwrap().url, "https://10.0.0.3:6443");
+    }
+
+    #[test]
+    fn consumers_get_the_published_ca_and_that_of_the_clusters_own_pods() {
+        let ca = |root_ca: &str| {
+            let root_ca = Some(json(json!({"data": {"ca.crt": root_ca}})));
+            let environment =
+                ClusterEnvironment { cluster_info: Some(info("https://203.0.113.5:6443")), root_ca, ..environment() };
+            find(&ClusterConfigSpec::default(), &environment).api_server.unwrap().ca
+        };
+        assert_eq!(ca("pem\n"), "pem", "usually they are the same");
+        assert_eq!(ca("new\n"), "pem\nnew\n");
     }
 
     #[test]

@@ -12,9 +12,9 @@ use k8s_openapi::{
     },
 };
 use kube::{Config, api::ObjectMeta};
-use liqo_api::labels;
+use liqo_api::{PeeringTimes, labels};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
     addresses::is_local,
@@ -25,8 +25,12 @@ use crate::{
 /// Name of the Secret, in the provider namespace.
 pub const CREDENTIAL_SECRET: &str = "credential";
 
-/// Lifetime of a token.
-pub const CREDENTIAL_SECONDS: i64 = 3600;
+/// Shortest and longest lifetime of a token, in seconds.
+const MIN_LIFE: i64 = PeeringTimes::MIN_CREDENTIAL_LIFETIME_SECONDS as i64;
+const MAX_LIFE: i64 = PeeringTimes::MAX_CREDENTIAL_LIFETIME_SECONDS as i64;
+
+/// By how many seconds the clocks of two nodes may differ: one may have stored a credential, the other reads it.
+pub const MAX_CLOCK_DIFFERENCE: i64 = 300;
 
 /// How long connecting to a provider's API server may take.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -54,6 +58,13 @@ pub struct Renewal {
 struct Claims {
     #[serde(rename = "kubernetes.io")]
     kubernetes: KubernetesClaims,
+}
+
+/// The part of a token that says how long it lives, in seconds since 1970 by the clock of the API server that issued it.
+#[derive(Deserialize)]
+struct Validity {
+    iat: i64,
+    exp: i64,
 }
 
 #[derive(Deserialize)]
@@ -103,7 +114,7 @@ pub enum CredentialError {
 impl Credential {
     /// Makes a credential from a grant that was received at `now`.
     pub fn granted(grant: Grant, now: Timestamp) -> Self {
-        let life = i64::try_from(grant.expiration_seconds.min(365 * 24 * 3600)).unwrap_or_default();
+        let life = life_of(&grant.token.0, i64::try_from(grant.expiration_seconds).unwrap_or(i64::MAX));
         Self {
             api_server: grant.api_server,
             token: grant.token,
@@ -156,23 +167,37 @@ impl Credential {
         }
     }
 
-    /// Time from `now` until it should be renewed: at 60% of its life, at once if it has expired.
+    /// Time from `now` until it should be renewed: at 60% of its life, at once if it has expired. It is never younger than new, so a clock
+    /// that was set back changes little.
     pub fn renew_in(&self, now: Timestamp) -> Duration {
-        let life = self.expires_at.as_second().saturating_sub(self.issued_at.as_second());
-        let due = self.issued_at.as_second().saturating_add(life.saturating_mul(3) / 5);
-        Duration::from_secs(u64::try_from(due.saturating_sub(now.as_second())).unwrap_or(0))
+        let whole = self.life().saturating_mul(3) / 5;
+        let due = self.issued_at.as_second().saturating_add(whole);
+        Duration::from_secs(u64::try_from(due.saturating_sub(now.as_second()).min(whole)).unwrap_or(0))
     }
 
-    /// How to renew it at the provider's API server; none if its token does not say what it is bound to.
+    /// In seconds.
+    fn life(&self) -> i64 {
+        self.expires_at.as_second().saturating_sub(self.issued_at.as_second())
+    }
+
+    /// The same credential with times that are earlier by as much as clocks may differ. Another node may have stored it: if its clock was
+    /// ahead of this one, the credential is older than it looks.
+    #[must_use]
+    pub fn by_another_clock(self) -> Self {
+        let earlier = |time: Timestamp| {
+            Timestamp::from_second(time.as_second().saturating_sub(MAX_CLOCK_DIFFERENCE)).unwrap_or(Timestamp::UNIX_EPOCH)
+        };
+        Self { issued_at: earlier(self.issued_at), expires_at: earlier(self.expires_at), ..self }
+    }
+
+    /// How to renew it at the provider's API server for as long as it lives itself; none if its token does not say what it is bound to.
     pub fn renewal(&self) -> Option<Renewal> {
-        Self::renewal_of(&self.token.0)
+        Self::renewal_of(&self.token.0, self.life())
     }
 
-    /// The same for a token.
-    pub(crate) fn renewal_of(token: &str) -> Option<Renewal> {
-        let payload = BASE64URL_NOPAD.decode(token.split('.').nth(1)?.as_bytes()).ok()?;
-        let Claims { kubernetes: KubernetesClaims { namespace, serviceaccount, secret } } =
-            serde_json::from_slice(&payload).ok()?;
+    /// The same for a token and a lifetime in seconds.
+    pub(crate) fn renewal_of(token: &str, life: i64) -> Option<Renewal> {
+        let Claims { kubernetes: KubernetesClaims { namespace, serviceaccount, secret } } = claims(token)?;
         // The provider wrote the token, and these become a path.
         if ![&namespace, &serviceaccount.name].into_iter().all(|name| is_object_name(name)) {
             return None;
@@ -185,7 +210,7 @@ impl Credential {
         };
         let spec = TokenRequestSpec {
             bound_object_ref: Some(bound),
-            expiration_seconds: Some(CREDENTIAL_SECONDS),
+            expiration_seconds: Some(life.clamp(MIN_LIFE, MAX_LIFE)),
             ..TokenRequestSpec::default()
         };
         let request = TokenRequest { metadata: ObjectMeta::default(), spec, status: None };
@@ -195,7 +220,7 @@ impl Credential {
     /// The same credential with the answer to a [`Renewal`] that arrived at `now`; none if there is no token in it.
     pub fn renewed(&self, answer: TokenRequest, now: Timestamp) -> Option<Self> {
         let token = answer.status.map(|status| status.token).filter(|token| !token.is_empty())?;
-        let life = answer.spec.expiration_seconds.unwrap_or(CREDENTIAL_SECONDS).clamp(0, CREDENTIAL_SECONDS);
+        let life = life_of(&token, answer.spec.expiration_seconds.unwrap_or(MIN_LIFE));
         let expires_at = Timestamp::from_second(now.as_second().saturating_add(life)).ok()?;
         Some(Self { token: SecretText(token), issued_at: now, expires_at, ..self.clone() })
     }
@@ -203,6 +228,11 @@ impl Credential {
     /// Whether it has not expired.
     pub fn is_usable(&self, now: Timestamp) -> bool {
         now < self.expires_at
+    }
+
+    /// Whether it has not expired by some clock: then it is worth a request.
+    pub fn may_be_usable(&self, now: Timestamp) -> bool {
+        now.as_second() < self.expires_at.as_second().saturating_add(MAX_CLOCK_DIFFERENCE)
     }
 
     /// Whether clients that were created for `other` also work with this credential's token.
@@ -232,6 +262,28 @@ impl Credential {
         config.default_namespace.clone_from(&self.tenant_namespace);
         Ok(config)
     }
+}
+
+impl Renewal {
+    /// The same for the shortest lifetime, which every provider allows; none if this is it. The provider may allow less than it did when it
+    /// granted the credential.
+    pub fn for_shortest(mut self) -> Option<Self> {
+        let before = self.request.spec.expiration_seconds.replace(MIN_LIFE);
+        (before != Some(MIN_LIFE)).then_some(self)
+    }
+}
+
+/// How long a token lives, in seconds: as the token says, and not longer than `said`. The API server may issue it for a shorter time than
+/// was asked for.
+fn life_of(token: &str, said: i64) -> i64 {
+    let validity = claims::<Validity>(token).and_then(|validity| validity.exp.checked_sub(validity.iat));
+    validity.unwrap_or(said).min(said).clamp(0, MAX_LIFE)
+}
+
+/// What a token says. Nothing here checks its signature.
+fn claims<C: DeserializeOwned>(token: &str) -> Option<C> {
+    let payload = BASE64URL_NOPAD.decode(token.split('.').nth(1)?.as_bytes()).ok()?;
+    serde_json::from_slice(&payload).ok()
 }
 
 /// Whether no API server of another cluster has this host: see [`is_no_server`]. Also what looks like a name, but resolves as an IPv4
@@ -276,18 +328,21 @@ mod tests {
         "2026-06-01T12:00:00Z".parse().unwrap()
     }
 
-    fn credential() -> Credential {
+    fn a_grant() -> Grant {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let ca = rcgen::CertificateParams::new(vec!["ca".to_owned()]).unwrap().self_signed(&key).unwrap().pem();
-        let grant = Grant {
+        Grant {
             tenant_namespace: "liqo-tenant-x".into(),
             api_server: ApiServer { url: "https://203.0.113.5:6443".into(), ca },
             token: SecretText("t".into()),
             expiration_seconds: 3600,
             protocol_version: 1,
             provider_name: "milan".into(),
-        };
-        Credential::granted(grant, now())
+        }
+    }
+
+    fn credential() -> Credential {
+        Credential::granted(a_grant(), now())
     }
 
     #[test]
@@ -310,6 +365,9 @@ mod tests {
         let mut grant = credential();
         grant.expires_at = Timestamp::MAX;
         assert!(grant.renew_in(now()) > Duration::ZERO);
+        let granted = Grant { expiration_seconds: u64::MAX, ..a_grant() };
+        assert_eq!(Credential::granted(granted, now()).renew_in(now()), Duration::from_secs(86_400 * 3 / 5));
+        grant = credential();
         grant.expires_at = now();
         assert_eq!(grant.renew_in(now()), Duration::ZERO);
     }
@@ -344,13 +402,22 @@ mod tests {
         assert_eq!(bare.client_config("liqo-tenant-x").unwrap_err(), CredentialError::Ca);
     }
 
+    fn token_with(claims: &serde_json::Value) -> SecretText {
+        SecretText(format!("e30.{}.c2ln", BASE64URL_NOPAD.encode(claims.to_string().as_bytes())))
+    }
+
     fn token_for(namespace: &str) -> SecretText {
-        let claims = serde_json::json!({ "sub": "x", "kubernetes.io": {
+        token_with(&serde_json::json!({ "sub": "x", "kubernetes.io": {
             "namespace": namespace,
             "serviceaccount": { "name": "liqo-consumer-x", "uid": "1" },
             "secret": { "name": "liqo-consumer-x", "uid": "2" },
-        }});
-        SecretText(format!("e30.{}.c2ln", BASE64URL_NOPAD.encode(claims.to_string().as_bytes())))
+        }}))
+    }
+
+    /// A token that an API server whose clock differs by `offset` issues at `now` for `life` seconds.
+    fn token_of(life: i64, offset: i64) -> SecretText {
+        let iat = now().as_second() + offset;
+        token_with(&serde_json::json!({ "iat": iat, "nbf": iat, "exp": iat + life }))
     }
 
     #[test]
@@ -366,7 +433,36 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_credential_has_a_new_token_and_at_most_an_hour() {
+    fn a_credential_is_renewed_for_its_own_lifetime_within_the_limits() {
+        for (life, asked) in [(3600, 3600), (7200, 7200), (86_400, 86_400), (60, 600)] {
+            let grant = Grant { token: token_for("liqo"), expiration_seconds: life, ..a_grant() };
+            let renewal = Credential::granted(grant, now()).renewal().unwrap();
+            assert_eq!(renewal.request.spec.expiration_seconds, Some(asked));
+            let shortest = renewal.for_shortest();
+            assert_eq!(shortest.map(|renewal| renewal.request.spec.expiration_seconds), (asked != 600).then_some(Some(600)));
+        }
+    }
+
+    #[test]
+    fn a_token_that_lives_shorter_than_was_asked_for_is_renewed_by_its_own_lifetime() {
+        let grant = Grant { token: token_of(1000, 0), expiration_seconds: 7200, ..a_grant() };
+        assert_eq!(Credential::granted(grant, now()).renew_in(now()), Duration::from_secs(600));
+        let answer = TokenRequest {
+            spec: TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() },
+            status: Some(TokenRequestStatus { token: token_of(1000, 0).0, expiration_timestamp: Time(now()) }),
+            ..TokenRequest::default()
+        };
+        assert_eq!(credential().renewed(answer, now()).unwrap().renew_in(now()), Duration::from_secs(600));
+        // A token with absurd times does no harm.
+        for (iat, exp) in [(i64::MIN, i64::MAX), (i64::MAX, i64::MIN), (5, 1)] {
+            let token = token_with(&serde_json::json!({ "iat": iat, "exp": exp }));
+            let credential = Credential::granted(Grant { token, ..a_grant() }, now());
+            assert!(credential.renew_in(now()) <= Duration::from_secs(2160));
+        }
+    }
+
+    #[test]
+    fn a_renewed_credential_has_a_new_token_and_at_most_a_day() {
         let credential = credential();
         let answer = |token: &str| TokenRequest {
             spec: TokenRequestSpec { expiration_seconds: Some(i64::MAX), ..TokenRequestSpec::default() },
@@ -375,7 +471,7 @@ mod tests {
         };
         let later = "2026-06-01T12:50:00Z".parse().unwrap();
         let renewed = credential.renewed(answer("new"), later).unwrap();
-        assert_eq!((renewed.token.0.as_str(), renewed.renew_in(later)), ("new", Duration::from_secs(2160)));
+        assert_eq!((renewed.token.0.as_str(), renewed.renew_in(later)), ("new", Duration::from_secs(86_400 * 3 / 5)));
         assert!(renewed.serves_same_clients(&credential));
         assert_eq!(credential.renewed(answer(""), later), None);
     }
@@ -400,6 +496,29 @@ mod tests {
     }
 
     proptest! {
+        /// The provider's clock differs from the consumer's, and the node that reads the credential has another clock than the one that
+        /// stored it.
+        #[test]
+        fn a_credential_is_renewed_before_it_expires_although_clocks_differ_by_five_minutes(
+            life in MIN_LIFE..=MAX_LIFE,
+            provider in -MAX_CLOCK_DIFFERENCE..=MAX_CLOCK_DIFFERENCE,
+            reader in -MAX_CLOCK_DIFFERENCE..=MAX_CLOCK_DIFFERENCE,
+            age in 0..MAX_LIFE,
+        ) {
+            let expiration_seconds = u64::try_from(life).unwrap();
+            let grant = Grant { token: token_of(life, provider), expiration_seconds, ..a_grant() };
+            let issued = Credential::granted(grant, now());
+            let at = |seconds: i64| Timestamp::from_second(now().as_second() + seconds).unwrap();
+            // The process that got it renews it in time, whatever the provider's clock shows.
+            prop_assert_eq!(issued.renew_in(at(0)), Duration::from_secs(expiration_seconds * 3 / 5));
+            // Another node, on which the process starts when the credential has this age, does so, too.
+            let age = age.min(life - 1);
+            let seen = at(age + reader);
+            prop_assert!(issued.may_be_usable(seen), "it still works, and counts as worthless");
+            let renewed_at = age + i64::try_from(issued.by_another_clock().renew_in(seen).as_secs()).unwrap();
+            prop_assert!(renewed_at <= age.max(life * 3 / 5), "renewed at the age of {} s of {}", renewed_at, life);
+        }
+
         #[test]
         fn a_mutated_grant_is_refused_or_leads_to_another_machine_by_https(credential in mutated_credentials()) {
             if let Ok(config) = credential.client_config("liqo-tenant-x") {

@@ -187,6 +187,8 @@ pub struct Heartbeat {
     pub lease_changed: Instant,
     /// Whether its last answer denied us access.
     pub refused: bool,
+    /// Whether the CA that the provider named does not verify its last certificate.
+    pub invalid_certificate: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,28 +199,40 @@ pub enum PeerHealth {
     NoAnswer,
     /// Its API server answers, but denies us access.
     AccessDenied,
+    /// Its API server answers, but the CA that the provider named does not verify its certificate.
+    InvalidCertificate,
     /// Its API server answers, but its manager does not renew its lease.
     ManagerSilent,
 }
 
 impl Heartbeat {
     pub fn new(now: Instant) -> Self {
-        Self { answered: None, lease: None, lease_changed: now, refused: false }
+        Self { answered: None, lease: None, lease_changed: now, refused: false, invalid_certificate: false }
     }
 
     /// Records that the API server answered with success, and with this version of the lease.
     pub fn answered_with(&mut self, lease: Option<String>, now: Instant) {
         self.answered = Some(now);
-        self.refused = false;
+        self.failed(false);
         if self.lease != lease {
             self.lease = lease;
             self.lease_changed = now;
         }
     }
 
+    /// Records that the API server did not answer, or with a certificate that cannot be verified.
+    pub fn failed(&mut self, invalid_certificate: bool) {
+        self.refused = false;
+        self.invalid_certificate = invalid_certificate;
+    }
+
     pub fn health(&self, now: Instant) -> PeerHealth {
         if self.answered.is_none_or(|at| now.saturating_duration_since(at) >= ANSWER_TIMEOUT) {
-            if self.refused { PeerHealth::AccessDenied } else { PeerHealth::NoAnswer }
+            match (self.refused, self.invalid_certificate) {
+                (true, _) => PeerHealth::AccessDenied,
+                (false, true) => PeerHealth::InvalidCertificate,
+                (false, false) => PeerHealth::NoAnswer,
+            }
         } else if now.saturating_duration_since(self.lease_changed) >= MANAGER_TIMEOUT {
             PeerHealth::ManagerSilent
         } else {
@@ -279,7 +293,7 @@ mod tests {
     use liqo_controller_runtime::leader::Timing;
 
     use super::*;
-    use crate::{session, tenancy};
+    use crate::{objects, session, tenancy};
 
     const PEER: Peer = Peer {
         wants_outgoing: false,
@@ -378,6 +392,8 @@ mod tests {
         assert_eq!(heartbeat.health(start + Duration::from_secs(8)), PeerHealth::NoAnswer);
         heartbeat.refused = true;
         assert_eq!(heartbeat.health(start + Duration::from_secs(8)), PeerHealth::AccessDenied);
+        heartbeat.failed(true);
+        assert_eq!(heartbeat.health(start + Duration::from_secs(8)), PeerHealth::InvalidCertificate);
         heartbeat.answered_with(Some("1".into()), start + Duration::from_secs(9));
         assert_eq!(heartbeat.health(start + Duration::from_secs(9)), PeerHealth::Reachable);
     }
@@ -419,6 +435,22 @@ mod tests {
         assert_eq!(heartbeat.health(expiry, at(3606)), ConsumerHealth::Expired);
         heartbeat.observe(Some("3".into()), at(3607));
         assert_eq!(heartbeat.health(expiry, at(3607)), ConsumerHealth::Reachable);
+    }
+
+    #[test]
+    fn the_times_in_the_leases_of_a_peer_do_not_matter() {
+        let start = Instant::now();
+        let id = liqo_api::ClusterId::of_public_key(&[1; 32]);
+        let (mut provider, mut consumer) = (Heartbeat::new(start), ConsumerHeartbeat::new(None, start));
+        // Its clock is five minutes behind or ahead, and jumps between.
+        for (seconds, offset) in (0..240).step_by(3).zip([-300, 300, -299, 301].into_iter().cycle()) {
+            let now = start + Duration::from_secs(seconds.try_into().unwrap());
+            let lease = objects::renewal(&id, Timestamp::from_second(1_800_000_000 + seconds + offset).unwrap());
+            provider.answered_with(objects::lease_version(&lease), now);
+            consumer.observe(objects::lease_version(&lease), now);
+            assert_eq!(provider.health(now), PeerHealth::Reachable);
+            assert_eq!(consumer.health(Duration::from_secs(60), now), ConsumerHealth::Reachable);
+        }
     }
 
     #[test]

@@ -48,7 +48,6 @@ use crate::{
         server::{Consumer, Tenancies, TenancyError},
         tokens::{self, Tokens},
     },
-    credential::CREDENTIAL_SECONDS,
     decide::{ConsumerHealth, ConsumerHeartbeat, Waiting},
     identity::PublicKey,
     namespace::LiqoNamespace,
@@ -266,6 +265,7 @@ impl Tenants {
             objects::delete(&secrets, &name).await?;
             session = objects::ensure(&secrets, &objects::session_secret(consumer)).await?;
         }
+        let lifetime = i64::from(self.context.config().spec.peering.credential_lifetime_seconds);
         let request = TokenRequest {
             metadata: ObjectMeta::default(),
             spec: TokenRequestSpec {
@@ -275,7 +275,7 @@ impl Tenants {
                     name: Some(name.clone()),
                     uid: session.uid(),
                 }),
-                expiration_seconds: Some(CREDENTIAL_SECONDS),
+                expiration_seconds: Some(lifetime),
                 ..TokenRequestSpec::default()
             },
             status: None,
@@ -283,7 +283,8 @@ impl Tenants {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
         let issued = accounts.create_token_request(&name, &PostParams::default(), &request).await;
         let issued = issued.step("issue a token for", "ServiceAccount", Key::new(&self.namespace, &name))?;
-        let seconds = issued.spec.expiration_seconds.unwrap_or(CREDENTIAL_SECONDS);
+        // The API server may shorten the lifetime.
+        let seconds = issued.spec.expiration_seconds.unwrap_or(lifetime);
         let token = issued.status.map(|status| status.token).unwrap_or_default();
         Ok((token, u64::try_from(seconds).unwrap_or_default()))
     }

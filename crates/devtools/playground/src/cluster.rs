@@ -20,7 +20,7 @@ use crate::{
     image::{self, ImageSpec},
     layout::{ClusterLayout, Instance, NodeLayout},
     lock::InstanceLock,
-    network, nodes, preparation,
+    network, nodes, pki, preparation,
     processes::{self, Process},
     spec::ClusterSpec,
     supervisor::{self, ComponentStatus, Request, Response},
@@ -214,6 +214,23 @@ impl Cluster {
         };
         processes::signal(pid, Signal::KILL);
         Ok(())
+    }
+
+    /// Gives the API server a certificate of its second CA, or of the first one again. If that changes something, kills it; the supervisor
+    /// starts it again. The cluster's own programs verify both certificates, pods do after [`Cluster::publish_cas`].
+    pub async fn use_next_ca(&self, next: bool) -> Result<()> {
+        if pki::uses_next_ca(&self.layout)? == next {
+            return Ok(());
+        }
+        pki::certify_api_server(&self.layout, next)?;
+        self.kill("kube-apiserver").await
+    }
+
+    /// Publishes the CA certificates in the `ConfigMap` `kube-root-ca.crt` of all namespaces: those of both CAs, or of the first one.
+    /// Restarts the kube-controller-manager for that.
+    pub async fn publish_cas(&self, both: bool) -> Result<()> {
+        pki::publish(&self.layout, both)?;
+        self.kill("kube-controller-manager").await
     }
 
     /// Stops the execution of the whole cluster, pods included, as if its machines were suspended.

@@ -158,7 +158,7 @@ fn kube_controller_manager(cluster: &ClusterLayout) -> Vec<String> {
         flag("kubeconfig", &kubeconfig),
         flag("authentication-kubeconfig", &kubeconfig),
         flag("authorization-kubeconfig", &kubeconfig),
-        flag("root-ca-file", cluster.pki("ca.crt")),
+        flag("root-ca-file", cluster.pki("root-ca.crt")),
         flag("cluster-signing-cert-file", cluster.pki("ca.crt")),
         flag("cluster-signing-key-file", cluster.pki("ca.key")),
         flag("service-account-private-key-file", cluster.pki("sa.key")),

@@ -1,4 +1,7 @@
 //! The certificates of a cluster. They never expire: these clusters are short-lived, and tests move the clock.
+//!
+//! The API server's certificate may come from a second CA, to see what others do when it changes. The programs of the cluster trust both
+//! from the beginning; pods and other clusters learn of the second one when it is published.
 
 use std::{fs, os::unix::fs::OpenOptionsExt, path::Path};
 
@@ -17,7 +20,7 @@ use crate::{
 struct Leaf {
     /// Name of the files, without `.crt` and `.key`.
     file: String,
-    /// `ca` or `front-proxy-ca`.
+    /// `ca`, `next-ca` or `front-proxy-ca`.
     issuer: &'static str,
     common_name: String,
     organization: Option<&'static str>,
@@ -35,24 +38,29 @@ fn addresses(node: &NodeLayout) -> impl Iterator<Item = String> {
     node.addresses().into_iter().map(|address| address.to_string())
 }
 
+/// The certificate of the API server.
+fn api_server(cluster: &ClusterLayout, file: &str, issuer: &'static str) -> Leaf {
+    let names = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        &format!("kubernetes.default.svc.{}", cluster.spec.cluster_domain),
+        "localhost",
+        "127.0.0.1",
+        API_SERVICE_ADDRESS,
+    ]
+    .map(str::to_owned);
+    Leaf {
+        issuer,
+        alternative_names: names.into_iter().chain(addresses(&cluster.nodes[0])).collect(),
+        ..Leaf::client(file, "kube-apiserver", None)
+    }
+}
+
 fn leaves(cluster: &ClusterLayout) -> Vec<Leaf> {
     let mut leaves = vec![
-        Leaf {
-            alternative_names: [
-                "kubernetes",
-                "kubernetes.default",
-                "kubernetes.default.svc",
-                &format!("kubernetes.default.svc.{}", cluster.spec.cluster_domain),
-                "localhost",
-                "127.0.0.1",
-                API_SERVICE_ADDRESS,
-            ]
-            .map(str::to_owned)
-            .into_iter()
-            .chain(addresses(&cluster.nodes[0]))
-            .collect(),
-            ..Leaf::client("apiserver", "kube-apiserver", None)
-        },
+        api_server(cluster, "apiserver", "ca"),
+        api_server(cluster, "next-apiserver", "next-ca"),
         Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", None),
         Leaf { issuer: "front-proxy-ca", ..Leaf::client("front-proxy-client", "front-proxy-client", None) },
         Leaf::client("admin", "kubernetes-admin", Some("system:masters")),
@@ -82,7 +90,7 @@ fn leaves(cluster: &ClusterLayout) -> Vec<Leaf> {
 pub(crate) fn issue(cluster: &ClusterLayout) -> Result<()> {
     let directory = cluster.dir.join("pki");
     fs::create_dir_all(&directory).map_err(Error::file("create", &directory))?;
-    for authority in ["ca", "front-proxy-ca"] {
+    for authority in ["ca", "next-ca", "front-proxy-ca"] {
         if !cluster.pki(&format!("{authority}.crt")).exists() {
             let key = generate(authority)?;
             let certificate = authority_params(&cluster.name, authority).self_signed(&key).map_err(failed(authority))?;
@@ -110,6 +118,34 @@ pub(crate) fn issue(cluster: &ClusterLayout) -> Result<()> {
         write(&certificate, &signed.pem())?;
     }
     Ok(())
+}
+
+/// The CA certificates with which the programs of the cluster verify its API server.
+pub(crate) fn trusted(cluster: &ClusterLayout) -> Result<String> {
+    Ok(read(&cluster.pki("ca.crt"))? + &read(&cluster.pki("next-ca.crt"))?)
+}
+
+/// Whether the certificate of the API server comes from the second CA.
+pub(crate) fn uses_next_ca(cluster: &ClusterLayout) -> Result<bool> {
+    Ok(read(&cluster.pki("apiserver.crt"))? == read(&cluster.pki("next-apiserver.crt"))?)
+}
+
+/// Replaces the certificate of the API server by one of its second CA, or of the first one again.
+pub(crate) fn certify_api_server(cluster: &ClusterLayout, next: bool) -> Result<()> {
+    if !next {
+        crate::files::remove(&cluster.pki("apiserver.crt"))?;
+        return issue(cluster);
+    }
+    for file in ["apiserver.key", "apiserver.crt"] {
+        crate::files::write(&cluster.pki(file), &read(&cluster.pki(&format!("next-{file}")))?)?;
+    }
+    Ok(())
+}
+
+/// Writes the CA certificates that pods verify the API server with: those of both CAs, or of the first one.
+pub(crate) fn publish(cluster: &ClusterLayout, both: bool) -> Result<()> {
+    let certificates = if both { trusted(cluster)? } else { read(&cluster.pki("ca.crt"))? };
+    crate::files::write(&cluster.pki("root-ca.crt"), &certificates)
 }
 
 fn authority_params(cluster: &str, authority: &str) -> CertificateParams {
@@ -190,6 +226,15 @@ mod tests {
         let leaves = leaves(&layout);
         let api_server = leaves.iter().find(|leaf| leaf.file == "apiserver").unwrap();
         assert!(api_server.alternative_names.contains(&"kubernetes.default.svc.rome.example".to_owned()));
+    }
+
+    #[test]
+    fn both_certificates_of_the_api_server_are_for_the_same_names() {
+        let leaves = leaves(&cluster(vec![10]));
+        let of = |file: &str| leaves.iter().find(|leaf| leaf.file == file).unwrap();
+        let (first, next) = (of("apiserver"), of("next-apiserver"));
+        assert_eq!((first.issuer, next.issuer), ("ca", "next-ca"));
+        assert_eq!(first.alternative_names, next.alternative_names);
     }
 
     #[test]

@@ -19,7 +19,10 @@ pub(crate) fn prepare(cluster: &ClusterLayout, programs: &Programs, facts: &Host
         make_directory(&cluster.dir.join(directory))?;
     }
     pki::issue(cluster)?;
-    let ca = read(&cluster.pki("ca.crt"))?;
+    if !cluster.pki("root-ca.crt").exists() {
+        pki::publish(cluster, false)?;
+    }
+    let ca = pki::trusted(cluster)?;
     let kubeconfig = |path: &Path, file: &str| {
         let pem = |suffix: &str| read(&cluster.pki(&format!("{file}.{suffix}")));
         write_json(path, &configuration::kubeconfig(cluster, file, &ca, &pem("crt")?, &pem("key")?))

@@ -3,10 +3,12 @@
 //! ```text
 //!   authenticate ──credential──▶ hold ─┬─ heartbeat: renew our lease there, read the provider's, every 3 s
 //!        ▲                             ├─ judge: reachable or not; publish the connection, and a new one after an outage
-//!        └────── new address ──────────┴─ renew: the credential, at 60% of its life or when it is refused
+//!        └── new address or CA ────────┴─ renew: the credential, at 60% of its life, when it is refused, when its CA does not
+//!                                                verify the API server's certificate, or when its Secret is deleted
 //! ```
 //!
-//! The auth endpoint renews credentials. While it does not answer, the credential renews itself at the provider's API server.
+//! The auth endpoint renews credentials, and says if the API server has another address or CA. While it does not answer, the credential
+//! renews itself at the provider's API server.
 //!
 //! One session runs for each provider, as one task. Its results are in [`View`]; the lifecycle controller writes them into
 //! the `ForeignCluster`.
@@ -56,7 +58,10 @@ use crate::{
 
 pub use self::tunnel_connections::{TunnelConnections, gateways_to_call};
 pub use self::view::{Granted, View};
-use self::view::{for_reason, granted, granted_condition, reachable_condition, reason_of, verified_text};
+use self::{
+    renewal::is_invalid_certificate,
+    view::{for_reason, granted, granted_condition, reachable_condition, reason_of, verified_text},
+};
 
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(3);
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -130,6 +135,7 @@ impl Session {
             current: current.clone(),
             view: Arc::clone(&view),
             queue,
+            deleted: Arc::default(),
             stop: stop.clone(),
         };
         let until = stop.clone();
@@ -201,17 +207,21 @@ struct Worker {
     current: Arc<Mutex<Purpose>>,
     view: Arc<Mutex<View>>,
     queue: Queue<ClusterId>,
+    /// Somebody deleted the Secret with the credential.
+    deleted: Arc<Notify>,
     stop: CancellationToken,
 }
 
 impl Worker {
     async fn run(&self) {
-        let mut credential = self.load().await;
+        let stored = self.load().await;
+        self.watch_deletion();
+        let mut credential = stored.clone().map(Credential::by_another_clock).filter(|stored| stored.is_usable(Timestamp::now()));
         let mut delay = FIRST_RETRY_DELAY;
         loop {
             let current = match credential.take() {
                 Some(current) => current,
-                None => match self.authenticate(true).await {
+                None => match self.authenticate_or_renew(stored.as_ref()).await {
                     Ok(granted) => granted,
                     Err(failure) => {
                         tokio::time::sleep(if matches!(failure, AuthFailure::Denied) { DENIED_RETRY_DELAY } else { delay }).await;
@@ -250,13 +260,29 @@ impl Worker {
         }
     }
 
-    /// The credential that an earlier session stored, if it is still usable.
+    /// Requests access. While the auth endpoint does not answer, renews the credential that an earlier session stored: it looks expired, but
+    /// maybe only by this node's clock.
+    async fn authenticate_or_renew(&self, stored: Option<&Credential>) -> Result<Credential, AuthFailure> {
+        let answer = self.authenticate(true).await;
+        if matches!(answer, Err(AuthFailure::Transient))
+            && let Some(stored) = stored.filter(|stored| stored.may_be_usable(Timestamp::now()))
+            && let Some(next) = self.renew_at_api_server(stored).await
+        {
+            return Ok(next);
+        }
+        answer
+    }
+
+    /// The credential that an earlier session stored, if it may still be usable.
     async fn load(&self) -> Option<Credential> {
         let found = self.secrets().get_opt(CREDENTIAL_SECRET).await;
         let found =
             found.inspect_err(|error| tracing::warn!(%error, "cannot read the stored credential, asking for a new one")).ok()?;
-        let credential = stored(found).filter(|credential| credential.is_usable(Timestamp::now()))?;
+        let credential = stored(found).filter(|credential| credential.may_be_usable(Timestamp::now()))?;
         credential.client_config(&tenant_namespace(self.identity.id())).ok()?;
+        if !credential.clone().by_another_clock().is_usable(Timestamp::now()) {
+            return Some(credential);
+        }
         self.show(|view| {
             view.identity =
                 DesiredCondition::yes(links::IDENTITY_VERIFIED, IdentityVerifiedReason::Verified, verified_text(&self.purpose));
@@ -438,9 +464,13 @@ impl Worker {
             }
             Ok(Err(error)) => {
                 tracing::debug!(provider = %self.purpose.cluster_id, %error, "no heartbeat");
-                heartbeat.refused = false;
+                let is_invalid = is_invalid_certificate(&error);
+                heartbeat.failed(is_invalid);
+                if let Some(refused) = refused.filter(|_| is_invalid) {
+                    refused.notify_one();
+                }
             }
-            Err(_) => heartbeat.refused = false,
+            Err(_) => heartbeat.failed(false),
         }
     }
 
@@ -508,7 +538,7 @@ impl Worker {
         }
     }
 
-    /// Replaces the token in time, or if it is refused. Returns a new credential if it needs other clients.
+    /// Replaces the token in time, if it is refused, or if somebody deletes its Secret. Returns a new credential if it needs other clients.
     async fn renew(&self, credential: &Credential, token: &Token, refused: &Notify) -> Credential {
         let mut current = credential.clone();
         let mut retry: Option<Duration> = None;
@@ -518,10 +548,11 @@ impl Worker {
             tokio::select! {
                 () = tokio::time::sleep(due) => {}
                 () = refused_from(refused, accept_refusals_from), if retry.is_none() => {}
+                () = self.deleted.notified() => {}
             }
-            let works = current.is_usable(Timestamp::now());
-            let mut answer = self.authenticate(!works).await;
-            if works
+            let now = Timestamp::now();
+            let mut answer = self.authenticate(!current.is_usable(now)).await;
+            if current.may_be_usable(now)
                 && matches!(answer, Err(AuthFailure::Transient))
                 && let Some(next) = self.renew_at_api_server(&current).await
             {

@@ -104,6 +104,11 @@ pub(super) fn reachable_condition(health: PeerHealth, exceeded: Option<LimitExce
         PeerHealth::AccessDenied => {
             no(PeerReachableReason::AccessDenied, "the provider's API server denies us access: see condition Authenticated")
         }
+        PeerHealth::InvalidCertificate => no(
+            PeerReachableReason::InvalidCertificate,
+            "the certificate of the provider's API server cannot be verified with the CA that the provider named; this cluster asks the \
+             provider for its current CA",
+        ),
         PeerHealth::ManagerSilent => no(
             PeerReachableReason::ManagerSilent,
             "the provider's API server answers, but its liqo-controller-manager does not: is it running?",
@@ -177,7 +182,13 @@ mod tests {
 
     #[test]
     fn every_kind_of_unreachable_has_its_own_reason() {
-        let all = [PeerHealth::Reachable, PeerHealth::NoAnswer, PeerHealth::AccessDenied, PeerHealth::ManagerSilent];
+        let all = [
+            PeerHealth::Reachable,
+            PeerHealth::NoAnswer,
+            PeerHealth::AccessDenied,
+            PeerHealth::InvalidCertificate,
+            PeerHealth::ManagerSilent,
+        ];
         let reason = |health: PeerHealth| reachable_condition(health, None).reason;
         let reasons: std::collections::BTreeSet<String> = all.iter().map(|health| reason(*health)).collect();
         assert_eq!(reasons.len(), all.len());

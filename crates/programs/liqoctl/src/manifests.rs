@@ -182,6 +182,9 @@ fn configuration(values: &Values) -> Value {
     if values.lend_without_network_policies {
         spec[LEND_WITHOUT_NETWORK_POLICIES] = json!(true);
     }
+    if let Some(seconds) = values.credential_lifetime_seconds {
+        spec["peering"]["credentialLifetimeSeconds"] = json!(seconds);
+    }
     spec
 }
 
@@ -546,6 +549,7 @@ mod tests {
             "discovery.lan.enabled=true",
             "discovery.autoPeering=LAN",
             "lendWithoutNetworkPolicies=true",
+            "peering.credentialLifetimeSeconds=7200",
         ])
         .unwrap();
         let objects = render(&Values::resolve(&settings, &Present::default(), "x")).unwrap();
@@ -554,6 +558,7 @@ mod tests {
         assert_eq!((spec.cluster_name.as_str(), spec.cluster_labels["region"].as_str()), ("milan", "eu"));
         assert_eq!(spec.authentication.address.as_deref(), Some("https://203.0.113.5:30443"));
         assert_eq!((spec.network.mtu, spec.network.enabled), (1380, true));
+        assert_eq!((spec.peering.credential_lifetime_seconds, spec.peering.consumer_expiry_seconds), (7200, 86_400));
         let fabric = &of("DaemonSet").data["spec"]["template"]["spec"];
         assert_eq!(fabric["containers"][0]["image"], json!("example.org/fabric:7"));
         assert!(fabric["affinity"].to_string().contains("kwok.x-k8s.io/node"));

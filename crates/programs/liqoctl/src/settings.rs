@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
 use k8s_openapi::api::core::v1::Node;
 use liqo_api::{
-    ClusterConfig, ClusterId, DiscoverySettings, NetworkSettings, PeeringPolicy, PeeringPolicySpec, PluginGeneration,
-    PluginSource, Source,
+    ClusterConfig, ClusterId, DiscoverySettings, NetworkSettings, PeeringPolicy, PeeringPolicySpec, PeeringTimes,
+    PluginGeneration, PluginSource, Source,
 };
 
 use crate::replicas;
@@ -51,6 +51,8 @@ pub struct Settings {
     pub network: NetworkChanges,
     /// `discovery.lan.*` and `discovery.autoPeering`.
     pub discovery: DiscoveryChanges,
+    /// `peering.credentialLifetimeSeconds`.
+    pub credential_lifetime_seconds: Option<u32>,
     /// Notes for the user about the settings.
     pub notes: Vec<String>,
 }
@@ -94,6 +96,7 @@ const AVOID_NODES: &str = "controllerManager.avoidNodes";
 const IMAGE: &str = "controllerManager.image";
 const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
 const FABRIC_IMAGE: &str = "fabric.image";
+const CREDENTIAL_LIFETIME: &str = "peering.credentialLifetimeSeconds";
 
 const LEND_WITHOUT: &str = liqo_api::isolation::LEND_WITHOUT_NETWORK_POLICIES;
 
@@ -120,6 +123,7 @@ pub const KEYS: [&str; 18 + network::KEYS.len()] = with_network(&[
     discovery::LAN,
     discovery::INTERFACES,
     discovery::AUTO_PEERING,
+    CREDENTIAL_LIFETIME,
 ]);
 
 /// All keys; those of the network come last.
@@ -181,6 +185,9 @@ impl Settings {
             IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
             FABRIC_IMAGE => self.fabric_image = Some(image(value).map_err(bad(FABRIC_IMAGE))?),
             LEND_WITHOUT => self.lend_without_network_policies = Some(network::boolean(value).map_err(bad(LEND_WITHOUT))?),
+            CREDENTIAL_LIFETIME => {
+                self.credential_lifetime_seconds = Some(credential_lifetime(value).map_err(bad(CREDENTIAL_LIFETIME))?);
+            }
             KUBELET_IMAGE => self.notes.push(format!(
                 "{KUBELET_IMAGE} has no effect: virtual nodes are served by the controller manager and have no image of their own"
             )),
@@ -244,6 +251,8 @@ pub struct Values {
     pub discovery: DiscoverySettings,
     /// The policy for peers with which peerings are automatic.
     pub auto_peering: Option<PeeringPolicySpec>,
+    /// Lifetime of the credentials of consumers, in seconds; `None` for the default, if no other was ever set.
+    pub credential_lifetime_seconds: Option<u32>,
 }
 
 /// What is installed already.
@@ -286,6 +295,8 @@ impl Values {
     pub fn resolve(settings: &Settings, present: &Present, context: &str) -> Self {
         let config = present.config.as_ref().map(|config| config.spec.clone()).unwrap_or_default();
         let kept_name = Some(config.cluster_name).filter(|name| !name.is_empty());
+        let lifetime = config.peering.credential_lifetime_seconds;
+        let kept_lifetime = Some(lifetime).filter(|kept| *kept != PeeringTimes::default().credential_lifetime_seconds);
         let chosen = |set: &Option<String>, kept: Option<String>| set.clone().or(kept).filter(|text| !text.is_empty());
         let chosen_image = |name: &str, present: &Option<String>| present.clone().filter(|image| !is_of_a_version(name, image));
         let (image, fabric_image) = (&present.image, &present.fabric_image);
@@ -316,6 +327,7 @@ impl Values {
             network: settings.network.applied_to(config.network),
             discovery: settings.discovery.applied_to(config.discovery),
             auto_peering: settings.discovery.policy(present.auto_peering.as_ref().map(|policy| policy.spec.clone())),
+            credential_lifetime_seconds: settings.credential_lifetime_seconds.or(kept_lifetime),
         }
     }
 }
@@ -337,6 +349,16 @@ pub fn name_from(context: &str) -> String {
     }
     // Peers refuse a name that has the form of a cluster ID.
     if name.parse::<ClusterId>().is_ok() { format!("cluster-{name}") } else { name.to_owned() }
+}
+
+/// Seconds; empty for the default.
+fn credential_lifetime(text: &str) -> Result<u32, String> {
+    if text.is_empty() {
+        return Ok(PeeringTimes::default().credential_lifetime_seconds);
+    }
+    let (min, max) = (PeeringTimes::MIN_CREDENTIAL_LIFETIME_SECONDS, PeeringTimes::MAX_CREDENTIAL_LIFETIME_SECONDS);
+    let seconds = text.parse().ok().filter(|seconds| (min..=max).contains(seconds));
+    seconds.ok_or_else(|| format!("it must be a number of seconds from {min} to {max}"))
 }
 
 /// `host:port` of a plugin; empty for none.
@@ -604,6 +626,23 @@ mod tests {
         let unset = Values::resolve(&Settings::parse(&unset).unwrap(), &present, "other");
         assert!(!unset.lend_without_network_policies);
         assert_eq!((unset.authentication_address, unset.avoid_nodes.len()), (None, 0));
+    }
+
+    #[test]
+    fn the_lifetime_of_credentials_is_ten_minutes_to_a_day_and_stays_until_it_is_set_again() {
+        let resolved = |set: &[&str], kept: u32| {
+            let mut config = ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec::default());
+            config.spec.peering.credential_lifetime_seconds = kept;
+            let present = Present { config: Some(config), ..Present::default() };
+            Settings::parse(set).map(|settings| Values::resolve(&settings, &present, "x").credential_lifetime_seconds)
+        };
+        assert_eq!(resolved(&[], 3600), Ok(None), "a later version can change the default");
+        assert_eq!(resolved(&[], 1800), Ok(Some(1800)));
+        assert_eq!(resolved(&["peering.credentialLifetimeSeconds=600"], 1800), Ok(Some(600)));
+        assert_eq!(resolved(&["peering.credentialLifetimeSeconds="], 1800), Ok(Some(3600)));
+        for wrong in ["599", "86401", "1h", "-1"] {
+            assert!(resolved(&[&format!("peering.credentialLifetimeSeconds={wrong}")], 3600).is_err(), "{wrong}");
+        }
     }
 
     #[test]

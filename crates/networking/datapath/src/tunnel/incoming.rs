@@ -1,6 +1,11 @@
 //! From the wire to the device.
 
-use std::{io, mem, os::fd::AsFd, sync::Arc, time::Instant};
+use std::{
+    io, mem,
+    os::fd::AsFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::BytesMut;
 use gotatun::{
@@ -23,6 +28,9 @@ use super::{
     worker::Stop,
 };
 use crate::message::{Kind, kind};
+
+/// A tunnel client that is silent for this long has no session: it sends a keepalive every five seconds.
+const CLIENT_SILENCE: Duration = Duration::from_secs(15);
 
 /// Carries packets from a socket to the device until it is stopped.
 pub(super) fn run(shared: &Shared, socket: &Socket, stop: &Stop) -> io::Result<()> {
@@ -224,6 +232,13 @@ impl<'a> Incoming<'a> {
             Err(error) => {
                 tracing::debug!(?error, remote = %link.live.public_key, from = %path.remote, "handshake refused");
                 count(&link.live.dropped.bad_handshake);
+                // The process of a tunnel client may have moved to a node whose clock is behind. It calls again.
+                if matches!(error, WireGuardError::WrongTai64nTimestamp)
+                    && is_silent_client(table, &link.live)
+                    && let Some(own) = table.identities.get(identity)
+                {
+                    sessions.forget(own, &link.live, &shared.indices);
+                }
             }
         }
     }
@@ -257,6 +272,12 @@ impl<'a> Incoming<'a> {
         }
         self.outbox.flush(table);
     }
+}
+
+/// Whether a remote is a tunnel client without a session.
+fn is_silent_client(table: &RemoteTable, live: &LiveRemote) -> bool {
+    let is_client = table.entry(&live.public_key).is_some_and(|entry| entry.inward.is_some());
+    is_client && live.last_received().is_some_and(|silence| silence >= CLIENT_SILENCE)
 }
 
 /// Handles a probe: answers a question over the path that it came, or records an answer.

@@ -62,9 +62,7 @@ pub(super) struct Sessions {
 
 impl Link {
     pub(super) fn new(identity: &Identity, live: &Arc<LiveRemote>, keepalive: Option<Duration>, indices: &IndexTable) -> Self {
-        let remote = x25519::PublicKey::from(live.public_key.0);
-        let limiter = Arc::clone(&identity.limiter);
-        let tunn = Tunn::new(identity.secret.clone(), remote, None, seconds(keepalive), indices.clone(), limiter);
+        let tunn = new_tunn(identity, live, keepalive, indices);
         let sessions = Mutex::new(Sessions { tunn, waiting: 0, keepalive });
         Self { live: Arc::clone(live), own: identity.key.public(), sessions }
     }
@@ -72,6 +70,12 @@ impl Link {
     pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock()
     }
+}
+
+fn new_tunn(identity: &Identity, live: &LiveRemote, keepalive: Option<Duration>, indices: &IndexTable) -> Tunn {
+    let remote = x25519::PublicKey::from(live.public_key.0);
+    let limiter = Arc::clone(&identity.limiter);
+    Tunn::new(identity.secret.clone(), remote, None, seconds(keepalive), indices.clone(), limiter)
 }
 
 fn seconds(duration: Option<Duration>) -> Option<u16> {
@@ -85,6 +89,13 @@ impl Sessions {
             self.tunn.set_persistent_keepalive(seconds(keepalive));
             self.keepalive = keepalive;
         }
+    }
+
+    /// Forgets all sessions, and the time in the last call of the remote: WireGuard accepts only later calls. Only for a remote that is
+    /// silent: for others that time keeps old calls, which somebody recorded, from disturbing the session.
+    pub(super) fn forget(&mut self, identity: &Identity, live: &LiveRemote, indices: &IndexTable) {
+        self.tunn = new_tunn(identity, live, self.keepalive, indices);
+        self.waiting = 0;
     }
 
     pub(super) fn last_handshake(&self) -> Option<Duration> {
@@ -239,6 +250,28 @@ mod tests {
         }
         assert_eq!(ends[0].live.dropped.read().no_session, 200 - MAX_WAITING as u64);
         assert_eq!(converse(&ends, replies, 1).len(), MAX_WAITING);
+    }
+
+    #[test]
+    fn a_remote_whose_clock_went_back_is_accepted_once_its_last_call_is_forgotten() {
+        let (own, remote) = (PrivateKey::generate(), PrivateKey::generate());
+        let (identity, indices) = (Identity::new(&own), IndexTable::from_os_rng());
+        let gateway = Link::new(&identity, &Arc::new(LiveRemote::new(remote.public())), None, &indices);
+        let call = || {
+            let live = Arc::new(LiveRemote::new(own.public()));
+            let client = Link::new(&Identity::new(&remote), &live, None, &IndexTable::from_os_rng());
+            let mut calls = Vec::new();
+            client.lock().begin(&mut calls);
+            calls.remove(0)
+        };
+        // Each call is later than the one before, and they arrive in another order.
+        let (first, second, third) = (call(), call(), call());
+        let (mut sessions, mut replies) = (gateway.lock(), Vec::new());
+        sessions.handshake(third, &mut replies).unwrap();
+        assert!(matches!(sessions.handshake(second, &mut replies), Err(WireGuardError::WrongTai64nTimestamp)));
+        sessions.forget(&identity, &gateway.live, &indices);
+        sessions.handshake(first, &mut replies).unwrap();
+        assert_eq!(replies.len(), 2, "an answer to each call that was accepted");
     }
 
     #[test]

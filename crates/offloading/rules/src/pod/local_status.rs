@@ -11,6 +11,7 @@ mod containers;
 mod reduce;
 #[cfg(test)]
 mod tests;
+mod times;
 
 use std::net::IpAddr;
 
@@ -54,7 +55,7 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Opti
         ("initContainerStatuses", "/spec/initContainers"),
         (EPHEMERAL_STATUSES, EPHEMERAL_CONTAINERS),
     ] {
-        if let Some(statuses) = containers::merged(home, remote, field, list) {
+        if let Some(statuses) = containers::merged(home, remote, field, list, link.now) {
             status.insert(field.into(), statuses.into());
         }
     }

@@ -6,10 +6,10 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::json::{items, name, text};
-use crate::pod::local_status::{EPHEMERAL_CONTAINERS, reduce, stamp};
+use crate::pod::local_status::{EPHEMERAL_CONTAINERS, reduce, stamp, times};
 
-/// The list to write, if it differs.
-pub fn merged(home: &Value, remote: &Value, field: &str, list: &str) -> Option<Vec<Value>> {
+/// The list to write at this time, if it differs.
+pub fn merged(home: &Value, remote: &Value, field: &str, list: &str, time: Timestamp) -> Option<Vec<Value>> {
     let ours = items(home, &format!("/status/{field}"));
     let theirs = items(remote, &format!("/{field}"));
     let wanted: Vec<Value> = items(home, list)
@@ -19,6 +19,7 @@ pub fn merged(home: &Value, remote: &Value, field: &str, list: &str) -> Option<V
             let said = theirs.iter().find(|status| name(status) == name(container));
             let said = said.map(|said| with_own_mounts(reduce::container_status(said), container));
             let said = said.map(|said| with_own_amounts(said, container, now));
+            let said = said.map(|said| times::not_in_the_future(said, now, time));
             match now.filter(|now| has_ended_for_good(home, list, container, now)) {
                 // A container that ended for good cannot run again, and the API server refuses a status that says so.
                 Some(now) if said.as_ref().is_none_or(|said| said.pointer("/state/terminated").is_none()) => Some(now.clone()),

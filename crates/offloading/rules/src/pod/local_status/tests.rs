@@ -105,6 +105,31 @@ fn the_start_time_is_written_once_and_never_from_the_future() {
 }
 
 #[test]
+fn times_of_containers_are_never_from_the_future_and_are_written_once() {
+    let later = |seconds: i64| stamp(NOW.parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(seconds));
+    let at = |seconds: i64| Link { now: NOW.parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(seconds), ..link() };
+    // The provider's clock is five minutes ahead.
+    let mut remote = remote();
+    remote["containerStatuses"][0]["containerID"] = json!("containerd://1");
+    remote["containerStatuses"][0]["state"] = json!({"running": {"startedAt": later(300)}});
+    let pod = merged_with(home(), &remote, &at(0));
+    assert_eq!(pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"], NOW);
+    assert_eq!(local_status_patch(&pod, &remote, &at(20)), None, "nothing changed");
+    assert_eq!(local_status_patch(&pod, &remote, &at(900)), None, "the time has come, and nothing changed");
+    remote["containerStatuses"][0]["state"] = json!({"terminated":
+        {"exitCode": 1, "startedAt": later(300), "finishedAt": later(340), "containerID": "containerd://1"}});
+    let pod = merged_with(pod, &remote, &at(41));
+    let ended = pod["status"]["containerStatuses"][0]["state"]["terminated"].clone();
+    assert_eq!((&ended["startedAt"], &ended["finishedAt"]), (&json!(NOW), &later(41)));
+    // The container of the next try has times of its own.
+    remote["containerStatuses"][0]["lastState"] = remote["containerStatuses"][0]["state"].clone();
+    remote["containerStatuses"][0]["containerID"] = json!("containerd://2");
+    remote["containerStatuses"][0]["state"] = json!({"running": {"startedAt": later(350)}});
+    let status = merged_with(pod, &remote, &at(51))["status"]["containerStatuses"][0].clone();
+    assert_eq!((&status["lastState"]["terminated"], &status["state"]["running"]["startedAt"]), (&ended, &later(51)));
+}
+
+#[test]
 fn container_statuses_are_those_of_containers_that_the_home_spec_has() {
     let mut remote = remote();
     remote["containerStatuses"] = json!([running("stranger"), running("c")]);

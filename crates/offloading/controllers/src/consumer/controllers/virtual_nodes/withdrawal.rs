@@ -63,7 +63,7 @@ pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, nam
             warn(consumer, &live, name, &node.spec.cluster_name, until).await;
         }
     }
-    let Some(until) = withdrawal.filter(|until| *until > Timestamp::now()) else {
+    let Some(again) = next_look(withdrawal) else {
         with_delayed(consumer, key, DelayedEvictions::clear);
         return Ok(None);
     };
@@ -95,7 +95,7 @@ pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, nam
     });
     match failure {
         Some(error) => Err(error.into()),
-        None => Ok(Some(next_look(until, Timestamp::now()))),
+        None => Ok(Some(again)),
     }
 }
 
@@ -103,9 +103,10 @@ fn with_delayed<T>(consumer: &Consumer, key: &Key, then: impl FnOnce(&mut Delaye
     consumer.node_tasks.lock().get_mut(key).map(|tasks| then(&mut tasks.delayed_evictions))
 }
 
-/// After the interval, or at the end of the notice.
-fn next_look(until: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(until.duration_since(now)).unwrap_or_default().clamp(Duration::from_millis(100), POLL_INTERVAL)
+/// When to look again at a Node whose pool is taken back. Pods are evicted until the provider has taken it: the time of the withdrawal is by
+/// the provider's clock, and may be over by this one before it comes.
+fn next_look(withdrawal: Option<Timestamp>) -> Option<Duration> {
+    withdrawal.map(|_| POLL_INTERVAL)
 }
 
 fn is_cordoned(live: &Value) -> bool {
@@ -243,11 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn the_last_look_is_at_the_end() {
-        let now = Timestamp::UNIX_EPOCH;
-        let at = |millis: i64| Timestamp::from_millisecond(millis).unwrap();
-        assert_eq!(next_look(at(60_000), now), POLL_INTERVAL);
-        assert_eq!(next_look(at(700), now), Duration::from_millis(700));
-        assert_eq!(next_look(at(-5), now), Duration::from_millis(100));
+    fn pods_are_evicted_until_the_provider_takes_the_pool_whatever_the_clock_here_shows() {
+        assert_eq!(next_look(None), None);
+        for until in [until(), Some(Timestamp::UNIX_EPOCH), Some(Timestamp::MAX)] {
+            assert_eq!(next_look(until), Some(POLL_INTERVAL));
+        }
     }
 }

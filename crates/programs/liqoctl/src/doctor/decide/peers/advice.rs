@@ -139,6 +139,9 @@ fn peer_reachable(reason: PeerReachableReason) -> Advice {
         PeerReachableReason::AccessDenied => Repair(
             "somebody removed this cluster's rights there, or the credential expired: the manager renews it by itself; if that does not help, `liqoctl doctor` there (rights, tenant-namespace)",
         ),
+        PeerReachableReason::InvalidCertificate => Repair(
+            "the CA that the peer names does not verify the certificate of its API server: correct `apiServer.ca`, or the CA in ConfigMap kube-public/cluster-info, there. After a change of the CA, this cluster learns the new one within a minute",
+        ),
         PeerReachableReason::ManagerSilent => {
             Repair("`liqoctl doctor` there (manager, leader): pods that run there continue, no new ones start")
         }
