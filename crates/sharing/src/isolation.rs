@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(port: u16, ready: &str, deleted: Value) -> Pod {
+    fn pod(port: u16, ready: &str, deleted: &Value) -> Pod {
         serde_json::from_value(json!({
             "metadata": { "name": "a", "deletionTimestamp": deleted },
             "spec": { "containers": [{ "name": "dns", "ports": [{ "containerPort": port }] }] },
@@ -146,11 +146,11 @@ mod tests {
 
     #[test]
     fn only_ready_pods_that_listen_at_the_closed_port_are_tried() {
-        assert_eq!(addresses(&pod(CLOSED_PORT, "True", Value::Null)).len(), 2);
-        assert_eq!(addresses(&pod(CLOSED_PORT, "False", Value::Null)).len(), 0);
-        assert_eq!(addresses(&pod(CLOSED_PORT, "True", json!("2026-01-01T00:00:00Z"))).len(), 0);
+        assert_eq!(addresses(&pod(CLOSED_PORT, "True", &Value::Null)).len(), 2);
+        assert_eq!(addresses(&pod(CLOSED_PORT, "False", &Value::Null)).len(), 0);
+        assert_eq!(addresses(&pod(CLOSED_PORT, "True", &json!("2026-01-01T00:00:00Z"))).len(), 0);
         // A pod of an older version refuses the connection, as if a policy closed the port.
-        assert_eq!(addresses(&pod(RESOLVER_PORT, "True", Value::Null)).len(), 0);
+        assert_eq!(addresses(&pod(RESOLVER_PORT, "True", &Value::Null)).len(), 0);
     }
 
     #[tokio::test]

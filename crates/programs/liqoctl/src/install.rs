@@ -69,7 +69,7 @@ pub struct Installed {
 /// Installs or upgrades Liqo. Idempotent.
 pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) -> anyhow::Result<Installed> {
     let findings = progress.step("Checking the cluster", preflight::check(cluster, options.allow_no_policies)).await?;
-    let Resolved { values, changed, replicas_note } = values(cluster, &options.settings).await?;
+    let Resolved { values, changed, replicas_note } = Box::pin(values(cluster, &options.settings)).await?;
     let objects = manifests::render(&values)?;
     progress
         .step("Applying Liqo's objects", async {
@@ -125,7 +125,7 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
 /// The objects that would be applied.
 pub async fn dry_run(cluster: &Cluster, options: &Options) -> anyhow::Result<Vec<DynamicObject>> {
     let findings = preflight::check(cluster, options.allow_no_policies).await?;
-    let values = values(cluster, &options.settings).await?.values;
+    let values = Box::pin(values(cluster, &options.settings)).await?.values;
     let objects = manifests::render(&values)?;
     Ok(stages(&objects, &values, findings.admission_policies).into_iter().flatten().cloned().collect())
 }

@@ -104,7 +104,7 @@ const IMAGE_NAME: &str = "localhost/liqo/controller-manager";
 const FABRIC_IMAGE_NAME: &str = "localhost/liqo/fabric";
 
 /// The keys that `--set` takes.
-pub const KEYS: [&str; 18 + network::KEYS.len()] = with_network(&[
+pub const KEYS: [&str; 19 + network::KEYS.len()] = with_network(&[
     CLUSTER_NAME,
     CLUSTER_LABELS,
     API_SERVER_ADDRESS,
@@ -127,8 +127,8 @@ pub const KEYS: [&str; 18 + network::KEYS.len()] = with_network(&[
 ]);
 
 /// All keys; those of the network come last.
-const fn with_network(others: &[&'static str; 18]) -> [&'static str; 18 + network::KEYS.len()] {
-    let mut all = [""; 18 + network::KEYS.len()];
+const fn with_network(others: &[&'static str; 19]) -> [&'static str; 19 + network::KEYS.len()] {
+    let mut all = [""; 19 + network::KEYS.len()];
     let mut index = 0;
     while index < all.len() {
         all[index] = if index < others.len() { others[index] } else { network::KEYS[index - others.len()] };
