@@ -81,7 +81,7 @@ impl Call {
         let public_key = x25519::PublicKey::from(public(THEIRS));
         let cookie = RateLimiter::new(&public_key, 0).verify_packet(self.address, Packet::copy_from(&initiation[..]));
         let Err(TunnResult::WriteToNetwork(cookie)) = cookie else { panic!("no cookie") };
-        before(&Packet::from(cookie).to_vec());
+        before(&Packet::from(cookie));
         let message = Packet::copy_from(&initiation[..]).try_into_wg().unwrap();
         let TunnResult::WriteToNetwork(answer) = self.gateway.borrow_mut().handle_incoming_packet(message) else {
             panic!("no answer")
