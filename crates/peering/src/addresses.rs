@@ -107,10 +107,16 @@ fn api_server(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Res
     }
 }
 
-/// The published CA certificates, and then those that the cluster's own pods verify with. While a cluster gets a new CA, one of them is often
-/// older than the other.
+/// The published CA certificates, and then those that the cluster's own pods verify with, each once. While a cluster gets a new CA, one of
+/// the two is often older than the other.
 fn both(published: String, root_ca: &str) -> String {
-    if published.contains(root_ca.trim()) { published } else { format!("{}\n{root_ca}", published.trim_end()) }
+    let mut all = published;
+    for certificate in root_ca.split_inclusive("-----END CERTIFICATE-----").map(str::trim) {
+        if !all.contains(certificate) {
+            all = format!("{}\n{certificate}\n", all.trim_end());
+        }
+    }
+    all
 }
 
 /// Checks a URL that other clusters will get.
@@ -371,6 +377,8 @@ mod tests {
         };
         assert_eq!(ca("pem\n"), "pem", "usually they are the same");
         assert_eq!(ca("new\n"), "pem\nnew\n");
+        let [first, second] = ["pem", "new"].map(|name| format!("{name}\n-----END CERTIFICATE-----\n"));
+        assert_eq!(ca(&format!("{first}{second}{second}")), format!("pem\n{first}{second}"), "each once");
     }
 
     #[test]

@@ -175,8 +175,8 @@ fn elsewhere(account: &str, session: &Value) -> Vec<Case> {
     let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": { "token": "x" } });
     let access = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": { "user": "x" } });
     vec![
-        case(token(account), token_request(7200, session), "an hour at most"),
-        case(token(account), token_request(3600, &Value::Null), "an hour at most"),
+        case(token(account), token_request(7200, session), "lives no longer than"),
+        case(token(account), token_request(3600, &Value::Null), "lives no longer than"),
         case(token(CONTROLLER_MANAGER), token_request(3600, session), NO_RIGHT),
         read(liqo("secrets")),
         read(liqo("secrets/liqo-identity")),
