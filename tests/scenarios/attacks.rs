@@ -335,3 +335,9 @@ pub async fn a_stolen_token_of_a_node_changes_no_report_of_another_gateway(world
     ensure!(own.success, "it cannot write its own report: {own:?}");
     Ok(())
 }
+
+/// A text of this length that differs for each number.
+fn filled(number: u64, len: usize) -> String {
+    let number = number.to_string();
+    format!("{number}{}", "x".repeat(len - number.len()))
+}

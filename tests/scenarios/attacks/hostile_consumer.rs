@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::{
-    CORE, RECORDS,
+    CORE, RECORDS, filled,
     flood::{Answers, BASELINE, NO_ANSWER, Right, client, end, length, request, send},
     forget,
     honest::{Honest, ManagerWatch, show},
@@ -79,7 +79,7 @@ impl Large {
 
     /// An object of this kind. Each version has other contents.
     fn object(self, name: &str, version: u64) -> Value {
-        let filled = |len: usize| format!("{version}{}", "x".repeat(len - REST));
+        let filled = |len: usize| filled(version, len - REST);
         let record = |kind: &str, field: &str, object: &Value| {
             json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": kind, "metadata": { "name": name },
                 "spec": { "namespace": NAMESPACE, field: object.to_string() } })

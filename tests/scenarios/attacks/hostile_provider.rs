@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::{
-    CORE, RECORDS,
+    CORE, RECORDS, filled,
     flood::{Answers, BASELINE, Right, client, end, length, request, send},
     honest::{Honest, ManagerWatch, show},
 };
@@ -177,11 +177,6 @@ impl Attack {
         }
         Ok(())
     }
-}
-
-/// A text of this length that differs for each number.
-fn filled(number: u64, len: usize) -> String {
-    format!("{number:x>len$}")
 }
 
 /// Runs pods at the hostile provider only: one of them writes a log as fast as its little CPU time allows.
