@@ -145,7 +145,7 @@ impl Cluster {
         Api::<Namespace>::all(self.client.clone()).delete(name, &DeleteParams::default()).await?;
         self.ended.lock().push(name.to_owned());
         let pods = self.api::<Pod>(name);
-        eventually(&format!("the pods of {}/{name} are gone", self.name), Duration::from_secs(60), || async {
+        eventually(&format!("the pods of {}/{name} are gone", self.name), Duration::from_secs(120), || async {
             // Until the namespace controller has started, a Deployment may have pods whose creation was under way.
             pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
             Ok(pods.list_metadata(&ListParams::default()).await?.items.is_empty().then_some(()))
@@ -155,13 +155,14 @@ impl Cluster {
 
     /// Waits until the namespaces that scenarios have ended are gone, here and wherever they were offloaded to.
     pub async fn ended_namespaces_are_gone(&self) -> Result<()> {
-        let ended = std::mem::take(&mut *self.ended.lock());
+        let ended = self.ended.lock().clone();
         let namespaces = Api::<Namespace>::all(self.client.clone());
         for name in &ended {
             eventually(&format!("the namespace {}/{name} is gone", self.name), Duration::from_secs(120), || async {
                 Ok(namespaces.get_metadata_opt(name).await?.is_none().then_some(()))
             })
             .await?;
+            self.ended.lock().retain(|other| other != name);
         }
         Ok(())
     }
@@ -228,6 +229,7 @@ impl Cluster {
 
     /// Scales the manager to zero and waits until it is gone. It releases its lease.
     pub async fn stop_manager(&self) -> Result<()> {
+        self.ended_namespaces_are_gone().await?;
         self.kubectl(&["-n", "liqo", "scale", "deployment/liqo-controller-manager", "--replicas=0"]).await?;
         let gone = ["-n", "liqo", "pods", "-l", "app.kubernetes.io/name=liqo-controller-manager"];
         self.wait_for(&gone, "delete", 60).await?;

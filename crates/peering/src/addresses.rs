@@ -238,7 +238,10 @@ async fn read_environment(context: &Context, spec: &ClusterConfigSpec) -> Result
     if spec.api_server.address.is_none() || spec.api_server.ca.is_none() {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-public");
         // Many clusters have none, or do not let us read it.
-        environment.cluster_info = maps.get_opt("cluster-info").await.unwrap_or_default();
+        environment.cluster_info = match maps.get_opt("cluster-info").await {
+            Err(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => None,
+            read => read.step("read", "ConfigMap", Key::new("kube-public", "cluster-info"))?,
+        };
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &context.namespace);
         environment.root_ca = maps.get_opt(ROOT_CA).await.step("read", "ConfigMap", Key::new(&context.namespace, ROOT_CA))?;
     }

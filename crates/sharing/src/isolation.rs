@@ -46,7 +46,7 @@ pub async fn run(context: &Context, stop: CancellationToken) {
             changed = config.changed() => if changed.is_err() { return },
             () = sleep_until(due) => {
                 let Some(outcome) = stop.run_until_cancelled(attempt(&pods)).await else { return };
-                due = Instant::now() + outcomes.add(outcome);
+                due = Instant::now() + outcomes.add(outcome, isolation::enforced(&config.borrow()));
                 tracing::debug!(?outcome, "tried whether NetworkPolicies are enforced");
             }
         }

@@ -4,9 +4,9 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
-use jiff::Timestamp;
 use kube::Client;
 use liqo_api::{ClusterId, ForeignCluster};
 use liqo_api::{
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Error,
     decide::{
-        absence::Silence,
+        absence::{Silence, is_silent},
         peer_conditions::{Reported, wanted},
     },
 };
@@ -30,13 +30,13 @@ pub struct PeerConditions {
     foreign_clusters: Cache<ForeignCluster>,
     reported: Mutex<BTreeMap<ClusterId, Reported>>,
     queue: Queue<ClusterId>,
-    /// When this process began to lead.
-    started: Timestamp,
+    /// Since when this process has seen that consumers are silent. What an earlier leader wrote may be old, and clocks may be set.
+    silent_since: Mutex<HashMap<ClusterId, Instant>>,
 }
 
 impl PeerConditions {
     pub fn new(client: Client, foreign_clusters: Cache<ForeignCluster>, queue: Queue<ClusterId>) -> Self {
-        Self { client, foreign_clusters, reported: Mutex::default(), queue, started: Timestamp::now() }
+        Self { client, foreign_clusters, reported: Mutex::default(), queue, silent_since: Mutex::default() }
     }
 
     pub fn foreign_clusters(&self) -> &Cache<ForeignCluster> {
@@ -55,8 +55,14 @@ impl PeerConditions {
 
     /// The consumers that are silent.
     pub fn silences(&self) -> HashMap<ClusterId, Silence> {
-        let all = foreign_clusters::by_peer(&self.foreign_clusters).into_iter();
-        all.filter_map(|(id, cluster)| Some((id, Silence::of(&cluster)?.measured_from(self.started)))).collect()
+        let all = foreign_clusters::by_peer(&self.foreign_clusters);
+        let mut since = self.silent_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.retain(|id, _| all.get(id).is_some_and(|peer| is_silent(peer) == Some(true)));
+        let silence = |(id, peer): (ClusterId, Arc<ForeignCluster>)| {
+            let silence = Silence::of(&peer, || since.entry(id.clone()).or_insert_with(Instant::now).elapsed())?;
+            Some((id, silence))
+        };
+        all.into_iter().filter_map(silence).collect()
     }
 
     /// Takes the consumer side's conditions of one provider.

@@ -11,6 +11,7 @@ use k8s_openapi::api::{
 use kube::{Api, Client, api::PostParams, runtime::watcher};
 use liqo_api::{AuthenticatedReason, conditions::DesiredCondition, links};
 use liqo_controller_runtime::Cache;
+use rustls::CertificateError;
 use tokio::time::timeout;
 
 use crate::{
@@ -93,8 +94,9 @@ async fn request_token(client: &Client, renewal: &Renewal) -> kube::Result<Token
 pub(super) fn is_invalid_certificate(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
-        if matches!(error.downcast_ref::<rustls::Error>(), Some(rustls::Error::InvalidCertificate(_))) {
-            return true;
+        if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref::<rustls::Error>() {
+            // Another CA would not make up for a wrong name or time.
+            return matches!(why, CertificateError::UnknownIssuer | CertificateError::BadSignature);
         }
         // The source of an I/O error is that of the error inside.
         let inside = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);

@@ -187,6 +187,7 @@ fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
         ("the manager's image", before.image != after.image),
         ("the image of the program on each node", before.fabric_image != after.fabric_image),
         ("whether it lends without NetworkPolicies", before.lend_without_network_policies != after.lend_without_network_policies),
+        ("the lifetime of credentials", before.credential_lifetime_seconds != after.credential_lifetime_seconds),
         ("the network", before.network != after.network),
         ("discovery", before.discovery != after.discovery),
         ("automatic peering", before.auto_peering != after.auto_peering),

@@ -2,46 +2,47 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use liqo_api::{ForeignCluster, Provide, ResourcesOfferedReason, links};
 
-/// What the `ForeignCluster` of a consumer says about its silence.
+/// The silence of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// Since when the consumer does not renew its Lease. `None` if a new leader does not know yet whether it does.
-    pub since: Option<Timestamp>,
+    /// For how long this leader has seen that the consumer does not renew its Lease. `None` if it does not know yet whether the consumer does.
+    pub lasts: Option<Duration>,
     /// Whether its offers were taken back because of this silence.
     pub ended_offers: bool,
 }
 
 impl Silence {
-    /// `None` if the consumer is not silent, or nothing is known about that.
-    pub fn of(peer: &ForeignCluster) -> Option<Self> {
-        let reachable = peer.condition(links::CONSUMER_REACHABLE);
-        if reachable.is_some_and(|condition| condition.status == "True") {
+    /// `None` if the consumer is not silent, or nothing is known about that. `seen_for` tells for how long this leader has seen the silence.
+    pub fn of(peer: &ForeignCluster, seen_for: impl FnOnce() -> Duration) -> Option<Self> {
+        let lasts = is_silent(peer).map(|is_silent| is_silent.then(seen_for));
+        if lasts == Some(None) {
             return None;
         }
-        let since = reachable.filter(|condition| condition.status == "False").map(|condition| condition.last_transition_time.0);
+        let lasts = lasts.flatten();
         let offered = peer.condition(links::RESOURCES_OFFERED);
         let ended_offers = offered.is_some_and(|condition| condition.reason == ResourcesOfferedReason::ConsumerAbsent.as_str());
-        (since.is_some() || ended_offers).then_some(Self { since, ended_offers })
-    }
-
-    /// The same as a leader sees it that leads since `start`: what an earlier one wrote may be old, and the consumer may be back.
-    #[must_use]
-    pub fn measured_from(self, start: Timestamp) -> Self {
-        Self { since: self.since.map(|since| since.max(start)), ..self }
+        (lasts.is_some() || ended_offers).then_some(Self { lasts, ended_offers })
     }
 
     /// Time until the consumer counts as absent under this policy, zero if it does; `None` if the policy lets it keep its room. Once it
     /// is absent it stays so until it is back: a new leader measures the silence from the start.
-    pub fn absent_in(&self, policy: &Provide, now: Timestamp) -> Option<Duration> {
+    pub fn absent_in(&self, policy: &Provide) -> Option<Duration> {
         let limit = Duration::from_secs(policy.absence_seconds?.into());
         if self.ended_offers {
             return Some(Duration::ZERO);
         }
-        let silent_for = Duration::try_from(now.duration_since(self.since?)).unwrap_or_default();
-        Some(limit.saturating_sub(silent_for))
+        Some(limit.saturating_sub(self.lasts?))
+    }
+}
+
+/// Whether a consumer does not renew its Lease; `None` if that is not known.
+pub fn is_silent(peer: &ForeignCluster) -> Option<bool> {
+    match peer.condition(links::CONSUMER_REACHABLE)?.status.as_str() {
+        "True" => Some(false),
+        "False" => Some(true),
+        _ => None,
     }
 }
 
@@ -62,8 +63,8 @@ mod tests {
         serde_json::from_value(peer).unwrap()
     }
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
+    fn silence(conditions: &[(&str, &str, &str)], seconds: u64) -> Option<Silence> {
+        Silence::of(&peer(conditions), || Duration::from_secs(seconds))
     }
 
     fn policy(absence_seconds: Option<u32>) -> Provide {
@@ -75,36 +76,26 @@ mod tests {
 
     #[test]
     fn a_silent_consumer_is_absent_after_the_time_of_its_policy_and_never_without_one() {
-        let silence = Silence::of(&peer(&[SILENT])).unwrap();
-        let absent_in = |seconds, now| silence.absent_in(&policy(seconds), at(now)).map(|left| left.as_secs());
-        assert_eq!((absent_in(None, 1_000_000), absent_in(Some(60), 100)), (None, Some(60)));
-        assert_eq!((absent_in(Some(60), 159), absent_in(Some(60), 160), absent_in(Some(60), 900)), (Some(1), Some(0), Some(0)));
-        assert_eq!(absent_in(Some(60), 10), Some(60), "a clock that was set back");
+        let absent_in =
+            |limit, seconds| silence(&[SILENT], seconds).unwrap().absent_in(&policy(limit)).map(|left| left.as_secs());
+        assert_eq!((absent_in(None, 1_000_000), absent_in(Some(60), 0)), (None, Some(60)));
+        assert_eq!((absent_in(Some(60), 59), absent_in(Some(60), 60), absent_in(Some(60), 900)), (Some(1), Some(0), Some(0)));
     }
 
     #[test]
     fn a_consumer_that_is_heard_or_of_which_nothing_is_known_is_not_silent() {
         let waiting = (links::CONSUMER_REACHABLE, "Unknown", "Waiting");
-        assert_eq!(Silence::of(&peer(&[(links::CONSUMER_REACHABLE, "True", "Reachable"), ENDED])), None);
-        assert_eq!((Silence::of(&peer(&[waiting])), Silence::of(&peer(&[]))), (None, None));
-    }
-
-    #[test]
-    fn a_condition_from_before_the_leader_started_ends_no_pods_at_once() {
-        let silence = Silence::of(&peer(&[SILENT])).unwrap().measured_from(at(5000));
-        let absent_in = |now| silence.absent_in(&policy(Some(60)), at(now)).map(|left| left.as_secs());
-        assert_eq!((absent_in(5000), absent_in(5060)), (Some(60), Some(0)));
-        let later = Silence::of(&peer(&[SILENT])).unwrap().measured_from(at(10));
-        assert_eq!(later.since, Some(at(100)));
+        assert_eq!(silence(&[(links::CONSUMER_REACHABLE, "True", "Reachable"), ENDED], 0), None);
+        assert_eq!((silence(&[waiting], 0), silence(&[], 0)), (None, None));
     }
 
     #[test]
     fn another_leader_gives_an_absent_consumer_no_room_until_it_is_heard() {
         let waiting = (links::CONSUMER_REACHABLE, "Unknown", "Waiting");
         for known in [waiting, SILENT] {
-            let silence = Silence::of(&peer(&[known, ENDED])).unwrap();
-            assert_eq!(silence.absent_in(&policy(Some(60)), at(100)), Some(Duration::ZERO), "{known:?}");
-            assert_eq!(silence.absent_in(&policy(None), at(100)), None, "the setting is gone");
+            let silence = silence(&[known, ENDED], 0).unwrap();
+            assert_eq!(silence.absent_in(&policy(Some(60))), Some(Duration::ZERO), "{known:?}");
+            assert_eq!(silence.absent_in(&policy(None)), None, "the setting is gone");
         }
     }
 }

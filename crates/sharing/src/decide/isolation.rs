@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// How often the same outcome must be found, one after another, before it counts: a new pod may be open for a moment, and packets get lost.
 const CONFIRMATIONS: u32 = 3;
+/// The same for the loss of what was enforced, about two minutes: consumers lose their pods then, and a plugin that restarts lets packets pass.
+const CONFIRMATIONS_OF_A_LOSS: u32 = 60;
 /// Delay until the next attempt while no outcome counts yet.
 const CONFIRMATION_INTERVAL: Duration = Duration::from_secs(2);
 /// The same while nothing can be tried.
@@ -53,13 +55,15 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// Adds an outcome. Returns the delay until the next attempt.
-    pub fn add(&mut self, outcome: Outcome) -> Duration {
+    /// Adds an outcome. `known` is the last result, maybe of an earlier leader. Returns the delay until the next attempt.
+    pub fn add(&mut self, outcome: Outcome, known: Option<bool>) -> Duration {
+        let is_loss = outcome == Outcome::NotEnforced && self.result.or(known) == Some(true);
+        let confirmations = if is_loss { CONFIRMATIONS_OF_A_LOSS } else { CONFIRMATIONS };
         self.in_a_row = if self.last == Some(outcome) { self.in_a_row.saturating_add(1) } else { 1 };
         self.last = Some(outcome);
         match outcome {
             Outcome::Unknown => return RETRY_INTERVAL,
-            _ if self.in_a_row < CONFIRMATIONS => return CONFIRMATION_INTERVAL,
+            _ if self.in_a_row < confirmations => return CONFIRMATION_INTERVAL,
             Outcome::Enforced | Outcome::NotEnforced => self.result = Some(outcome == Outcome::Enforced),
         }
         if outcome == Outcome::Enforced { ENFORCED_INTERVAL } else { NOT_ENFORCED_INTERVAL }
@@ -95,8 +99,12 @@ mod tests {
 
     /// The result after these outcomes, and the last delay.
     fn after(outcomes: &[Outcome]) -> (Option<bool>, Duration) {
+        after_known(None, outcomes)
+    }
+
+    fn after_known(known: Option<bool>, outcomes: &[Outcome]) -> (Option<bool>, Duration) {
         let mut all = Outcomes::default();
-        let delays: Vec<Duration> = outcomes.iter().map(|outcome| all.add(*outcome)).collect();
+        let delays: Vec<Duration> = outcomes.iter().map(|outcome| all.add(*outcome, known)).collect();
         (all.result(), delays.last().copied().unwrap_or_default())
     }
 
@@ -115,8 +123,19 @@ mod tests {
         use Outcome::{Enforced, NotEnforced, Unknown};
         assert_eq!(after(&[Enforced, Enforced, Enforced, Unknown, Unknown, Unknown]), (Some(true), RETRY_INTERVAL));
         assert_eq!(after(&[Enforced, Enforced, Enforced, NotEnforced, NotEnforced]), (Some(true), CONFIRMATION_INTERVAL));
-        assert_eq!(after(&[Enforced, Enforced, Enforced, NotEnforced, NotEnforced, NotEnforced]).0, Some(false));
+        assert_eq!(after(&[NotEnforced, NotEnforced, NotEnforced, Enforced, Enforced, Enforced]).0, Some(true));
         // The next regular attempts need no further confirmation.
         assert_eq!(after(&[Enforced; 5]), (Some(true), ENFORCED_INTERVAL));
+    }
+
+    #[test]
+    fn what_was_enforced_is_lost_only_after_two_minutes_also_for_another_leader() {
+        use Outcome::{Enforced, NotEnforced};
+        let open = [NotEnforced; 60];
+        assert_eq!(after_known(Some(true), &open[..59]), (None, CONFIRMATION_INTERVAL));
+        assert_eq!(after_known(Some(true), &open).0, Some(false));
+        assert_eq!(after(&[&[Enforced; 3], &open[..59]].concat()).0, Some(true));
+        assert_eq!(after(&[&[Enforced; 3][..], &open].concat()).0, Some(false));
+        assert_eq!(after_known(Some(false), &open[..3]).0, Some(false));
     }
 }

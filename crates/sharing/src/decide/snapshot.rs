@@ -191,7 +191,7 @@ impl Snapshot {
                 let request = requests.get(namespace).copied().filter(|request| request.resources.is_ok())?;
                 let policy = self.policy(&tenant.consumer);
                 let silence = self.silences.get(&tenant.consumer);
-                let absent_in = policy.and_then(|policy| silence?.absent_in(&policy.spec.provide, self.wall_time));
+                let absent_in = policy.and_then(|policy| silence?.absent_in(&policy.spec.provide));
                 let offers = offers.remove(namespace).unwrap_or_default();
                 Some(Requester { namespace, tenant, request, policy, offers, absent_in })
             })

@@ -4,8 +4,9 @@
 //! refuses all new ones, and a TCP connection that nobody closes stays for days. So each peer gets a share of it. Connections that ended
 //! and those that nobody answered need none: the kernel itself removes them when the table is nearly full.
 //!
-//! The kernel counts by looking at the connections of a list one by one, so each peer has several short lists. Bits of the source port
-//! choose the list, without the lowest one: Linux prefers ports with the same lowest bit. A peer that chooses its ports gets less.
+//! The kernel counts by looking at the connections of a list one by one, so each peer has several short lists. Addresses and ports
+//! choose the list: after a change of gateways, connections that began here are first seen in a packet of the peer, all with the port of its
+//! server. A peer that chooses its ports gets less.
 //!
 //! Only the first packet of a connection is counted, before it is translated: a packet that is dropped here is not tracked. The kernel
 //! would count a connection without an answer once for each packet. The table has nothing else and changes rarely, because the kernel
@@ -27,12 +28,12 @@ const MAX_CONNECTIONS: u16 = 512;
 
 pub(super) fn body(fabric: &Fabric, family: Family) -> String {
     let mut text = String::new();
-    let port_bits = (LISTS - 1) << 1;
+    let ip = family.keyword();
     for id in fabric.peers.keys() {
         // Writing to a string does not fail.
-        let _ = writeln!(text, "\tset connections_{id} {{ type inet_service; size {LISTS}; flags dynamic; }}");
-        let count =
-            format!("add @connections_{id} {{ th sport & {port_bits:#06x} ct count over {MAX_CONNECTIONS} }} counter drop");
+        let _ = writeln!(text, "\tset connections_{id} {{ type mark; size {LISTS}; flags dynamic; }}");
+        let list = format!("jhash {ip} saddr . {ip} daddr . th sport . th dport mod {LISTS}");
+        let count = format!("add @connections_{id} {{ {list} ct count over {MAX_CONNECTIONS} }} counter drop");
         chain(&mut text, &format!("limit_{id}"), "", &[count]);
     }
     chain(

@@ -131,7 +131,9 @@ pub fn withdraw(
     for (index, requester) in requesters.iter().enumerate() {
         for (&pool, offer) in requester.offers.iter().filter(|(pool, _)| !wanted.contains(&(index, **pool))) {
             let in_use = usage.withdrawn_in_use.contains(&(index, pool));
-            let Some(end) = &offer.spec.withdrawal_timestamp else {
+            // A consumer that fell silent during a notice has no claim to the rest of it.
+            let promised_end = offer.spec.withdrawal_timestamp.as_ref();
+            let Some(end) = promised_end.filter(|end| !requester.is_absent() || end.0 <= snapshot.wall_time) else {
                 // The notice of a deleted policy still applies.
                 let promised = offer.spec.notice_seconds.unwrap_or(Provide::default().notice_seconds);
                 let notice = requester.policy.map_or(promised, |policy| policy.spec.provide.notice_seconds);

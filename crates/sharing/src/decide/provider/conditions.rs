@@ -35,11 +35,10 @@ pub fn add_conditions(
         let answer = snapshot.plugin_answers.get(consumer);
         let is_withheld = requester.policy.is_some() && !requester.is_included(snapshot.lending);
         let condition = |kind| {
-            if is_withheld {
-                not_isolated(kind, snapshot.lending)
-            } else {
-                absence(kind, requester).unwrap_or_else(|| condition(kind, requester.policy, answer, &pools))
-            }
+            // First the absence: another leader learns of it here.
+            absence(kind, requester).unwrap_or_else(|| {
+                if is_withheld { not_isolated(kind, snapshot.lending) } else { condition(kind, requester.policy, answer, &pools) }
+            })
         };
         let (current, wanted) = (requester.request.conditions.clone(), condition(ANSWERED));
         plan.request_conditions.push(RequestCondition { namespace: requester.namespace.to_owned(), current, wanted });

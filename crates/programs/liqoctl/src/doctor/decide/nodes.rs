@@ -191,11 +191,12 @@ fn network_policies(facts: &Facts) -> Finding {
     match Lending::of(config) {
         Lending::Isolated => Finding::ok(check, what),
         Lending::Untested => Finding::unknown(check, what),
-        Lending::Allowed | Lending::Refused if !is_provider(facts) => {
-            Finding::ok(check, format!("{what}. This matters once this cluster lends"))
-        }
-        Lending::Allowed => Finding::warn(check, what, ENFORCE),
-        Lending::Refused => Finding::fail(check, what, format!("{ENFORCE}; or allow it, after reading {RISK}")),
+        lending => match (is_provider(facts), lending) {
+            (Err(why), _) => unread(check, why),
+            (Ok(false), _) => Finding::ok(check, format!("{what}. This matters once this cluster lends")),
+            (Ok(true), Lending::Refused) => Finding::fail(check, what, format!("{ENFORCE}; or allow it, after reading {RISK}")),
+            (Ok(true), _) => Finding::warn(check, what, ENFORCE),
+        },
     }
 }
 
@@ -205,9 +206,9 @@ const ENFORCE: &str = "add something that enforces them, for example kube-router
 const RISK: &str = "docs/policies.md#networkpolicies-must-be-enforced";
 
 /// Whether another cluster borrows from this one, or wants to.
-fn is_provider(facts: &Facts) -> bool {
-    let peers = facts.liqo.peers.as_deref().unwrap_or_default();
-    peers.iter().any(|peer| peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some()))
+fn is_provider(facts: &Facts) -> Result<bool, &str> {
+    let peers = facts.liqo.peers.as_ref().map_err(String::as_str)?;
+    Ok(peers.iter().any(|peer| peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some())))
 }
 
 fn dns(facts: &Facts) -> Finding {

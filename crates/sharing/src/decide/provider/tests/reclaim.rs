@@ -48,18 +48,18 @@ fn the_notice_of_a_deleted_policy_still_applies() {
     assert_eq!(end(snapshot.under(&[("default", 0, by_zone)])), 1060);
 }
 
-fn rome_is_silent_since(second: i64) -> HashMap<ClusterId, Silence> {
-    HashMap::from([(cluster(ROME), Silence { since: Timestamp::from_second(second).ok(), ended_offers: false })])
+fn rome_is_silent_for(seconds: u64) -> HashMap<ClusterId, Silence> {
+    HashMap::from([(cluster(ROME), Silence { lasts: Some(Duration::from_secs(seconds)), ended_offers: false })])
 }
 
 #[test]
 fn what_an_absent_consumer_uses_is_taken_back_and_offered_again_when_it_is_back() {
     let policies = [("default", 0, json!({ "provide": { "percentage": 100, "absenceSeconds": 60 } }))];
     let both = milan().under(&policies).asks(ROME, "").asks(TURIN, "").pod("mapped-1", Some(ROME), "cpu=2, pods=2");
-    let silent = Snapshot { silences: rome_is_silent_since(1000), ..both.settled() };
+    let silent = Snapshot { silences: rome_is_silent_for(0), ..both.settled() };
     let waiting = silent.clone().at(1000).plan();
     assert_eq!((waiting.writes, waiting.requeue_after), (vec![], Some(Duration::from_secs(60))));
-    let absent = silent.clone().at(1060);
+    let absent = Snapshot { silences: rome_is_silent_for(60), ..silent.clone() }.at(1060);
     assert_eq!(absent.writes(), [write(ROME, "cpu=5, pods=5"), write(TURIN, "cpu=8, pods=8")], "its pods still run");
     let plan = absent.plan();
     let (shown, told) = (&plan.peer_conditions[&cluster(ROME)], &plan.request_conditions[0].wanted);
@@ -89,11 +89,11 @@ fn what_an_absent_consumer_uses_is_taken_back_and_offered_again_when_it_is_back(
 fn a_consumer_that_is_back_in_time_keeps_its_pods() {
     let policies = [("default", 0, json!({ "provide": { "percentage": 100, "absenceSeconds": 60 } }))];
     let used = milan().under(&policies).asks(ROME, "").pod("mapped-1", Some(ROME), "cpu=2, pods=2").settled();
-    let absent = Snapshot { silences: rome_is_silent_since(0), ..used.clone() }.at(60).settled();
+    let absent = Snapshot { silences: rome_is_silent_for(60), ..used.clone() }.at(60).settled();
     let back = Snapshot { silences: HashMap::new(), ..absent }.at(61).settled();
     assert_eq!(back.offer(ROME, "default").unwrap().withdrawal_timestamp, None, "its pods had not ended yet");
     let unlimited = [("default", 0, json!({ "provide": { "percentage": 100 } }))];
-    let silent = Snapshot { silences: rome_is_silent_since(0), ..used.under(&unlimited) }.at(1_000_000).settled();
+    let silent = Snapshot { silences: rome_is_silent_for(1_000_000), ..used.under(&unlimited) }.at(1_000_000).settled();
     assert_eq!(silent.offer(ROME, "default").unwrap().withdrawal_timestamp, None, "the policy names no time");
 }
 
