@@ -209,9 +209,9 @@ fn events_of_the_same_second_have_names_in_the_order_in_which_they_happened() {
     let name = |changes: Value| at_home(&changes)["metadata"]["name"].as_str().unwrap().to_owned();
     let named = |end: &str, uid: &str| name(json!({ "metadata": { "name": format!("web.{end}"), "uid": uid } }));
     for uid in 0..9 {
-        let names =
+        let sorted =
             [named("9", &format!("a{uid}")), named("10", &format!("b{uid}")), named("18a0000000000001", &format!("c{uid}"))];
-        assert!(names.is_sorted(), "{names:?}");
+        assert!(sorted.is_sorted(), "{sorted:?}");
     }
     let created = |time: &str| json!({ "metadata": { "name": "web.no-number", "creationTimestamp": time } });
     assert!(name(created("2026-01-01T00:00:00Z")) < name(created("2026-01-01T00:00:01Z")));

@@ -111,9 +111,9 @@ fn deletion(pod: &LocalPod, at_once: bool) -> Option<DeleteParams> {
 /// The UIDs of the pods that get an event before they are deleted; `told` are those that got one. Pods without a controller are
 /// first: nothing else remains of them.
 fn due_events(pods: &[(Key, Arc<LocalPod>)], told: &mut HashSet<String>) -> HashSet<String> {
-    let is_new = |pod: &&LocalPod| pod.deletion.is_none() && !pod.finished && is_waited_for(pod) && !told.contains(&pod.uid);
+    let is_new = |pod: &&LocalPod| pod.deletion.is_none() && is_waited_for(pod) && !told.contains(&pod.uid);
     let mut due: Vec<&LocalPod> = pods.iter().map(|(_, pod)| &**pod).filter(is_new).collect();
-    due.sort_by_key(|pod| pod.controller.is_some());
+    due.sort_by_key(|pod| (pod.controller.is_some(), pod.finished));
     let room = MAX_EVENTS.saturating_sub(told.len());
     let due: HashSet<String> = due.into_iter().take(room).map(|pod| pod.uid.clone()).collect();
     told.extend(due.iter().cloned());
@@ -203,11 +203,7 @@ mod tests {
         assert!(found.contains("bare") && found.len() == MAX_EVENTS && found == told);
         assert!(due_events(&many, &mut told).is_empty(), "the bound is for the whole drain");
 
-        let quiet = [
-            terminating(5),
-            json!({"status": {"phase": "Succeeded"}}),
-            json!({"metadata": {"ownerReferences": owned("DaemonSet")}}),
-        ];
+        let quiet = [terminating(5), json!({"metadata": {"ownerReferences": owned("DaemonSet")}})];
         let quiet = quiet.into_iter().enumerate().map(|(number, changes)| (format!("q{number}"), changes)).collect();
         assert!(due_events(&pods(quiet), &mut HashSet::new()).is_empty(), "they end anyway, or are created again at once");
         let few = pods(vec![("a".to_owned(), json!({}))]);
