@@ -1,8 +1,8 @@
 //! What the kubelet and the scheduler of a provider warn about a remote pod, as events of its local pod.
 //!
 //! Only Warning events travel, and those Normal ones that name the failed probe for which a container restarts. So a healthy pod
-//! costs no write. A provider is not trusted: it can only write about a pod that it runs,
-//! each text has a bound, and the [`Journal`] limits how many events are held and how often they are written.
+//! costs no write. A provider is not trusted: it can only write about a pod that it runs, each text has a bound, and the [`Journal`]
+//! limits how many events are held and how often they are written.
 
 mod journal;
 mod rate;
