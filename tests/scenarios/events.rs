@@ -22,16 +22,21 @@ pub async fn warnings_about_remote_pods_are_events_of_the_local_pods(world: Arc<
     rome.apply(&with("no-secret", "    volumeMounts: [{ name: v, mountPath: /v }]\n").replace("spec:\n", volume)).await?;
     let probe = "    readinessProbe: { periodSeconds: 1, exec: { command: [sh, -c, exit 1] } }\n";
     rome.apply(&with("not-ready", probe)).await?;
-    for (name, reason, words) in [
-        ("no-image", "Failed", "localhost/absent:1"),
-        ("no-secret", "FailedMount", "\"absent\" not found"),
-        ("not-ready", "Unhealthy", "Readiness probe failed"),
+    let probe = "    livenessProbe: { periodSeconds: 1, failureThreshold: 1, exec: { command: [sh, -c, exit 1] } }\n";
+    rome.apply(&with("not-alive", probe)).await?;
+    for (name, kind, reason, words, count) in [
+        ("no-image", "Warning", "Failed", "localhost/absent:1", 1),
+        ("no-secret", "Warning", "FailedMount", "\"absent\" not found", 2),
+        ("not-ready", "Warning", "Unhealthy", "Readiness probe failed", 2),
+        ("not-alive", "Normal", "Killing", "failed liveness probe", 1),
     ] {
         let pod = rome.object(&["-n", "warnings", "pod", name]).await?.unwrap_or_default();
-        let about = format!("involvedObject.name={name},type=Warning,reason={reason}");
+        let about = format!("involvedObject.name={name},type={kind},reason={reason}");
         let event = eventually(&format!("{name} has an event {reason}"), Duration::from_secs(30), || async {
             let events = rome.items(&["-n", "warnings", "events", "--field-selector", &about]).await?;
-            Ok(events.into_iter().find(|event| event["message"].as_str().is_some_and(|message| message.contains(words))))
+            Ok(events.into_iter().find(|event| {
+                event["message"].as_str().is_some_and(|message| message.contains(words)) && event["count"].as_i64() >= Some(count)
+            }))
         })
         .await?;
         ensure!(event["involvedObject"]["uid"] == pod["metadata"]["uid"], "it is about another pod: {event}");

@@ -345,6 +345,11 @@ pub async fn an_ephemeral_container_runs_at_the_peer_or_shows_why_not(world: Arc
         Ok((!rome.items(&events).await?.is_empty()).then_some(()))
     })
     .await?;
+    eventually("a command that names the refused container says why there is none", Duration::from_secs(10), || async {
+        let said = rome.try_kubectl(&["-n", "ephemeral", "logs", "web", "-c", "privileged"]).await?.stderr;
+        Ok((said.contains("refused the ephemeral container privileged") && said.contains("violates PodSecurity")).then_some(()))
+    })
+    .await?;
     // What it names follows it, and it reads about itself what it would read at home.
     rome.kubectl(&["-n", "ephemeral", "create", "configmap", "settings", "--from-literal=WORD=hello"]).await?;
     let here = json!({ "name": "HERE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } });

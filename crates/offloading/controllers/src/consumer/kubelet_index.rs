@@ -1,9 +1,10 @@
 //! Finds the remote pod of a local pod, for the kubelet API.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use liqo_api::Key;
 use liqo_api::ShadowPodPhase;
+use liqo_offloading_rules::pod::ephemeral;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 
 use super::state::{Consumer, PeerState};
@@ -18,19 +19,28 @@ impl LocalPods {
     pub fn new(consumer: Weak<Consumer>) -> Self {
         Self { consumer }
     }
+
+    /// A local pod on this node, with its provider.
+    fn local(&self, node: &str, namespace: &str, pod: &str) -> Option<(Arc<PeerState>, Arc<LocalPod>)> {
+        let consumer = self.consumer.upgrade()?;
+        let key = Key::new(namespace, pod);
+        consumer.peers.all().into_iter().find_map(|peer| {
+            let bound_here = |local: &LocalPod| is_node(&consumer, &local.virtual_node, node);
+            let local = peer.pods().into_iter().find(|local| local.key == key && bound_here(local))?;
+            Some((peer, local))
+        })
+    }
 }
 
 impl Index for LocalPods {
     fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod> {
-        let consumer = self.consumer.upgrade()?;
-        let key = Key::new(namespace, pod);
-        let peers = consumer.peers.all();
-        let (peer, local) = peers.iter().find_map(|peer| {
-            let bound_here = |local: &LocalPod| is_node(&consumer, &local.virtual_node, node);
-            let local = peer.pods().into_iter().find(|local| local.key == key && bound_here(local));
-            local.map(|local| (peer, local))
-        })?;
-        remote_pod(peer, &local)
+        let (peer, local) = self.local(node, namespace, pod)?;
+        remote_pod(&peer, &local)
+    }
+
+    fn refusal(&self, node: &str, (namespace, pod): (&str, &str), container: &str) -> Option<String> {
+        let (_, local) = self.local(node, namespace, pod)?;
+        ephemeral::refusal(&local.json(), container)
     }
 
     fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePod)> {

@@ -1,5 +1,6 @@
 //! What runs for each virtual node as long as it exists: the watch of its pods, its lease and its kubelet API.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use liqo_api::VirtualNode;
@@ -31,6 +32,7 @@ pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str
         serving: None,
         outage: Outage::None,
         draining: None,
+        told_removal: HashSet::new(),
         delayed_evictions: DelayedEvictions::new(),
         _stop: stop.drop_guard(),
     };

@@ -5,7 +5,7 @@ mod peer;
 mod pod_index;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, OnceLock},
 };
 
@@ -128,6 +128,8 @@ pub struct NodeTasks {
     pub outage: Outage,
     /// Since when it is drained.
     pub draining: Option<Instant>,
+    /// UIDs of pods with an event about that.
+    pub told_removal: HashSet<String>,
     /// Evictions that disruption budgets did not allow yet.
     pub delayed_evictions: DelayedEvictions,
     /// Ends the watch, the lease and the kubelet API.

@@ -77,6 +77,9 @@ pub trait Index: Send + Sync + 'static {
     /// The remote pod of a local pod on this node. `None` for all others, whatever access the caller has.
     fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod>;
 
+    /// Why the provider refused an ephemeral container of a local pod (namespace and name) on this node; `None` if it did not.
+    fn refusal(&self, node: &str, pod: (&str, &str), container: &str) -> Option<String>;
+
     /// The local pods on this node, with their remote pods.
     fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePod)>;
 }
@@ -161,6 +164,8 @@ enum Failure {
     PeerSilent,
     #[error("the other cluster: {message}")]
     PeerRefused { status: StatusCode, message: String },
+    #[error("the other cluster refused the ephemeral container {container}: {why}")]
+    ContainerRefused { container: String, why: String },
     #[error("this call needs an upgrade to SPDY/3.1 or WebSocket")]
     NoUpgrade,
     #[error("listing the pods of the node: {0}")]
@@ -177,7 +182,7 @@ impl Failure {
     fn status(&self) -> StatusCode {
         match self {
             Self::Denied(denied) => denied.status(),
-            Self::Malformed(_) | Self::NoUpgrade => StatusCode::BAD_REQUEST,
+            Self::Malformed(_) | Self::NoUpgrade | Self::ContainerRefused { .. } => StatusCode::BAD_REQUEST,
             Self::NoSuchPod { .. } => StatusCode::NOT_FOUND,
             Self::PeerSilent => StatusCode::GATEWAY_TIMEOUT,
             Self::PeerRefused { status, .. } if is_about_pod(*status) => *status,
@@ -219,9 +224,24 @@ impl Served {
         found.ok_or_else(|| Failure::NoSuchPod { node: self.node.clone(), namespace: namespace.into(), pod: pod.into() })
     }
 
+    /// The failure of a call about a container. The provider does not know one that it refused, so its answer names no cause.
+    fn explained(&self, failure: Failure, pod: (&str, &str), container: &str) -> Failure {
+        let Failure::PeerRefused { status, .. } = &failure else { return failure };
+        let refusal = self.api.index.refusal(&self.node, pod, container).filter(|_| is_about_pod(*status));
+        refusal.map_or(failure, |why| Failure::ContainerRefused { container: container.to_owned(), why })
+    }
+
     /// Splices the caller with the remote pod.
     async fn stream(&self, action: Action<'_>, client: &ClientCertificate, pod: (&str, &str), request: Request) -> Response {
-        self.splice(action, client, pod, request).await.unwrap_or_else(|failure| failure.to_upgrade())
+        let container = match action {
+            Action::Log { container } | Action::Exec { container } | Action::Attach { container } => Some(container),
+            Action::PortForward => None,
+        };
+        let answer = self.splice(action, client, pod, request).await;
+        answer.unwrap_or_else(|failure| match container {
+            Some(container) => self.explained(failure, pod, container).to_upgrade(),
+            None => failure.to_upgrade(),
+        })
     }
 
     async fn splice(
@@ -307,7 +327,7 @@ async fn logs(
     let request = request.map_err(|error| Failure::Peer(kube::Error::HttpError(error)))?;
     let response = ask(&remote.client, request).await?;
     if response.status() != StatusCode::OK {
-        return Err(refusal(response).await);
+        return Err(node.explained(refusal(response).await, (&namespace, &pod), &container));
     }
     Ok(([(CONTENT_TYPE, "text/plain")], log_stream::log_body(response.into_body(), node.stop.clone())).into_response())
 }

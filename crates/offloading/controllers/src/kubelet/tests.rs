@@ -30,6 +30,10 @@ impl Index for OnePod {
         here.then(|| RemotePod { client: self.0.clone(), namespace: "demo-rome".into(), name: "web".into() })
     }
 
+    fn refusal(&self, _: &str, pod: (&str, &str), container: &str) -> Option<String> {
+        (pod == ("demo", "web") && container == "privileged").then(|| "violates PodSecurity".to_owned())
+    }
+
     fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePod)> {
         let local = LocalPodRef { namespace: "demo".into(), name: "web".into(), uid: "u".into() };
         self.lookup(node, "demo", "web").map(|remote| (local, remote)).into_iter().collect()
@@ -441,6 +445,17 @@ async fn what_the_provider_says_against_it_reaches_the_caller() {
     let response = setting.send(upgrade("/exec/demo/web/c?command=absent"), None).await;
     assert_eq!(response.status(), 500);
     assert_eq!(said(response).await, "the other cluster: container not found (\"c\")");
+}
+
+#[tokio::test]
+async fn the_cause_of_a_refused_container_reaches_the_caller() {
+    let setting = setting().await;
+    let response = setting.send(upgrade("/attach/demo/web/privileged"), None).await;
+    assert_eq!(response.status(), 400);
+    let cause = "the other cluster refused the ephemeral container privileged: violates PodSecurity";
+    assert_eq!(said(response).await, cause);
+    let response = setting.send(upgrade("/exec/demo/web/privileged?command=absent"), None).await;
+    assert_eq!(said(response).await, cause);
 }
 
 /// The message of an answer in the form that API servers and clients read.

@@ -1,7 +1,8 @@
 //! What the pods of a virtual node use, in the two forms that a kubelet serves. Pure.
 //!
 //! The provider's metrics API reports rates: cores in use over its last window. Kubelets report the CPU time since the start, and
-//! metrics-server derives a rate from two answers. So the rates are added up here, by this cluster's clock.
+//! metrics-server derives a rate from two answers. So the rates are added up here, by this cluster's clock. What a container uses
+//! before it is first seen is unknown, and does not count. The counter of the node never falls: it keeps what ended pods used.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,8 +16,9 @@ use serde_json::{Value, json};
 
 use super::request::is_name;
 
-/// CPU time of a container when it is first seen, in nanoseconds: metrics-server ignores containers that used none.
-const FIRST_CPU_TIME: u64 = 1_000_000_000;
+/// CPU time at the start of a counter, in nanoseconds: metrics-server ignores nodes and containers with none. It reads seconds as a
+/// floating-point number, so one nanosecond could become none.
+const FIRST_CPU_TIME: u64 = 1000;
 /// Larger amounts are not believed: a thousand cores, and an exabyte.
 const MAX_NANO_CORES: i128 = 1_000_000_000_000;
 const MAX_BYTES: i64 = 1 << 60;
@@ -71,41 +73,68 @@ pub struct LocalPodRef {
     pub uid: String,
 }
 
+/// The CPU time that was added up since a start.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Counter {
+    /// In nanoseconds.
+    cpu_time: u64,
+    since: Timestamp,
+}
+
+impl Counter {
+    fn starting(now: Timestamp) -> Self {
+        Self { cpu_time: FIRST_CPU_TIME, since: now }
+    }
+
+    fn plus(self, cpu_time: u64) -> Self {
+        Self { cpu_time: self.cpu_time.saturating_add(cpu_time), ..self }
+    }
+}
+
 /// What one container uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Container {
     nano_cores: u64,
-    /// In nanoseconds, since the container was first seen.
-    cpu_time: u64,
     /// In bytes.
     memory: u64,
-    since: Timestamp,
+    cpu: Counter,
 }
 
 /// What all containers of a node use, at one time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct NodeUsage {
     at: Timestamp,
+    /// `None` until the provider reported for the first time.
+    cpu: Option<Counter>,
+    pods: BTreeMap<LocalPodRef, Counter>,
     containers: BTreeMap<(LocalPodRef, String), Container>,
 }
 
 impl NodeUsage {
-    /// The usage now, after this one. What the provider does not report any more is forgotten.
+    /// The usage now, after this one. Pods and containers that the provider does not report any more are forgotten; the counters of
+    /// their node and pod keep what they used.
     pub(super) fn next(&self, reported: &[(LocalPodRef, PodMetrics)], now: Timestamp) -> Self {
         let elapsed = Duration::try_from(now.duration_since(self.at)).unwrap_or_default();
-        let containers = reported.iter().flat_map(|(pod, metrics)| {
-            let containers = metrics.containers.iter().take(MAX_CONTAINERS).filter(|container| is_name(&container.name));
-            containers.filter_map(move |container| {
-                let (nano_cores, memory) = container.usage.amounts()?;
+        let mut next = Self { at: now, ..Self::default() };
+        let mut node = self.cpu.unwrap_or(Counter::starting(now));
+        for (pod, metrics) in reported {
+            let mut total = self.pods.get(pod).copied().unwrap_or(Counter::starting(now));
+            for container in metrics.containers.iter().take(MAX_CONTAINERS).filter(|container| is_name(&container.name)) {
+                let Some((nano_cores, memory)) = container.usage.amounts() else { continue };
                 let key = (pod.clone(), container.name.clone());
-                let (before, since) = match self.containers.get(&key) {
-                    Some(before) => (before.cpu_time.saturating_add(cpu_time(nano_cores, elapsed)), before.since),
-                    None => (FIRST_CPU_TIME, now),
-                };
-                Some((key, Container { nano_cores, cpu_time: before, memory, since }))
-            })
-        });
-        Self { at: now, containers: containers.collect() }
+                if next.containers.contains_key(&key) {
+                    continue;
+                }
+                let before = self.containers.get(&key).map(|before| before.cpu);
+                let used = before.map_or(0, |_| cpu_time(nano_cores, elapsed));
+                (node, total) = (node.plus(used), total.plus(used));
+                let cpu = before.unwrap_or(Counter::starting(now)).plus(used);
+                next.containers.insert(key, Container { nano_cores, memory, cpu });
+                next.pods.insert(pod.clone(), total);
+            }
+        }
+        next.cpu = Some(node);
+        next
     }
 
     /// The form of `/metrics/resource`.
@@ -120,17 +149,21 @@ impl NodeUsage {
                 _ = writeln!(text, "{name}{labels} {value} {at}");
             }
         };
-        let total = self.total(|_| true);
+        let total = self.of_node();
         let of_container = |(pod, container): &(LocalPodRef, String)| {
             format!("{{container=\"{container}\",namespace=\"{}\",pod=\"{}\"}}", pod.namespace, pod.name)
         };
         let each = |value: &dyn Fn(&Container) -> String| -> Vec<(String, String)> {
             self.containers.iter().map(|(key, container)| (of_container(key), value(container))).collect()
         };
-        let started = |container: &Container| format!("{}.0", container.since.as_second());
-        metric("node_cpu_usage_seconds_total", "counter", &mut [(String::new(), seconds(total.cpu_time))].into_iter());
+        let started = |container: &Container| format!("{}.0", container.cpu.since.as_second());
+        metric("node_cpu_usage_seconds_total", "counter", &mut [(String::new(), seconds(total.cpu.cpu_time))].into_iter());
         metric("node_memory_working_set_bytes", "gauge", &mut [(String::new(), total.memory.to_string())].into_iter());
-        metric("container_cpu_usage_seconds_total", "counter", &mut each(&|container| seconds(container.cpu_time)).into_iter());
+        metric(
+            "container_cpu_usage_seconds_total",
+            "counter",
+            &mut each(&|container| seconds(container.cpu.cpu_time)).into_iter(),
+        );
         metric("container_memory_working_set_bytes", "gauge", &mut each(&|container| container.memory.to_string()).into_iter());
         metric("container_start_time_seconds", "gauge", &mut each(&started).into_iter());
         text
@@ -140,8 +173,12 @@ impl NodeUsage {
     pub(super) fn summary(&self, node: &str) -> Value {
         let stats = |container: &Container| {
             json!({
-                "startTime": rfc3339(container.since),
-                "cpu": { "time": rfc3339(self.at), "usageNanoCores": container.nano_cores, "usageCoreNanoSeconds": container.cpu_time },
+                "startTime": rfc3339(container.cpu.since),
+                "cpu": {
+                    "time": rfc3339(self.at),
+                    "usageNanoCores": container.nano_cores,
+                    "usageCoreNanoSeconds": container.cpu.cpu_time,
+                },
                 "memory": { "time": rfc3339(self.at), "workingSetBytes": container.memory },
             })
         };
@@ -156,22 +193,29 @@ impl NodeUsage {
         let pods: Vec<Value> = pods
             .into_iter()
             .map(|(pod, containers)| {
-                let total = stats(&self.total(|one| one == pod));
+                let total = stats(&self.of_pod(pod));
                 let reference = json!({ "name": pod.name, "namespace": pod.namespace, "uid": pod.uid });
                 named(named(total, "podRef", reference), "containers", containers.into())
             })
             .collect();
-        json!({ "node": named(stats(&self.total(|_| true)), "nodeName", node.into()), "pods": pods })
+        json!({ "node": named(stats(&self.of_node()), "nodeName", node.into()), "pods": pods })
     }
 
-    /// The sum of the containers of some pods, and the earliest start.
-    fn total(&self, counts: impl Fn(&LocalPodRef) -> bool) -> Container {
-        let none = Container { nano_cores: 0, cpu_time: 0, memory: 0, since: self.at };
+    fn of_node(&self) -> Container {
+        self.sum(self.cpu, |_| true)
+    }
+
+    fn of_pod(&self, pod: &LocalPodRef) -> Container {
+        self.sum(self.pods.get(pod).copied(), |one| one == pod)
+    }
+
+    /// What the containers of some pods use together now, with the counter of their CPU time.
+    fn sum(&self, cpu: Option<Counter>, counts: impl Fn(&LocalPodRef) -> bool) -> Container {
+        let none = Container { nano_cores: 0, memory: 0, cpu: cpu.unwrap_or(Counter::starting(self.at)) };
         self.containers.iter().filter(|((pod, _), _)| counts(pod)).fold(none, |sum, (_, one)| Container {
             nano_cores: sum.nano_cores.saturating_add(one.nano_cores),
-            cpu_time: sum.cpu_time.saturating_add(one.cpu_time),
             memory: sum.memory.saturating_add(one.memory),
-            since: sum.since.min(one.since),
+            ..sum
         })
     }
 }
@@ -221,14 +265,57 @@ mod tests {
         let second = first.next(&reported(&[("c", "250m", "64Mi")]), at(20));
         let text = second.metrics();
         for line in [
-            "node_cpu_usage_seconds_total 6.000000000 1000020000",
+            "node_cpu_usage_seconds_total 5.000001000 1000020000",
             "node_memory_working_set_bytes 67108864 1000020000",
-            "container_cpu_usage_seconds_total{container=\"c\",namespace=\"demo\",pod=\"web\"} 6.000000000 1000020000",
+            "container_cpu_usage_seconds_total{container=\"c\",namespace=\"demo\",pod=\"web\"} 5.000001000 1000020000",
             "container_memory_working_set_bytes{container=\"c\",namespace=\"demo\",pod=\"web\"} 67108864 1000020000",
             "container_start_time_seconds{container=\"c\",namespace=\"demo\",pod=\"web\"} 1000000.0 1000020000",
         ] {
             assert!(text.lines().any(|one| one == line), "{line}\n{text}");
         }
+    }
+
+    /// The value of the node's counter, and of the container's if there is one, in nanoseconds.
+    fn counters(usage: &NodeUsage) -> (u64, Option<u64>) {
+        let summary = usage.summary("milan");
+        let cpu_time = |of: &Value| of["cpu"]["usageCoreNanoSeconds"].as_u64();
+        (cpu_time(&summary["node"]).unwrap(), cpu_time(&summary["pods"][0]["containers"][0]))
+    }
+
+    #[test]
+    fn a_new_pod_adds_no_cpu_time_and_an_ended_one_takes_none_away() {
+        let pod = reported(&[("c", "250m", "64Mi")]);
+        let empty = NodeUsage::default().next(&[], at(0));
+        assert_eq!(counters(&empty), (FIRST_CPU_TIME, None));
+        let new = empty.next(&pod, at(20));
+        assert_eq!(counters(&new), (FIRST_CPU_TIME, Some(FIRST_CPU_TIME)));
+        let used = FIRST_CPU_TIME + 5_000_000_000;
+        let runs = new.next(&pod, at(40));
+        assert_eq!(counters(&runs), (used, Some(used)));
+        let ended = runs.next(&[], at(60));
+        assert_eq!(counters(&ended), (used, None));
+        assert!(ended.metrics().contains("node_cpu_usage_seconds_total 5.000001000 "), "{}", ended.metrics());
+        let again = ended.next(&pod, at(80));
+        assert_eq!(counters(&again), (used, Some(FIRST_CPU_TIME)), "a container that starts has a counter that starts");
+        let summary = again.summary("milan");
+        assert_eq!(
+            (&summary["node"]["startTime"], &summary["pods"][0]["startTime"]),
+            (&json!(rfc3339(at(0))), &json!(rfc3339(at(80))))
+        );
+    }
+
+    #[test]
+    fn the_counter_of_a_pod_keeps_what_its_ended_containers_used() {
+        let both = reported(&[("init", "1", "1Mi"), ("main", "1", "1Mi")]);
+        let usage = NodeUsage::default().next(&both, at(0)).next(&both, at(10)).next(&reported(&[("main", "0", "1Mi")]), at(20));
+        assert_eq!(usage.summary("milan")["pods"][0]["cpu"]["usageCoreNanoSeconds"], FIRST_CPU_TIME + 20_000_000_000);
+    }
+
+    #[test]
+    fn a_container_that_is_reported_twice_counts_once() {
+        let twice = reported(&[("c", "1", "1Mi"), ("c", "1", "1Mi")]);
+        let usage = NodeUsage::default().next(&twice, at(0)).next(&twice, at(10));
+        assert_eq!(counters(&usage), (FIRST_CPU_TIME + 10_000_000_000, Some(FIRST_CPU_TIME + 10_000_000_000)));
     }
 
     #[test]

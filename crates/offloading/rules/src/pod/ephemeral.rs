@@ -95,6 +95,14 @@ pub fn newly_refused(home: &Value, remote: &Value) -> Option<String> {
     (!all.is_empty()).then(|| cut(&all))
 }
 
+/// Why the provider refused an ephemeral container, as the local pod shows it; `None` if it did not.
+pub fn refusal(home: &Value, container: &str) -> Option<String> {
+    let statuses = items(home, &format!("/status/{EPHEMERAL_STATUSES}"));
+    let ended = statuses.iter().find(|status| name(status) == container)?.pointer("/state/terminated")?;
+    let is_refused = text(ended, "/reason") == Some(OffloadedReason::NotAllowed.as_str());
+    is_refused.then(|| text(ended, "/message").unwrap_or_default().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use liqo_api::ReflectedKind;
@@ -187,6 +195,9 @@ mod tests {
         assert_eq!(message, "the provider refused the ephemeral container a: violates PodSecurity");
         assert_eq!(newly_refused(&pod(&["a"], &["a"]), &reported), None, "the local pod shows it");
         assert_eq!(newly_refused(&pod(&["b"], &[]), &reported), None, "a stranger");
+        let shown = json!({ "status": reported });
+        assert_eq!(refusal(&shown, "a").as_deref(), Some("violates PodSecurity"));
+        assert_eq!((refusal(&shown, "b"), refusal(&pod(&["a"], &["a"]), "a")), (None, None), "it ended by itself");
         let untouched = Some(PodStatusText::of(&json!({ "phase": "Running" })));
         assert_eq!(with_refused(untouched.clone(), &RefusedContainers::new()), untouched);
     }

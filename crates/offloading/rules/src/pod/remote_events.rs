@@ -1,7 +1,8 @@
 //! What the kubelet and the scheduler of a provider warn about a remote pod, as events of its local pod.
 //!
-//! Only Warning events travel, so a healthy pod costs nothing. A provider is not trusted: it can only write about a pod that it runs,
-//! each text has a bound, and the [`Journal`] limits how many events are held and how often they are written.
+//! Only Warning events travel, and those Normal ones that name the failed probe for which a container restarts. So a healthy pod
+//! costs no write. A provider is not trusted: it can only write about a pod that it runs, each text has a bound, and the [`Journal`]
+//! limits how many events are held and how often they are written.
 
 mod journal;
 mod rate;
@@ -18,8 +19,17 @@ use crate::pod::local_status::stamp;
 pub use journal::{Due, Journal};
 pub use rate::Rate;
 
-/// The events at a provider that its API server sends us: none of a healthy pod.
-pub const FIELD_SELECTOR: &str = "type=Warning,involvedObject.kind=Pod";
+/// The events at a provider that its API server sends us: none of a pod that starts and runs, and one for each container that ends.
+/// A field selector has no alternatives, so it excludes what it must.
+pub const FIELD_SELECTOR: &str =
+    "involvedObject.kind=Pod,reason!=Scheduled,reason!=Pulling,reason!=Pulled,reason!=Created,reason!=Started";
+
+const WARNING: &str = "Warning";
+const NORMAL: &str = "Normal";
+/// The reason of the Normal event with which a kubelet ends a container.
+const KILLING: &str = "Killing";
+/// The kubelet's words if the cause is a probe. Other messages are about deleted pods.
+const FAILED_PROBES: [&str; 2] = [" failed liveness probe", " failed startup probe"];
 
 /// Maximum length of a message in bytes: what the API server takes in an event of today's API.
 const MAX_MESSAGE_LEN: usize = 1024;
@@ -43,6 +53,8 @@ pub struct RemoteEvent {
     pub pod_uid: String,
     /// The container that it is about, for example `spec.containers{main}`; empty for the whole pod.
     field_path: String,
+    /// `Warning` or `Normal`.
+    event_type: &'static str,
     reason: String,
     message: String,
     /// Who reports it, for example `kubelet`; empty if that is no plain name.
@@ -50,16 +62,18 @@ pub struct RemoteEvent {
     count: i32,
     first: Timestamp,
     last: Timestamp,
+    /// Orders events of the same second.
+    order: u64,
 }
 
 impl RemoteEvent {
-    /// Reads an event of the provider's namespace `namespace`; nothing if it is no warning about a pod there, or malformed.
+    /// Reads an event of the provider's namespace `namespace`; nothing if it is not about a pod there, does not travel, or is
+    /// malformed.
     pub fn of(event: Event, namespace: &str, now: Timestamp) -> Option<Self> {
         let object = event.involved_object;
         let is_about_pod = object.kind.as_deref() == Some("Pod") && object.namespace.as_deref() == Some(namespace);
-        if !is_about_pod || event.type_.as_deref() != Some("Warning") {
-            return None;
-        }
+        let message = event.message.unwrap_or_default();
+        let event_type = event_type(event.type_.as_deref(), event.reason.as_deref(), &message).filter(|_| is_about_pod)?;
         let series = event.series.unwrap_or_default();
         let event_time = event.event_time.map(|time| time.0);
         let created = event.metadata.creation_timestamp.map(|time| time.0);
@@ -69,12 +83,14 @@ impl RemoteEvent {
         let last = last.or(first)?.min(now);
         let component = event.source.and_then(|source| source.component).filter(|name| !name.is_empty());
         Some(Self {
+            order: order(event.metadata.name.as_deref(), created),
             uid: event.metadata.uid.filter(|uid| is_plain(uid, ""))?,
             pod_name: object.name.filter(|name| dns_names::is_subdomain(name))?,
             pod_uid: object.uid.filter(|uid| is_plain(uid, ""))?,
             field_path: object.field_path.filter(|path| is_plain(path, "{}")).unwrap_or_default(),
+            event_type,
             reason: event.reason.filter(|reason| is_reason(reason))?,
-            message: printable(&event.message.unwrap_or_default()),
+            message: printable(&message),
             component: component.or(event.reporting_component).filter(|name| is_plain(name, "/")).unwrap_or_default(),
             count: event.count.filter(|count| *count > 0).or(series.count).unwrap_or(1).clamp(1, MAX_COUNT),
             first: first.unwrap_or(last).min(last),
@@ -86,8 +102,10 @@ impl RemoteEvent {
     /// even by another process. `mapped` is the provider's namespace; `node` is the virtual node's name.
     pub fn at_home(&self, pod: &LocalPod, mapped: &str, node: &str) -> (Key, Value) {
         let hash = short_hash(&format!("{} {}", pod.uid, self.uid));
-        let start: String = pod.key.name.chars().take(MAX_OBJECT_NAME_LEN - hash.len() - 1).collect();
-        let name = format!("{}.{hash}", start.trim_end_matches(['-', '.']));
+        // kubectl shows events of the same second in the order of their names.
+        let end = format!("{:016x}.{hash}", self.order);
+        let start: String = pod.key.name.chars().take(MAX_OBJECT_NAME_LEN - end.len() - 1).collect();
+        let name = format!("{}.{end}", start.trim_end_matches(['-', '.']));
         let message = replace_word(&self.message, mapped, &pod.key.namespace);
         let message = replace_word(&message, &self.pod_uid, &pod.uid);
         let mut object = json!({
@@ -102,7 +120,7 @@ impl RemoteEvent {
             "kind": "Event",
             "metadata": { "namespace": pod.key.namespace, "name": name },
             "involvedObject": object,
-            "type": "Warning",
+            "type": self.event_type,
             "reason": self.reason,
             "message": bounded(&message),
             "count": self.count,
@@ -120,6 +138,23 @@ pub fn watched_namespace(map: Option<&NamespaceMap>, home: &str) -> Option<Strin
     let mapped = map?.status.as_ref()?.namespaces.get(home)?;
     let is_usable = mapped.phase == MappedNamespacePhase::Ready && dns_names::is_label(&mapped.remote_name);
     is_usable.then(|| mapped.remote_name.clone())
+}
+
+/// The type of an event that travels.
+fn event_type(event_type: Option<&str>, reason: Option<&str>, message: &str) -> Option<&'static str> {
+    let is_failed_probe = || reason == Some(KILLING) && FAILED_PROBES.iter().any(|words| message.contains(words));
+    match event_type? {
+        WARNING => Some(WARNING),
+        NORMAL if is_failed_probe() => Some(NORMAL),
+        _ => None,
+    }
+}
+
+/// Kubelets and schedulers end the names of events with the nanoseconds since 1970 of the first occurrence, in hexadecimal digits.
+/// Like the time of creation, the name never changes.
+fn order(name: Option<&str>, created: Option<Timestamp>) -> u64 {
+    let end = name.and_then(|name| u64::from_str_radix(name.rsplit('.').next()?, 16).ok());
+    end.or_else(|| u64::try_from(created?.as_nanosecond()).ok()).unwrap_or_default()
 }
 
 /// Whether a text consists of letters, digits, `.`, `-` and these characters, and is neither empty nor long.

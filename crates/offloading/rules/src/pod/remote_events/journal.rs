@@ -7,8 +7,9 @@ use super::{Rate, RemoteEvent};
 
 /// Events held for each pod. Writing is idempotent, so forgetting one costs a request at most.
 const MAX_HELD: usize = 8;
-/// Minimum time between two writes of the same event.
-const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
+/// Minimum time between the first and the second write of an event. It doubles with each further write.
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// Writes for one pod: as many as the kubelet's own limit for one object allows.
 const POD_BURST: u32 = 25;
 const POD_INTERVAL: Duration = Duration::from_secs(300);
@@ -28,7 +29,7 @@ pub struct Journal {
 
 #[derive(Debug)]
 struct PodEvents {
-    /// The oldest first.
+    /// In the order in which they arrived.
     entries: Vec<Entry>,
     rate: Rate,
 }
@@ -36,7 +37,15 @@ struct PodEvents {
 #[derive(Debug)]
 struct Entry {
     event: RemoteEvent,
-    written: Option<(RemoteEvent, Instant)>,
+    written: Option<Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    event: RemoteEvent,
+    at: Instant,
+    /// Minimum time until the next write.
+    pause: Duration,
 }
 
 impl Entry {
@@ -44,8 +53,8 @@ impl Entry {
     fn wait(&self, now: Instant) -> Option<Duration> {
         match &self.written {
             None => Some(Duration::ZERO),
-            Some((written, _)) if *written == self.event => None,
-            Some((_, at)) => Some((*at + REPEAT_INTERVAL).saturating_duration_since(now)),
+            Some(written) if written.event == self.event => None,
+            Some(written) => Some((written.at + written.pause).saturating_duration_since(now)),
         }
     }
 }
@@ -72,7 +81,7 @@ impl Journal {
         let entries = &mut self.pods.entry(uid.to_owned()).or_insert_with(new).entries;
         if let Some(known) = entries.iter_mut().find(|known| known.event.uid == event.uid) {
             known.event = event;
-            return known.written.as_ref().is_none_or(|(written, _)| *written != known.event);
+            return known.written.as_ref().is_none_or(|written| written.event != known.event);
         }
         entries.push(Entry { event, written: None });
         if entries.len() > MAX_HELD {
@@ -94,10 +103,12 @@ impl Journal {
     }
 
     /// What is to be done for this pod, whose remote pod has `remote_uid`. Events about other pods of the same name never count.
+    /// Those that are due at the same time are written in the order in which they last happened.
     pub fn due(&mut self, uid: &str, remote_uid: &str, now: Instant) -> Due {
         let Some(pod) = self.pods.get_mut(uid) else { return Due::Nothing };
         let own = pod.entries.iter().filter(|entry| entry.event.pod_uid == remote_uid);
-        let soonest = own.filter_map(|entry| Some((entry.wait(now)?, &entry.event))).min_by_key(|(wait, _)| *wait);
+        let waiting = own.filter_map(|entry| Some((entry.wait(now)?, &entry.event)));
+        let soonest = waiting.min_by_key(|(wait, event)| (*wait, event.last, event.order));
         let Some((wait, event)) = soonest else { return Due::Nothing };
         let wait = wait.max(pod.rate.wait(now));
         if !wait.is_zero() {
@@ -116,7 +127,8 @@ impl Journal {
     pub fn written(&mut self, uid: &str, event: RemoteEvent, now: Instant) {
         let entries = self.pods.get_mut(uid).map(|pod| pod.entries.iter_mut());
         if let Some(entry) = entries.and_then(|mut all| all.find(|entry| entry.event.uid == event.uid)) {
-            entry.written = Some((event, now));
+            let pause = entry.written.as_ref().map_or(FIRST_PAUSE, |before| (before.pause * 2).min(MAX_PAUSE));
+            entry.written = Some(Written { event, at: now, pause });
         }
     }
 }

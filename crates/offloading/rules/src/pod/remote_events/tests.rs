@@ -69,6 +69,7 @@ fn the_name_of_an_event_of_a_pod_with_a_long_name_is_valid() {
 fn only_warnings_about_pods_of_the_mapped_namespace_count() {
     for changes in [
         json!({ "type": "Normal" }),
+        json!({ "type": "Other" }),
         json!({ "type": null }),
         json!({ "involvedObject": { "kind": "Service" } }),
         json!({ "involvedObject": { "namespace": "kube-system" } }),
@@ -169,18 +170,69 @@ impl Held {
 }
 
 #[test]
-fn an_event_is_written_once_and_a_repeated_one_after_a_minute() {
+fn an_event_is_written_once_and_a_repeated_one_soon_and_then_more_and_more_rarely() {
     let mut held = Held::new();
     assert!(held.arrives(&json!({})));
     assert_eq!(held.write("home-uid"), (1, Due::Nothing));
     assert!(!held.arrives(&json!({})), "a watch that starts again shows the same events");
     assert_eq!(held.write("home-uid"), (0, Due::Nothing));
-    for count in 4..9 {
-        assert!(held.arrives(&json!({ "count": count })));
+    let mut count = 3;
+    for pause in [10, 20, 40, 60, 60].map(Duration::from_secs) {
+        for _ in 0..5 {
+            count += 1;
+            assert!(held.arrives(&json!({ "count": count })));
+        }
+        assert_eq!(held.write("home-uid"), (0, Due::After(pause)));
+        held.now += pause;
+        assert_eq!(held.write("home-uid"), (1, Due::Nothing));
     }
-    assert_eq!(held.write("home-uid"), (0, Due::After(Duration::from_secs(60))));
-    held.now += Duration::from_secs(60);
-    assert_eq!(held.write("home-uid"), (1, Due::Nothing));
+}
+
+#[test]
+fn the_events_of_a_pod_are_written_in_the_order_in_which_they_happened() {
+    let mut held = Held::new();
+    let names = ["web.18a0000000000003", "web.18a0000000000001", "web.18a0000000000002"];
+    for name in names {
+        held.arrives(&json!({ "metadata": { "uid": name, "name": name } }));
+    }
+    held.arrives(&json!({ "metadata": { "uid": "early" }, "lastTimestamp": "2026-01-01T00:04:59Z" }));
+    let mut written = Vec::new();
+    while let Due::Write(event) = held.journal.due("home-uid", "r", held.now) {
+        written.push(event.uid.clone());
+        held.journal.written("home-uid", *event, held.now);
+    }
+    assert_eq!(written, ["early", names[1], names[2], names[0]]);
+}
+
+#[test]
+fn events_of_the_same_second_have_names_in_the_order_in_which_they_happened() {
+    let name = |changes: Value| at_home(&changes)["metadata"]["name"].as_str().unwrap().to_owned();
+    let named = |end: &str, uid: &str| name(json!({ "metadata": { "name": format!("web.{end}"), "uid": uid } }));
+    for uid in 0..9 {
+        let sorted =
+            [named("9", &format!("a{uid}")), named("10", &format!("b{uid}")), named("18a0000000000001", &format!("c{uid}"))];
+        assert!(sorted.is_sorted(), "{sorted:?}");
+    }
+    let created = |time: &str| json!({ "metadata": { "name": "web.no-number", "creationTimestamp": time } });
+    assert!(name(created("2026-01-01T00:00:00Z")) < name(created("2026-01-01T00:00:01Z")));
+}
+
+#[test]
+fn the_cause_of_a_restart_travels_and_the_end_of_a_deleted_pod_does_not() {
+    let killing = |message: &str| json!({ "type": "Normal", "reason": "Killing", "message": message });
+    for message in
+        ["Container main failed liveness probe, will be restarted", "Container main failed startup probe, will be restarted"]
+    {
+        let written = at_home(&killing(message));
+        assert_eq!(
+            (&written["type"], &written["reason"], &written["message"]),
+            (&json!("Normal"), &json!("Killing"), &json!(message))
+        );
+    }
+    assert_eq!(remote(&killing("Stopping container main")), None);
+    let started = json!({ "type": "Normal", "reason": "Started", "message": "Container main failed liveness probe" });
+    assert_eq!(remote(&started), None);
+    assert!(!FIELD_SELECTOR.contains("reason!=Killing") && !FIELD_SELECTOR.contains("type="));
 }
 
 #[test]

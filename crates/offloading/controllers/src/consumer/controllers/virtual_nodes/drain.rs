@@ -1,6 +1,6 @@
 //! The end of a virtual node: its pods first, then the Node and its lease, then the finalizer.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{Error, POLL_INTERVAL, release};
+use crate::consumer::events;
 use crate::consumer::local_pods::delete_pod;
 use crate::consumer::node_objects;
 use crate::consumer::node_tasks;
@@ -34,6 +35,9 @@ const DRAIN_TIMEOUT_WITHOUT_PEER: Duration = Duration::from_secs(5);
 
 /// Maximum grace of a pod on a drained node, in seconds: shorter than [`PODS_TIMEOUT`], so that containers end by themselves.
 const MAX_GRACE: i64 = 10;
+
+/// Maximum number of pods of one node that get an event before they are deleted.
+const MAX_EVENTS: usize = 100;
 
 /// Pods that are deleted at the same time.
 const CONCURRENCY: usize = 16;
@@ -62,7 +66,12 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
     }
     let peer = consumer.peer(&node.spec.cluster_id);
     let at_once = peer.outage() != Outage::None || started.elapsed() > PODS_TIMEOUT;
+    let due = consumer.node_tasks.lock().get_mut(key).map(|tasks| due_events(&pods.all(), &mut tasks.told_removal));
+    let (due, message) = (&due.unwrap_or_default(), &removal_message(&name, &node.spec.cluster_name));
     let mut deletions = futures::stream::iter(pods.all().into_iter().map(|(_, pod)| async move {
+        if due.contains(&pod.uid) {
+            events::warn(consumer, &pod, "VirtualNodeRemoved", message).await;
+        }
         match deletion(&pod, at_once) {
             Some(parameters) => delete_pod(client, &pod, parameters).await,
             None => Ok(false),
@@ -97,6 +106,22 @@ fn deletion(pod: &LocalPod, at_once: bool) -> Option<DeleteParams> {
             Some(parameters(own.unwrap_or(MAX_GRACE).clamp(1, MAX_GRACE)))
         }
     }
+}
+
+/// The UIDs of the pods that get an event before they are deleted; `told` are those that got one. Pods without a controller are
+/// first: nothing else remains of them.
+fn due_events(pods: &[(Key, Arc<LocalPod>)], told: &mut HashSet<String>) -> HashSet<String> {
+    let is_new = |pod: &&LocalPod| pod.deletion.is_none() && is_waited_for(pod) && !told.contains(&pod.uid);
+    let mut due: Vec<&LocalPod> = pods.iter().map(|(_, pod)| &**pod).filter(is_new).collect();
+    due.sort_by_key(|pod| (pod.controller.is_some(), pod.finished));
+    let room = MAX_EVENTS.saturating_sub(told.len());
+    let due: HashSet<String> = due.into_iter().take(room).map(|pod| pod.uid.clone()).collect();
+    told.extend(due.iter().cloned());
+    due
+}
+
+fn removal_message(node: &str, cluster: &str) -> String {
+    format!("node {node} is removed with its pods: cluster {cluster} lends it no longer, or it is not wanted here any more")
 }
 
 /// A pod of a `DaemonSet` is created again as long as the Node exists, and one that only a finalizer holds is not ours to wait
@@ -156,6 +181,34 @@ mod tests {
         assert_eq!(grace(&pod(terminating(30)), true), Some(0));
         assert_eq!(grace(&pod(held()), true), None);
         assert_eq!(grace(&pod(terminating(0)), true), Some(0), "its removal was interrupted");
+    }
+
+    #[test]
+    fn pods_that_go_with_their_node_are_told_so_once_and_those_without_a_controller_first() {
+        let owned = |kind: &str| json!([{"apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "o", "controller": true}]);
+        let pods = |changes: Vec<(String, Value)>| -> Vec<(Key, Arc<LocalPod>)> {
+            let all = changes.into_iter().map(|(uid, mut changes)| {
+                json_patch::merge(&mut changes, &json!({"metadata": {"uid": uid}}));
+                (Key::new("demo", uid.as_str()), Arc::new(pod(changes)))
+            });
+            all.collect()
+        };
+        let mut told = HashSet::new();
+        let mut many: Vec<_> = (0..2 * MAX_EVENTS)
+            .map(|number| (format!("owned{number}"), json!({"metadata": {"ownerReferences": owned("ReplicaSet")}})))
+            .collect();
+        many.push(("bare".to_owned(), json!({})));
+        let many = pods(many);
+        let found = due_events(&many, &mut told);
+        assert!(found.contains("bare") && found.len() == MAX_EVENTS && found == told);
+        assert!(due_events(&many, &mut told).is_empty(), "the bound is for the whole drain");
+
+        let quiet = [terminating(5), json!({"metadata": {"ownerReferences": owned("DaemonSet")}})];
+        let quiet = quiet.into_iter().enumerate().map(|(number, changes)| (format!("q{number}"), changes)).collect();
+        assert!(due_events(&pods(quiet), &mut HashSet::new()).is_empty(), "they end anyway, or are created again at once");
+        let few = pods(vec![("a".to_owned(), json!({}))]);
+        let mut told = HashSet::new();
+        assert_eq!((due_events(&few, &mut told).len(), due_events(&few, &mut told).len()), (1, 0));
     }
 
     #[test]
