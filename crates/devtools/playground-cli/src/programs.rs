@@ -6,7 +6,7 @@ use std::{
     process::Stdio,
 };
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use liqoctl::progress::Progress;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -99,13 +99,12 @@ async fn build(source: &Path, with_plugins: bool, progress: &Progress) -> anyhow
         let end = said.len().saturating_sub(20);
         bail!("the programs do not build:\n{}", said[end..].join("\n"));
     }
-    match all.iter().find(|name| !found.contains_key(*name)) {
-        Some(missing) => Err(anyhow!("cargo built {missing} and did not say where it is")),
-        None => {
-            found.remove(LIQOCTL);
-            Ok(found)
-        }
+    if let Some(missing) = all.iter().find(|name| !found.contains_key(*name)) {
+        bail!("cargo built {missing} and did not say where it is");
     }
+    // It runs here and not in the clusters.
+    found.remove(LIQOCTL);
+    Ok(found)
 }
 
 /// Whether `cargo run` set this variable for the program that it runs.

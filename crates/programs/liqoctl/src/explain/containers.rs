@@ -48,8 +48,10 @@ impl Commands<'_> {
         format!("`{} describe pod {}` shows its events", self.kubectl, self.pod)
     }
 
-    fn previous_logs(&self, container: &str) -> String {
-        format!("`{} logs {} -c {container} --previous` shows what it wrote before it ended", self.kubectl, self.pod)
+    /// The log of the container that ended: the present one, or the one before it.
+    fn logs(&self, container: &str, previous: bool) -> String {
+        let previous = if previous { " --previous" } else { "" };
+        format!("`{} logs {} -c {container}{previous}` shows what it wrote before it ended", self.kubectl, self.pod)
     }
 }
 
@@ -70,11 +72,11 @@ fn of_container(one: &ContainerStatus, commands: &Commands, is_remote: bool) -> 
         );
     }
     if let Some(end) = terminated.filter(|end| end.exit_code != 0) {
-        return found(format!("ended: {}", ended(&end)), of_end(&end, name, commands), false);
+        return found(format!("ended: {}", ended(&end)), of_end(&end, name, commands, false), false);
     }
     running?;
     let advice = match last {
-        Some(end) => of_end(end, name, commands),
+        Some(end) => of_end(end, name, commands, true),
         None => format!("it has just started, or its startup or readiness probe fails: {}", commands.describe()),
     };
     found("runs and is not ready".to_owned(), advice, one.restart_count == 0)
@@ -137,15 +139,15 @@ fn of_waiting(
         ),
         "ContainerCreating" | "PodInitializing" => format!("wait; if it lasts: {describe}"),
         _ => match last {
-            Some(end) => of_end(end, &one.name, commands),
+            Some(end) => of_end(end, &one.name, commands, true),
             None => describe,
         },
     }
 }
 
-/// What to do about a container that ended and is started again.
-fn of_end(end: &ContainerStateTerminated, container: &str, commands: &Commands) -> String {
-    let (logs, describe) = (commands.previous_logs(container), commands.describe());
+/// What to do about a container that ended; `previous`: another one was started since.
+fn of_end(end: &ContainerStateTerminated, container: &str, commands: &Commands, previous: bool) -> String {
+    let (logs, describe) = (commands.logs(container, previous), commands.describe());
     match (end.reason.as_deref(), end.exit_code) {
         (Some("OOMKilled"), _) => {
             format!("it needs more memory than its limit: raise the limit or, if it has none, the request; {logs}")
@@ -153,7 +155,9 @@ fn of_end(end: &ContainerStateTerminated, container: &str, commands: &Commands) 
         (Some("StartError" | "ContainerCannotRun"), _) | (_, 126 | 127) => {
             format!("its command cannot be started: check `command` and `args`; {describe}")
         }
-        (_, 0) => format!("its program ends by itself, and a restart policy starts it again; {logs}"),
+        (_, 0) => format!(
+            "its program ended by itself, or its liveness or startup probe failed and it ended in order: {describe}; {logs}"
+        ),
         // Killed or asked to end: a probe does that.
         (_, 137 | 143) => {
             format!("it was ended from outside, mostly because its liveness or startup probe failed: {describe}; {logs}")
@@ -196,6 +200,7 @@ mod tests {
         assert!(crash.advice.starts_with("`kubectl -n demo logs web -c c --previous`"), "{}", crash.advice);
         let between = found(json!({ "state": end("Error", 3), "restartCount": 1 }), true).unwrap();
         assert_eq!(between.what, "container c ended: Error, exit code 3; 1 restart");
+        assert!(between.advice.starts_with("`kubectl -n demo logs web -c c` "), "{}", between.advice);
         let again = found(json!({ "state": { "running": {} }, "lastState": end("Error", 3), "restartCount": 2 }), true).unwrap();
         assert_eq!(again.what, "container c runs and is not ready; it ended before: Error, exit code 3; 2 restarts");
         assert!(again.advice.contains("--previous"));
@@ -214,7 +219,7 @@ mod tests {
         assert!(after("StartError", 128).contains("`command`"));
         assert!(after("OOMKilled", 137).contains("memory"));
         assert!(after("Error", 137).contains("probe"));
-        assert!(after("Completed", 0).contains("ends by itself"));
+        assert!(after("Completed", 0).contains("ended by itself") && after("Completed", 0).contains("probe"));
         for text in [after("Error", 1), after("Error", 137), after("StartError", 128)] {
             assert!(!text.contains("pulls images") && !text.contains("reflected"), "{text}");
         }

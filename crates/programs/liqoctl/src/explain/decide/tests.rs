@@ -189,7 +189,7 @@ fn a_crash_there_is_shown_between_two_restarts_too() {
         assert_eq!(step.verdict, Verdict::Warn);
         assert!(step.what.starts_with("Running, not Ready, on node milan-1 there: container c "), "{}", step.what);
         assert!(step.what.contains("exit code 1") && step.what.ends_with("3 restarts"), "{}", step.what);
-        assert!(step.advice.unwrap().contains("`kubectl -n demo logs web -c c --previous`"));
+        assert!(step.advice.unwrap().contains("`kubectl -n demo logs web -c c"));
     }
 }
 
