@@ -73,6 +73,9 @@ pub struct Up {
     /// Run metrics-server, for `kubectl top` and autoscalers, from now on until the clusters are taken down
     #[arg(long)]
     pub metrics: bool,
+    /// Also build the resource plugins in the folder plugins, and load their images into the clusters
+    #[arg(long, conflicts_with = "bare")]
+    pub plugins: bool,
     /// Start only the clusters, without Liqo
     #[arg(long, conflicts_with = "bare_peering")]
     pub bare: bool,

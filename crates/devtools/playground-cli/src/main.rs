@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   cargo playground up
-//!     1. programs   build liqo-controller-manager, liqo-fabric and the plugins
+//!     1. programs   build liqo-controller-manager, liqo-fabric and liqoctl, with --plugins also the resource plugins
 //!     2. clusters   liqo_playground::Playground::up   ──▶ supervisor ──▶ etcd, kube-apiserver, kubelet, ...
 //!     3. images     load them on every node
 //!     4. Liqo       liqoctl::install, liqoctl::peer

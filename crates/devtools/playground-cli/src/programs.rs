@@ -6,7 +6,7 @@ use std::{
     process::Stdio,
 };
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use liqoctl::progress::Progress;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -15,19 +15,21 @@ use tokio::{
 
 pub const MANAGER: &str = liqo_api::CONTROLLER_MANAGER;
 pub const FABRIC: &str = "liqo-fabric";
-/// The resource plugins that come with Liqo. `up` loads the images of these and of all others in the source tree's folder `plugins`
-/// into the clusters, so they can be deployed.
+/// `up` builds it together with the other programs, so that it is ready when somebody types the commands that `up` prints.
+const LIQOCTL: &str = "liqoctl";
+/// The resource plugins that come with Liqo. `up --plugins` loads the images of these and of all others in the source tree's folder
+/// `plugins` into the clusters, so they can be deployed.
 const PLUGINS: [&str; 2] = ["fixed-resources", "node-labels-resources"];
 pub const BUILDING: &str = "Building the programs";
 
-/// The paths of the programs, by name. Plugins that are not in the directory of this program are left out.
-pub async fn programs(progress: &Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+/// The paths of the programs that run in the clusters, by name. Plugins that are not in the directory of this program are left out.
+pub async fn programs(with_plugins: bool, progress: &Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     if source.join("Cargo.toml").is_file() && std::env::var_os("CARGO").is_some() {
-        return build(&source, progress).await;
+        return build(&source, with_plugins, progress).await;
     }
     let here = std::env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned)).unwrap_or_default();
-    let all = [MANAGER, FABRIC].into_iter().chain(PLUGINS);
+    let all = [MANAGER, FABRIC].into_iter().chain(PLUGINS.into_iter().filter(|_| with_plugins));
     let found: BTreeMap<_, _> = all.map(|name| (name.to_owned(), here.join(name))).filter(|(_, path)| path.is_file()).collect();
     if let Some(missing) = [MANAGER, FABRIC].into_iter().find(|name| !found.contains_key(*name)) {
         bail!(
@@ -37,10 +39,13 @@ pub async fn programs(progress: &Progress) -> anyhow::Result<BTreeMap<String, Pa
     Ok(found)
 }
 
-/// Liqo's programs, and the packages in the folder `plugins`: each builds a program of the same name.
-fn all(source: &Path) -> anyhow::Result<Vec<String>> {
+/// Liqo's programs and, if wanted, the packages in the folder `plugins`: each builds a program of the same name.
+fn all(source: &Path, with_plugins: bool) -> anyhow::Result<Vec<String>> {
     let folder = source.join("plugins");
-    let mut all = [MANAGER, FABRIC].map(str::to_owned).to_vec();
+    let mut all = [MANAGER, FABRIC, LIQOCTL].map(str::to_owned).to_vec();
+    if !with_plugins {
+        return Ok(all);
+    }
     for entry in folder.read_dir().with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
         if path.join("Cargo.toml").is_file() {
@@ -51,8 +56,8 @@ fn all(source: &Path) -> anyhow::Result<Vec<String>> {
     Ok(all)
 }
 
-async fn build(source: &Path, progress: &Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
-    let all = all(source)?;
+async fn build(source: &Path, with_plugins: bool, progress: &Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+    let all = all(source, with_plugins)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     // Variables that `cargo run` sets for this program would make build scripts run again.
@@ -89,15 +94,17 @@ async fn build(source: &Path, progress: &Progress) -> anyhow::Result<BTreeMap<St
         }
         found
     };
-    let (said, found) = tokio::join!(news, program);
+    let (said, mut found) = tokio::join!(news, program);
     if !child.wait().await.context("cannot wait for cargo")?.success() {
         let end = said.len().saturating_sub(20);
         bail!("the programs do not build:\n{}", said[end..].join("\n"));
     }
-    match all.iter().find(|name| !found.contains_key(*name)) {
-        Some(missing) => Err(anyhow!("cargo built {missing} and did not say where it is")),
-        None => Ok(found),
+    if let Some(missing) = all.iter().find(|name| !found.contains_key(*name)) {
+        bail!("cargo built {missing} and did not say where it is");
     }
+    // It runs here and not in the clusters.
+    found.remove(LIQOCTL);
+    Ok(found)
 }
 
 /// Whether `cargo run` set this variable for the program that it runs.
@@ -127,9 +134,11 @@ mod tests {
     }
 
     #[test]
-    fn every_plugin_in_the_source_is_built() {
-        let all = all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")).unwrap();
-        for name in PLUGINS.into_iter().chain([MANAGER]) {
+    fn liqoctl_is_always_built_and_plugins_only_where_they_are_wanted() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+        assert_eq!(all(&source, false).unwrap(), [MANAGER, FABRIC, LIQOCTL]);
+        let all = all(&source, true).unwrap();
+        for name in PLUGINS.into_iter().chain([MANAGER, LIQOCTL]) {
             assert!(all.iter().any(|one| one == name), "{all:?} lacks {name}");
         }
     }

@@ -10,12 +10,12 @@ use crate::{
 };
 
 /// Refuses invalid arguments before anything is built or started.
-pub fn check(arguments: &Up) -> Result<(), ClusterArgumentError> {
+pub fn check(arguments: &Up) -> anyhow::Result<()> {
     let mut names = BTreeSet::new();
-    match arguments.clusters.iter().find(|cluster| !names.insert(&cluster.name)) {
-        Some(again) => Err(ClusterArgumentError::Twice(again.name.clone())),
-        None => Ok(()),
+    if let Some(again) = arguments.clusters.iter().find(|cluster| !names.insert(&cluster.name)) {
+        return Err(ClusterArgumentError::Twice(again.name.clone()).into());
     }
+    Ok(specs(arguments, &[]).iter().try_for_each(ClusterSpec::check)?)
 }
 
 /// Options of one cluster take precedence over options of all clusters; a cluster in `present` keeps what no option changes.
@@ -93,5 +93,13 @@ mod tests {
             "--clusters names rome more than once"
         );
         assert!(check(&up(&[])).is_ok());
+    }
+
+    #[test]
+    fn invalid_arguments_are_refused_before_anything_is_built() {
+        for invalid in [&["--clusters", "ROME"][..], &["--clusters", "rome,supervisor"], &["--dual-stack", "--network-policies"]]
+        {
+            assert!(check(&up(invalid)).is_err(), "{invalid:?}");
+        }
     }
 }

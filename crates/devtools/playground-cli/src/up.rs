@@ -81,11 +81,19 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
     if !requirements.missing_packages.is_empty() {
         progress.line(&format!("Debian packages that will be installed: {}", requirements.missing_packages.join(", ")));
     }
-    let programs =
-        if arguments.bare { None } else { Some(progress.step(programs::BUILDING, programs::programs(progress)).await?) };
     let present = playground.clusters()?.iter().map(liqo_playground::Cluster::spec).collect::<Result<Vec<_>, _>>()?;
     let specs = specs::specs(arguments, &present);
+    // What runs already may not fit the arguments either.
+    specs.iter().try_for_each(ClusterSpec::check)?;
+    let programs = if arguments.bare {
+        None
+    } else {
+        Some(progress.step(programs::BUILDING, programs::programs(arguments.plugins, progress)).await?)
+    };
     let handles = playground.up(&specs, &Steps(progress)).await?;
+    if let Some(line) = metrics_line(&specs) {
+        progress.line(&line);
+    }
     let mut clusters = Vec::new();
     for handle in &handles {
         clusters.push(Cluster::connect(&Access::file(handle.kubeconfig())).await?);
@@ -111,6 +119,13 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
     let demo = run_demo(consumer, arguments.clusters.len(), progress);
     let demo = progress.step(DEMO_STEP, demo).await?;
     summary(arguments, &clusters, demo).await
+}
+
+/// Where metrics-server runs; nothing if it runs nowhere.
+fn metrics_line(specs: &[ClusterSpec]) -> Option<String> {
+    let measured: Vec<&str> = specs.iter().filter(|spec| spec.metrics).map(|spec| spec.name.as_str()).collect();
+    let clusters = measured.join(", ");
+    (!measured.is_empty()).then(|| format!("metrics-server runs in {clusters}: `kubectl top nodes` works within a minute"))
 }
 
 /// Loads Liqo's images into all clusters and installs Liqo there.
@@ -254,6 +269,14 @@ fn plugin_image(plugin: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_clusters_with_metrics_server_are_named() {
+        let measured = |name: &str, metrics| ClusterSpec { metrics, ..ClusterSpec::new(name) };
+        assert_eq!(metrics_line(&[measured("rome", false)]), None);
+        let line = metrics_line(&[measured("rome", true), measured("milan", false), measured("turin", true)]).unwrap();
+        assert!(line.starts_with("metrics-server runs in rome, turin:"), "{line}");
+    }
 
     fn two() -> [UpCluster; 2] {
         [

@@ -101,7 +101,11 @@ impl ClusterSpec {
         Self { fake_nodes: FakeNodes { count, ..self.fake_nodes }, ..self }
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Refuses what [`Playground::up`](crate::Playground::up) would refuse, such as an invalid name.
+    ///
+    /// # Errors
+    /// The first invalid field.
+    pub fn check(&self) -> Result<()> {
         check_cluster_name(&self.name)?;
         let failed = |reason: String| Err(Error::ClusterSpec { cluster: self.name.clone(), reason });
         if self.nodes == 0 || self.nodes > MAX_NODES {

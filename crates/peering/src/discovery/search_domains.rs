@@ -127,7 +127,8 @@ fn wanted(old: &SearchDomainStatus, lookup: &DomainLookup) -> (Vec<SearchDomainE
         let text = "the domain has no PTR record for _liqo_auth._tcp";
         DesiredCondition::no(RESOLVED, ResolvedReason::NoEntry, text)
     } else if broken.is_empty() {
-        DesiredCondition::yes(RESOLVED, ResolvedReason::Resolved, format!("{} clusters", instances.len()))
+        let text = if instances.len() == 1 { "1 cluster".to_owned() } else { format!("{} clusters", instances.len()) };
+        DesiredCondition::yes(RESOLVED, ResolvedReason::Resolved, text)
     } else {
         let text = format!("{} of {} entries do not describe a cluster: {}", broken.len(), instances.len(), broken.join(", "));
         DesiredCondition::no(RESOLVED, ResolvedReason::BrokenEntries, text)

@@ -70,6 +70,14 @@ impl Report {
         output::table(&["", &way.to_uppercase(), plain_title, "RATIO"], self.figures.iter().map(|figure| figure.row(way)))
     }
 
+    /// `medians of 3 rounds`, `1 round`.
+    pub fn rounds_in_words(&self) -> String {
+        match self.rounds {
+            1 => "1 round".to_owned(),
+            rounds => format!("medians of {rounds} rounds"),
+        }
+    }
+
     /// The lines after the tables.
     pub fn remarks(&self, paint: Paint) -> impl Iterator<Item = String> {
         let notes = self.notes.iter().map(move |note| paint.faint(&format!("Note: {note}.")));

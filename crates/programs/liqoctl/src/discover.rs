@@ -15,6 +15,9 @@ use crate::{
     output::{self, plain},
 };
 
+/// The source of clusters that are found on the local network.
+const LAN: &str = "LAN";
+
 /// What discovery finds, and where it looks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -57,6 +60,9 @@ pub struct Shown {
     pub borrows: bool,
     /// Whether this cluster lends to it.
     pub lends: bool,
+    /// Whether this cluster refuses to lend to it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub refused: bool,
     /// Why this cluster does not borrow from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -95,6 +101,7 @@ fn found(
             found_by: one.sources,
             borrows: record.is_some_and(|record| record.wants_outgoing() && authenticated(record)),
             lends: record.is_some_and(crate::unpeer::lends_to),
+            refused: record.is_some_and(|record| record.spec.incoming_peering == PeeringIntent::No),
             reason: reason(record, policy.as_deref(), one.problem),
             cluster_id: id,
         }
@@ -148,6 +155,17 @@ fn domain(object: SearchDomain) -> Domain {
     }
 }
 
+/// The way of discovery that a source belongs to: all but `LAN` are names of `SearchDomain`s.
+fn way(source: &str) -> String {
+    if source == LAN { LAN.to_owned() } else { format!("DNS ({source})") }
+}
+
+/// Why this cluster does not borrow from another one, and that it refuses to lend to it.
+fn why_not(one: &Shown) -> String {
+    let refused = one.refused.then(|| format!("this cluster refuses to lend to it: `liqoctl approve {}` allows it", one.name));
+    one.reason.iter().cloned().chain(refused).collect::<Vec<_>>().join("; ")
+}
+
 /// The result as text for people.
 pub fn table(found: &Found) -> String {
     let peered = |one: &Shown| match (one.borrows, one.lends) {
@@ -161,9 +179,9 @@ pub fn table(found: &Found) -> String {
             one.name.clone(),
             one.cluster_id.to_string(),
             one.auth_url.clone().unwrap_or_default(),
-            one.found_by.join(", "),
+            one.found_by.iter().map(|source| way(source)).collect::<Vec<_>>().join(", "),
             peered(one).to_owned(),
-            one.reason.clone().unwrap_or_default(),
+            why_not(one),
         ]
     });
     let mut lines = Vec::new();
@@ -243,7 +261,18 @@ mod tests {
         assert_eq!((one.borrows, one.lends, one.reason.as_deref()), (true, true, None));
         assert_eq!(one.auth_url.as_deref(), Some("https://203.0.113.6:1"));
         let text = table(&Found { lan: true, domains: Vec::new(), clusters: vec![one] });
-        assert!(text.contains("borrows, lends") && text.contains("LAN, example"), "{text}");
+        assert!(text.contains("borrows, lends") && text.contains("LAN, DNS (example)"), "{text}");
+    }
+
+    #[test]
+    fn a_cluster_that_is_refused_here_is_shown_as_refused_although_this_one_borrows_from_it() {
+        let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let conditions = ["IdentityVerified", "Authenticated", "PeerReachable"].map(condition);
+        let status = json!({ "automaticOutgoingPeering": true, "conditions": conditions });
+        let one = shown(None, Some(record(json!({ "incomingPeering": "No" }), &status)), true);
+        assert_eq!((one.borrows, one.lends, one.refused, one.reason.as_deref()), (true, false, true, None));
+        let text = table(&Found { lan: true, domains: Vec::new(), clusters: vec![one] });
+        assert!(text.ends_with("this cluster refuses to lend to it: `liqoctl approve milan` allows it"), "{text}");
     }
 
     #[test]

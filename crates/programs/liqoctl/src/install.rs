@@ -12,7 +12,7 @@ use kube::{
     api::{DynamicObject, ListParams},
 };
 use liqo_api::isolation::{self, Lending};
-use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy, SearchDomain};
 use serde::Serialize;
 
 use crate::{
@@ -55,6 +55,8 @@ pub struct Installed {
     pub changed: Option<Vec<&'static str>>,
     /// How many peers it has.
     pub peers: usize,
+    /// Whether it looks for other clusters on the local network or in domains.
+    pub discovers: bool,
     /// What would fit the nodes better than the present number of replicas, if anything would.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_note: Option<String>,
@@ -105,6 +107,8 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
     let status = config.status.clone().unwrap_or_default();
     let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let peers = list_or_none(&peers, &ListParams::default()).await.doing("list the peers")?.len();
+    let domains: Api<SearchDomain> = Api::all(cluster.client.clone());
+    let domains = list_or_none(&domains, &ListParams::default()).await.doing("list the domains")?;
     Ok(Installed {
         cluster_id: status.cluster_id.with_context(|| format!("the identity has disappeared: see `{LEADER_LOG}`"))?,
         cluster_name: config.spec.cluster_name,
@@ -112,6 +116,7 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
         image: values.image,
         changed,
         peers,
+        discovers: config.spec.discovery.lan.enabled || !domains.is_empty(),
         replicas_note,
         isolation_note,
         warning: status
@@ -318,8 +323,12 @@ pub fn table(installed: &Installed) -> String {
     for note in installed.replicas_note.iter().chain(&installed.isolation_note).chain(&installed.warning) {
         text = format!("{text}\nNote: {note}");
     }
-    let peer = "`liqoctl peer --remote-kubeconfig FILE` to borrow from another cluster, ";
-    format!("{text}\nNext: {}`liqoctl status` to see the cluster.", if installed.peers == 0 { peer } else { "" })
+    let next = match (installed.discovers, installed.peers) {
+        (true, _) => "`liqoctl discover` to see which clusters are found and peered, ",
+        (false, 0) => "`liqoctl peer --remote-kubeconfig FILE` to borrow from another cluster, ",
+        (false, _) => "",
+    };
+    format!("{text}\nNext: {next}`liqoctl status` to see the cluster.")
 }
 
 #[cfg(test)]
@@ -361,7 +370,7 @@ mod tests {
         let resolve = |set: &[&str]| Values::resolve(&Settings::parse(set).unwrap(), &Present::default(), "x");
         let (before, after) =
             (resolve(&[]), resolve(&["controllerManager.config.resourceSharingPercentage=10", "controllerManager.replicas=2"]));
-        let text = |changed, peers| {
+        let next = |changed, peers, discovers| {
             let (cluster_id, name) = (ClusterId::of_public_key(&[1; 32]), String::from);
             table(&Installed {
                 cluster_id,
@@ -370,17 +379,20 @@ mod tests {
                 image: name("i"),
                 changed,
                 peers,
+                discovers,
                 replicas_note: None,
                 isolation_note: Some(name("not isolated")),
                 warning: None,
             })
         };
+        let text = |changed, peers| next(changed, peers, false);
         assert!(
             text(Some(changes(&before, &after)), 1)
                 .contains("Changed: the policy default, the replicas.\nNote: not isolated\nNext: `liqoctl status`")
         );
         assert!(text(Some(changes(&before, &before)), 1).contains("unchanged"));
         assert!(text(None, 0).contains("Kubernetes v1).\nNote: not isolated\nNext: `liqoctl peer"));
+        assert!(next(None, 0, true).contains("Next: `liqoctl discover`"), "discovery peers, or says why not");
     }
 
     #[test]

@@ -8,9 +8,9 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask,
     cli::{
-        Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Explain, Generate, Global, Install, Move, MovePods, Namespaces,
-        Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test, TestNetwork, Token, Uninstall,
-        Unoffload, UnoffloadNamespace, Unpeer,
+        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Explain, Generate, Global, Install, Move, MovePods,
+        Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test, TestNetwork, Token,
+        Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
     complete, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload,
@@ -33,7 +33,8 @@ fn parse() -> Cli {
     if Path::new(&called).file_stem().is_some_and(|name| name == "kubectl-liqo" || name == "kubectl_liqo") {
         command = command.name("kubectl-liqo").bin_name("kubectl liqo").display_name("kubectl liqo");
     }
-    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    let matches = command.try_get_matches().map_err(cli::with_near_suggestions).unwrap_or_else(|error| error.exit());
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 async fn run(cli: Cli) -> anyhow::Result<()> {

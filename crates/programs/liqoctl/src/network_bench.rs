@@ -373,10 +373,8 @@ fn figures(tunnel: &[Round], plain: &[Round]) -> Vec<Figure> {
 
 /// The figures for people.
 pub fn table(measured: &Measured, paint: Paint) -> String {
-    let title = format!(
-        "From {} to {}: medians of {} rounds of {} s each.",
-        measured.from, measured.to, measured.report.rounds, measured.seconds
-    );
+    let title =
+        format!("From {} to {}: {} of {} s.", measured.from, measured.to, measured.report.rounds_in_words(), measured.seconds);
     let mut lines = vec![title, measured.report.table(TUNNEL, "PLAIN LINK")];
     if let Some(changes) = &measured.changes {
         let rows = [("P50", (|times: &Times| times.p50) as fn(&Times) -> f64), ("P99", |times| times.p99)].map(|(name, of)| {

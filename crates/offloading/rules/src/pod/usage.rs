@@ -9,11 +9,12 @@ use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use liqo_api::policies::{self, PolicyPeer};
 use liqo_api::{Charge, ClusterId, ForeignCluster, Hardening, OffloadedReason, PeeringPolicy, PodSecurity, Usage};
 use liqo_quantity::Quantity;
+use serde_json::Value;
 
 use crate::namespace::mapped::ConsumerNamespace;
 pub use crate::patterns::is_named;
 use crate::pod::admission::{Offer, Refusal};
-use crate::pod::carry::amounts::{Amounts, EPHEMERAL_STORAGE, MEMORY};
+use crate::pod::carry::amounts::{self, Amounts, EPHEMERAL_STORAGE, MEMORY};
 use crate::pod::carry::{ALLOWED_VOLUMES, ProviderRules};
 use crate::replica::kind::Kind;
 
@@ -37,6 +38,16 @@ pub fn of_consumer(
     let found = policies::of_peer(policies, &PolicyPeer::new(consumer, foreign_cluster));
     let policy = found.first()?;
     Some(ConsumerPolicy { name: policy.metadata.name.clone().unwrap_or_default(), usage: policy.spec.provide.usage.clone() })
+}
+
+/// The pod with the requests and limits that a provider writes into it if its policy has the defaults: its ledger charges these.
+pub fn with_default_amounts(spec: PodSpec) -> PodSpec {
+    let completed = |spec: &PodSpec| {
+        let Value::Object(mut fields) = serde_json::to_value(spec).ok()? else { return None };
+        amounts::complete(&mut fields, &ConsumerPolicy::default().amounts(None));
+        serde_json::from_value(fields.into()).ok()
+    };
+    completed(&spec).unwrap_or(spec)
 }
 
 /// The refusal of a pod of a consumer that no policy selects.
@@ -135,7 +146,7 @@ pub fn pod_security_to_set(namespace: &ConsumerNamespace, policy: Option<&Consum
 #[cfg(test)]
 mod tests {
     use liqo_api::{PeeringPolicySpec, ReflectedKind};
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::fixtures::{consumer, mapped, policy};
@@ -159,6 +170,19 @@ mod tests {
         assert_eq!(of(Some(&rome)), Some(("partners".into(), PodSecurity::Restricted)));
         assert_eq!(of(None), Some(("default".into(), PodSecurity::Baseline)));
         assert_eq!(of_consumer(&policies[1..], &consumer(), None), None);
+    }
+
+    #[test]
+    fn a_provider_with_the_defaults_charges_pods_without_requests_too() {
+        let charged = |containers: Value| {
+            let spec: PodSpec = serde_json::from_value(json!({ "containers": containers })).unwrap();
+            let charged = liqo_api::requests::of_pod(&with_default_amounts(spec));
+            ["cpu", "memory", "ephemeral-storage"].map(|name| charged.get(name).to_string())
+        };
+        let plain = json!({ "name": "a" });
+        assert_eq!(charged(json!([plain])), ["10m", "32Mi", "0"]);
+        let own = json!({ "name": "b", "resources": { "requests": { "cpu": "1" }, "limits": { "memory": "2Gi" } } });
+        assert_eq!(charged(json!([plain, own])), ["1010m", "2080Mi", "0"]);
     }
 
     #[test]

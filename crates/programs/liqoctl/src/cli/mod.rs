@@ -7,7 +7,10 @@ mod sharing;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Parser, Subcommand,
+    error::{ContextKind, ContextValue},
+};
 use liqo_quantity::ResourceArgumentError;
 
 pub use doctor::Doctor;
@@ -398,6 +401,21 @@ pub enum Plugin {
     },
 }
 
+/// Removes suggested commands that are not near what the user typed: clap also suggests those that only share some letters with it.
+pub fn with_near_suggestions(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return error };
+    let is_near = |name: &String| strsim::levenshtein(name, &typed) * 3 <= typed.chars().count();
+    // It says how to pass the text as a value, which no command takes at this place.
+    error.remove(ContextKind::Suggested);
+    if let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) {
+        names.retain(is_near);
+        if !names.is_empty() {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+        }
+    }
+    error
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -407,6 +425,13 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn only_a_command_that_is_near_is_suggested() {
+        let shown = |typed| with_near_suggestions(Cli::try_parse_from(["liqoctl", typed]).unwrap_err()).to_string();
+        assert!(shown("staus").contains("'status'"), "{}", shown("staus"));
+        assert!(shown("nosuch").contains("nosuch") && !shown("nosuch").contains("similar"), "{}", shown("nosuch"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use liqo_offloading_rules::pod::{
 
 use super::{
     Explanation, Step, StepName,
+    containers::{self, Trouble},
     facts::{AtProvider, PodFacts},
 };
 use crate::{
@@ -68,7 +69,7 @@ fn steps(facts: &PodFacts) -> Vec<Step> {
     }
     steps.extend(conditions(&facts.pod));
     if let Some(provider) = &facts.provider {
-        steps.push(remote_pod(provider));
+        steps.push(remote_pod(facts, provider));
     }
     steps
 }
@@ -120,8 +121,35 @@ fn local_pod(facts: &PodFacts) -> Step {
             None => Step::new(step, Verdict::Unknown, format!("{phase}, and the scheduler has not looked for a node yet")),
         };
     };
-    let ready = if readiness::pod(pod) { ", Ready" } else { "" };
-    Step::new(step, Verdict::Ok, format!("{phase}{ready}, on node {node}"))
+    let is_ready = readiness::pod(pod);
+    let ready = if is_ready { ", Ready" } else { "" };
+    let what = format!("{phase}{ready}, on node {node}");
+    let runs_here = matches!(&facts.node, Ok(Some(node)) if !is_virtual(node));
+    if !runs_here || is_ready || phase == "Succeeded" {
+        return Step::new(step, Verdict::Ok, what);
+    }
+    match trouble(facts, &status, false) {
+        Some(trouble) => not_ready(step, &what, trouble),
+        None => Step::new(step, Verdict::Unknown, format!("{what}, not Ready")).advise(describe(facts)),
+    }
+}
+
+/// The first container of the pod that is not ready; commands name the local pod, also if the status is that of the remote one.
+fn trouble(facts: &PodFacts, status: &PodStatus, is_remote: bool) -> Option<Trouble> {
+    containers::trouble(status, &kubectl(facts), &facts.pod.name_any(), is_remote)
+}
+
+fn not_ready(step: StepName, what: &str, trouble: Trouble) -> Step {
+    let verdict = if trouble.may_pass { Verdict::Unknown } else { Verdict::Warn };
+    Step::new(step, verdict, format!("{what}: {}", trouble.what)).advise(trouble.advice)
+}
+
+fn kubectl(facts: &PodFacts) -> String {
+    format!("kubectl -n {}", facts.pod.namespace().unwrap_or_default())
+}
+
+fn describe(facts: &PodFacts) -> String {
+    format!("`{} describe pod {}` shows its events", kubectl(facts), facts.pod.name_any())
 }
 
 fn virtual_node(facts: &PodFacts) -> Step {
@@ -414,7 +442,7 @@ fn conditions(pod: &Pod) -> Vec<Step> {
     steps
 }
 
-fn remote_pod(provider: &AtProvider) -> Step {
+fn remote_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
     let step = StepName::RemotePod;
     let reported = || {
         let status = provider.shadow_pod.as_ref().ok()?.as_ref()?.status.as_ref()?.pod.clone()?;
@@ -431,10 +459,6 @@ fn remote_pod(provider: &AtProvider) -> Step {
     let Some(status) = status else { return Step::new(step, Verdict::Skipped, "there is none") };
     let on = node.map(|node| format!(", on node {node} there")).unwrap_or_default();
     let phase = status.phase.as_deref().unwrap_or("Pending");
-    if let Some(obstacle) = readiness::obstacle(&status) {
-        return Step::new(step, Verdict::Warn, format!("{phase}{on}: {obstacle}"))
-            .advise("the provider pulls images itself, and has only those ConfigMaps and Secrets that are reflected; `kubectl logs` works here");
-    }
     let is_ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
     match phase {
         "Succeeded" => Step::new(step, Verdict::Ok, format!("{phase}{on}")),
@@ -442,7 +466,13 @@ fn remote_pod(provider: &AtProvider) -> Step {
             Step::new(step, Verdict::Fail, format!("Failed{on}: {}", words(status.reason.as_deref(), status.message.as_deref())))
         }
         _ if is_ready => Step::new(step, Verdict::Ok, format!("{phase}, Ready{on}")),
-        _ => Step::new(step, Verdict::Unknown, format!("{phase}, not Ready{on}")),
+        _ => match (trouble(facts, &status, true), readiness::obstacle(&status)) {
+            (Some(trouble), _) => not_ready(step, &format!("{phase}, not Ready{on}"), trouble),
+            (None, Some(unscheduled)) => {
+                Step::new(step, Verdict::Warn, format!("{phase}{on}: {unscheduled}")).advise(advice::UNPLACED)
+            }
+            (None, None) => Step::new(step, Verdict::Unknown, format!("{phase}, not Ready{on}")).advise(describe(facts)),
+        },
     }
 }
 

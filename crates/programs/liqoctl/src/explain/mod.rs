@@ -5,6 +5,7 @@
 //!   facts (reads here and at the provider) ──▶ PodFacts ──▶ decide (pure) ──▶ Explanation ──▶ render: a tree
 //! ```
 
+mod containers;
 mod decide;
 mod facts;
 mod render;

@@ -21,6 +21,7 @@ use liqo_api::{
     CLUSTER_CONFIG, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, NamespaceOffloading, ResourceList, annotations,
     consumer_of_tenant_namespace, labels, provider_namespace, requests, tenant_namespace,
 };
+use liqo_offloading_rules::pod::usage::with_default_amounts;
 
 use super::{
     facts::{
@@ -149,7 +150,7 @@ impl Reader {
         Ok(domains.into_iter().flatten().collect())
     }
 
-    /// A Node and the number of its unfinished pods.
+    /// The Node of a virtual node, and what its unfinished pods use.
     async fn node_usage(&self, name: &str) -> Read<Option<(String, NodeUsage)>> {
         let Some(node) = self.get_cluster_wide::<Node>(name).await? else { return Ok(None) };
         let unfinished = format!("spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed");
@@ -158,8 +159,9 @@ impl Reader {
         let pods = self.read(&format!("list the pods of Node {name}"), pods.list(&parameters)).await?.items;
         let mut usage = NodeUsage { ready: readiness::node(&node), pods: pods.len(), requests: ResourceList::new() };
         for Pod { metadata, spec, status } in pods {
-            let held = |spec| requests::of_bound_pod(metadata.generation, spec, &status.unwrap_or_default());
-            usage.requests += &spec.map(held).unwrap_or_default();
+            let charged =
+                |spec| requests::of_bound_pod(metadata.generation, with_default_amounts(spec), &status.unwrap_or_default());
+            usage.requests += &spec.map(charged).unwrap_or_default();
         }
         Ok(Some((name.to_owned(), usage)))
     }

@@ -52,7 +52,7 @@ pub struct NodeUsage {
     pub ready: bool,
     /// Pods that have not finished.
     pub pods: usize,
-    /// What they request.
+    /// What they request, with the requests that a provider gives to containers without any.
     pub requests: ResourceList,
 }
 

@@ -184,11 +184,11 @@ fn processes(rounds: &[Vec<Round>; 2]) -> Vec<ProcessUsage> {
 /// The figures for people.
 pub fn table(measured: &Measured, paint: Paint) -> String {
     let mut blocks = vec![format!(
-        "{} pods from {} on fake nodes of {}, compared with the same pods created there: medians of {} rounds.\n{}",
+        "{} pods from {} on fake nodes of {}, compared with the same pods created there: {}.\n{}",
         measured.pods,
         measured.home,
         measured.provider,
-        measured.report.rounds,
+        measured.report.rounds_in_words(),
         measured.report.table(OFFLOADED, "PLAIN")
     )];
     if !measured.writes.is_empty() {
@@ -284,7 +284,8 @@ mod tests {
         let measured = measured(&[vec![1.0], vec![1.0]], &[rounds(), rounds()], 100, 1);
         assert_eq!(measured.report.figures.len(), 4);
         assert!(measured.writes.is_empty() && measured.processes.is_empty());
-        assert!(!table(&measured, Paint::off()).contains("WRITES"));
+        let text = table(&measured, Paint::off());
+        assert!(!text.contains("WRITES") && text.contains("there: 1 round.\n"), "{text}");
     }
 
     #[test]

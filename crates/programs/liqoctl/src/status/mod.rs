@@ -197,7 +197,7 @@ pub struct VirtualNode {
     /// Whether the Node is Ready.
     pub ready: bool,
     pub resources: ResourceList,
-    /// What the unfinished pods on it request, of these resources.
+    /// What the unfinished pods on it request, of these resources, with the requests that a provider gives to containers without any.
     pub used: ResourceList,
     /// What is left for other pods.
     pub free: ResourceList,

@@ -61,7 +61,7 @@ impl Amounts {
 }
 
 /// Completes requests and limits, of a new pod and of one that is resized.
-pub(super) fn complete(spec: &mut Map<String, Value>, amounts: &Amounts) {
+pub(crate) fn complete(spec: &mut Map<String, Value>, amounts: &Amounts) {
     request_explicitly(spec, amounts);
     limit(spec, amounts);
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{leader, some, unread, workloads};
 use crate::{
-    doctor::{Check, Finding},
+    doctor::{Check, Finding, Verdict},
     inspect::{Facts, WebhookCertificate},
     manifests::{INSTALLED_BY, MANAGER, MANAGER_LOGS, RESOLVER, avoided_nodes},
     preflight::{OLDEST_MINOR, POLICIES_SINCE},
@@ -163,12 +163,22 @@ fn manager(facts: &Facts) -> Finding {
         let advice = format!("`kubectl -n liqo scale deployment {MANAGER} --replicas=1`");
         Finding::fail(check, "the Deployment is scaled to zero: nothing changes in this cluster", advice)
     } else if available == 0 {
-        let advice = "see pods below, and `kubectl -n liqo describe pods`; until it is back, nothing changes, and what peers know becomes outdated";
-        Finding::fail(check, what, advice)
+        let until = "until it is back, nothing changes, and what peers know becomes outdated";
+        Finding::fail(check, what, format!("{}; {until}", unavailable(facts)))
     } else if available < wanted {
-        Finding::warn(check, what, "see pods below, and `kubectl -n liqo describe pods`")
+        Finding::warn(check, what, unavailable(facts))
     } else {
         spread(facts, deployment, wanted).unwrap_or_else(|| Finding::ok(check, what))
+    }
+}
+
+/// What to do about a replica that is not available.
+fn unavailable(facts: &Facts) -> &'static str {
+    match workloads::pods(facts).verdict {
+        Verdict::Ok => {
+            "no pod of Liqo has a problem, so it may just be starting: wait a moment and run this again; then `kubectl -n liqo describe pods`"
+        }
+        _ => "see the check `pods`, and `kubectl -n liqo describe pods`",
     }
 }
 

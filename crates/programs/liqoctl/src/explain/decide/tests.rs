@@ -169,8 +169,43 @@ fn a_container_that_does_not_start_there_is_shown() {
     let shadow = shadow(json!({ "phase": "Created", "pod": status }));
     // The status in the shadow pod is enough.
     facts.provider = Some(AtProvider { shadow_pod: Ok(Some(shadow)), remote_pod: Err("cannot read it".into()) });
-    assert_eq!(find(&facts, StepName::RemotePod).what, "Pending: ErrImagePull: not found");
+    let step = find(&facts, StepName::RemotePod);
+    assert_eq!(step.what, "Pending, not Ready: container c waits: ErrImagePull: not found");
+    assert!(step.advice.unwrap().contains("`kubectl -n demo describe pod web`"));
     assert_eq!(waits_for(&facts), Some(StepName::RemotePod));
+}
+
+#[test]
+fn a_crash_there_is_shown_between_two_restarts_too() {
+    let mut facts = running();
+    let last = json!({ "terminated": { "reason": "Error", "exitCode": 1 } });
+    for state in [json!({ "waiting": { "reason": "CrashLoopBackOff" } }), last.clone(), json!({ "running": {} })] {
+        let container = json!({ "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 3, "state": state,
+            "lastState": last });
+        let mut remote = pod(Some("milan-1"), json!({ "phase": "Running", "containerStatuses": [container] }));
+        remote.metadata.namespace = Some("demo-rome-abc".into());
+        facts.provider.as_mut().unwrap().remote_pod = Ok(Some(remote));
+        let step = find(&facts, StepName::RemotePod);
+        assert_eq!(step.verdict, Verdict::Warn);
+        assert!(step.what.starts_with("Running, not Ready, on node milan-1 there: container c "), "{}", step.what);
+        assert!(step.what.contains("exit code 1") && step.what.ends_with("3 restarts"), "{}", step.what);
+        assert!(step.advice.unwrap().contains("`kubectl -n demo logs web -c c"));
+    }
+}
+
+#[test]
+fn a_pod_that_fails_in_this_cluster_says_why() {
+    let mut facts = running();
+    let waiting = json!({ "waiting": { "reason": "ImagePullBackOff", "message": "not found" } });
+    let container = json!({ "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": waiting });
+    facts.pod = pod(Some("rome-1"), json!({ "phase": "Pending", "containerStatuses": [container] }));
+    (facts.node, facts.provider) = (Ok(Some(of(json!({ "metadata": { "name": "rome-1" } })))), None);
+    let step = find(&facts, StepName::LocalPod);
+    assert_eq!(step.what, "Pending, on node rome-1: container c waits: ImagePullBackOff: not found");
+    assert!(step.advice.unwrap().contains("`kubectl -n demo describe pod web`"));
+    assert_eq!(waits_for(&facts), Some(StepName::LocalPod));
+    facts.pod = pod(Some("rome-1"), json!({ "phase": "Pending" }));
+    assert_eq!(find(&facts, StepName::LocalPod).verdict, Verdict::Unknown);
 }
 
 #[test]

@@ -118,6 +118,17 @@ fn a_manager_that_is_not_there_is_shown() {
 }
 
 #[test]
+fn a_manager_that_is_starting_is_not_blamed_on_pods_that_have_no_problem() {
+    let mut facts = facts();
+    let deployment = json!({ "spec": { "replicas": 1, "selector": {}, "template": {} }, "status": { "availableReplicas": 0 } });
+    facts.liqo.manager = Ok(Some(of(deployment)));
+    let advice = |facts: &Facts| verdict(facts, Check::Manager).advice.unwrap();
+    assert!(advice(&facts).starts_with("no pod of Liqo has a problem"), "{}", advice(&facts));
+    facts.pods = Ok(Vec::new());
+    assert!(advice(&facts).starts_with("see the check `pods`"), "{}", advice(&facts));
+}
+
+#[test]
 fn replicas_that_do_not_fit_the_nodes_are_shown() {
     let mut facts = facts();
     let mut with = |wanted: i32, nodes: usize, pods: &[&str]| {
