@@ -96,7 +96,9 @@ fn watch_foreign_clusters(
     let all = Api::<ForeignCluster>::all(context.client.clone());
     Cache::watch(all, Config::default(), stop.clone(), whole, move |_, old, new| {
         // Policies select peers by label, and a consumer that is silent for long gets no offer.
-        let read = |peer: Option<&Arc<ForeignCluster>>| peer.map(|peer| (peer.metadata.labels.clone(), Silence::of(peer)));
+        let read = |peer: Option<&Arc<ForeignCluster>>| {
+            peer.map(|peer| (peer.metadata.labels.clone(), Silence::of(peer, Duration::default)))
+        };
         if read(old) != read(new) {
             offers_queue.add_after((), SETTLE_DELAY);
         }

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -10,7 +11,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Resource, core::DeserializeGuard};
 use liqo_api::{
     ClusterId, ForeignCluster, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceRequest,
-    tenant_namespace,
+    links, tenant_namespace,
 };
 use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 
@@ -52,7 +53,9 @@ impl Snapshot {
         for object in &known {
             let id = &object.spec.cluster_id;
             if !peers.contains_key(id) {
-                silences.extend(Silence::of(object).map(|silence| (id.clone(), silence)));
+                // The manager's own measure is not in the lists.
+                let seen_for = || condition_age(object, links::CONSUMER_REACHABLE, wall_time);
+                silences.extend(Silence::of(object, seen_for).map(|silence| (id.clone(), silence)));
                 peers.insert(id.clone(), PolicyPeer::new(id, Some(object)));
             }
         }
@@ -118,6 +121,12 @@ impl Snapshot {
         }
         offers
     }
+}
+
+/// Time since a condition changed; zero if it changed in the future, by another clock.
+fn condition_age(object: &ForeignCluster, kind: &str, now: Timestamp) -> Duration {
+    let changed = object.condition(kind).map(|condition| condition.last_transition_time.0);
+    changed.and_then(|changed| Duration::try_from(now.duration_since(changed)).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
