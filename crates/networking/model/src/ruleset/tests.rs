@@ -177,8 +177,10 @@ fn peers_that_may_reach_an_api_server_reach_its_port_and_nothing_else() {
 fn a_gateway_counts_the_first_packets_of_each_peer_before_it_translates_them() {
     let (script, a) = (script(&fabric(), "n1", "ip", LIMITS), id('a'));
     for line in [
-        format!("set connections_{a} {{ type inet_service; size 64; flags dynamic; }}"),
-        format!("add @connections_{a} {{ th sport & 0x007e ct count over 512 }} counter drop"),
+        format!("set connections_{a} {{ type mark; size 64; flags dynamic; }}"),
+        format!(
+            "add @connections_{a} {{ jhash ip saddr . ip daddr . th sport . th dport mod 64 ct count over 512 }} counter drop"
+        ),
         // Tracking has the priority -200, translation that of the chain prerouting (-110).
         "type filter hook prerouting priority mangle; policy accept;".to_owned(),
         format!("ip saddr vmap {{ 10.72.0.0/24 : jump limit_{a}, 10.246.0.0/16 : jump limit_{a} }}"),

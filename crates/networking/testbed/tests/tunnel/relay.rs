@@ -167,7 +167,8 @@ pub fn an_attack_on_a_relay_harms_nobody() -> Result<()> {
         silent.push(stream);
     }
     let most = LIMITS.per_source;
-    until("refusals", || Ok(relays.server.counts().refused >= 900))?;
+    // Each of the 500 silent ones but the last makes room for a newer one.
+    until("refusals", || Ok(relays.server.counts().refused >= 480))?;
     let counts = relays.server.counts();
     ensure!(counts.proven == 1 && counts.unproven < most, "{counts:?}");
     ensure!(relays.ping(false)?);
