@@ -244,6 +244,25 @@ pub async fn a_namespace_has_its_own_name_at_a_provider_whose_policy_allows_that
         })
         .await?;
     }
+    a_chosen_name_that_is_taken_has_no_other(&world).await?;
     no_policy(&world).await?;
     rome.end_namespace(name).await
+}
+
+/// Only default names have an alternative.
+async fn a_chosen_name_that_is_taken_has_no_other(world: &World) -> Result<()> {
+    let (rome, milan, taken) = (&world.rome, &world.milan, "same-taken");
+    milan.kubectl(&["create", "namespace", taken]).await?;
+    milan.kubectl(&["-n", taken, "create", "configmap", "precious"]).await?;
+    rome.kubectl(&["create", "namespace", "chosen"]).await?;
+    let chosen = ["--namespace-mapping-strategy", "SelectedName", "--remote-namespace-name", taken];
+    let offloaded = rome.liqoctl(&[&["offload", "namespace", "chosen", "--timeout", "5s"][..], &chosen].concat()).await;
+    let said = offloaded.err().map(|error| format!("{error:#}")).unwrap_or_default();
+    ensure!(said.contains("same-taken exists in this cluster and is not this consumer's"), "liqoctl says: {said}");
+    rome.delete_namespace("chosen").await?;
+    ensure!(
+        milan.object(&["-n", taken, "configmap", "precious"]).await?.is_some(),
+        "the namespace that was there before was touched"
+    );
+    milan.delete_namespace(taken).await
 }

@@ -159,17 +159,6 @@ pub async fn a_namespace_that_exists_at_the_provider_is_not_taken_over(world: Ar
     ensure!(milan.pods(&other, "app=web").await?.len() == 1, "no pod in {other}");
     ensure!(milan.pods(&taken, "app=web").await?.is_empty(), "a pod in the namespace that was there before");
     rome.delete_namespace("taken").await?;
-    // A name that somebody chose has no other.
-    rome.kubectl(&["create", "namespace", "taken"]).await?;
-    let chosen = ["--namespace-mapping-strategy", "SelectedName", "--remote-namespace-name", &taken];
-    rome.liqoctl(&[&["offload", "namespace", "taken", "--timeout", "1s"][..], &chosen].concat()).await.ok();
-    eventually("the NamespaceOffloading says why", Duration::from_secs(60), || async {
-        let offloading = rome.object(&["-n", "taken", "namespaceoffloading", "offloading"]).await?.unwrap_or_default();
-        let said = offloading["status"]["remoteNamespaces"][0]["message"].as_str().unwrap_or_default().to_owned();
-        Ok((!said.is_empty()).then_some(()))
-    })
-    .await?;
-    rome.delete_namespace("taken").await?;
     ensure!(
         milan.object(&["-n", &taken, "configmap", "precious"]).await?.is_some(),
         "the namespace that was there before was touched"
