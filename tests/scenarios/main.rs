@@ -151,15 +151,15 @@ fn pods_and_policies() -> Set {
                 a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
         }
         .into_iter()
-        .chain(attacks_at_full_speed())
         .chain(network_and_nodes())
+        .chain(attacks_at_full_speed())
         .chain(doctor_and_the_end())
         .collect(),
     }
 }
 
-/// Their figures mean something only if nothing else runs, and they would make other scenarios late. They stop turin's manager, and peer turin
-/// with milan or rome with turin.
+/// Their figures mean something only if nothing else runs, and they would make other scenarios late. So they come when the other sets are
+/// nearly done. They stop turin's manager, and peer turin with milan or rome with turin.
 fn attacks_at_full_speed() -> Vec<Scenario> {
     let all = scenarios! {
         attacks:

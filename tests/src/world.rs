@@ -107,7 +107,13 @@ impl World {
         let nothing = "cpu=0,memory=0,pods=0,ephemeral-storage=0".split(',').map(str::parse).collect::<Result<Vec<_>, _>>()?;
         let fake_nodes = FakeNodes { count: 1, resources: fake_node_resources(nothing), taint: false };
         // The default is a minute, which would only make scenarios slower.
-        let spec = |name: &str| ClusterSpec { dual_stack, pod_sync_seconds: Some(10), ..ClusterSpec::new(name) };
+        let spec = |name: &str| ClusterSpec {
+            dual_stack,
+            pod_sync_seconds: Some(10),
+            // Nine clusters run on a few processors.
+            processors: Some(1),
+            ..ClusterSpec::new(name)
+        };
         let milan =
             ClusterSpec { fake_nodes, network_policies, metrics, node_grace_seconds: milans_node_grace_seconds, ..spec("milan") };
         let turin = ClusterSpec { nodes: nodes_of_turin, ..spec("turin") };
@@ -241,7 +247,7 @@ impl World {
     /// Waits until Liqo has written only leases for a while.
     pub async fn quiet(&self, clusters: &[&Cluster]) -> Result<()> {
         self.ended_namespaces_are_gone().await?;
-        for cluster in clusters {
+        let is_quiet = clusters.iter().map(|cluster| async {
             let from = cluster.audit_length()?;
             let mut seen = (usize::MAX, std::time::Instant::now());
             let what = format!("Liqo is quiet in {}", cluster.name);
@@ -255,9 +261,9 @@ impl World {
                 });
                 std::future::ready(result)
             })
-            .await?;
-        }
-        Ok(())
+            .await
+        });
+        try_join_all(is_quiet).await.map(drop)
     }
 
     /// Runs a shell command line and returns its standard output and standard error.

@@ -24,6 +24,9 @@ pub(crate) struct Definition {
     pub needs_api: bool,
     /// It fails without this file, which is written while the cluster comes up.
     pub needs_file: Option<PathBuf>,
+    /// Number of processors that it uses at a time; by default all.
+    #[serde(default)]
+    pub processors: Option<u8>,
 }
 
 /// Programs that run on every real node.
@@ -44,6 +47,7 @@ pub(crate) fn definitions(cluster: &ClusterLayout, programs: &Programs) -> Vec<D
         namespace_inode: 0,
         needs_api,
         needs_file: None,
+        processors: cluster.spec.processors,
     };
     let mut all = vec![
         control_plane("etcd", false, &programs.etcd, etcd(cluster)),
@@ -65,6 +69,7 @@ pub(crate) fn definitions(cluster: &ClusterLayout, programs: &Programs) -> Vec<D
                 namespace_inode: 0,
                 needs_api,
                 needs_file: None,
+                processors: cluster.spec.processors,
                 component,
             }
         };

@@ -41,6 +41,10 @@ pub struct ClusterSpec {
     /// into a volume.
     #[serde(default)]
     pub pod_sync_seconds: Option<u16>,
+    /// Number of processors that each program of Kubernetes uses at a time (`GOMAXPROCS`); by default all. With many clusters on a small
+    /// machine, one is best: the scheduler of Go looks for work on each processor.
+    #[serde(default)]
+    pub processors: Option<u8>,
     /// The domain of Services. This cannot change later: certificates and running pods contain it.
     #[serde(default = "default_cluster_domain")]
     pub cluster_domain: String,
@@ -91,6 +95,7 @@ impl ClusterSpec {
             raised_client_limits: false,
             node_grace_seconds: None,
             pod_sync_seconds: None,
+            processors: None,
             cluster_domain: default_cluster_domain(),
         }
     }

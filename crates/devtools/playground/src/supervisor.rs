@@ -420,6 +420,7 @@ fn spawn(instance: &Instance, definition: &Definition) -> Result<Child> {
         .env(MARK, format!("{}/{}/{}", instance.name, definition.cluster, definition.component))
         // Many clusters share few cores here, and the garbage collector of Go takes less processor time if it may use more memory.
         .env("GOGC", "300")
+        .envs(definition.processors.map(|count| ("GOMAXPROCS", count.to_string())))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(log)
