@@ -40,6 +40,9 @@ pub struct ContractSpec {
     pub document: String,
     /// A copy of the signed terms. If it differs from the document, the provider breaks the contract.
     pub terms: ContractTerms,
+    /// The consumer's signature over the same bytes, as the provider found it in the status. Nobody can take it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub countersignature: Option<ContractSignature>,
     /// Time at which the provider saw both signatures under these terms. Absent until the consumer has signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force_since: Option<Time>,
@@ -83,7 +86,7 @@ pub struct ContractTerms {
     #[schemars(regex(pattern = r"^[0-9a-f]{32}$"))]
     pub contract: String,
     /// Number of this version, from 1 on. Versions that were never signed leave gaps.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub version: u32,
     /// SHA-256 (hexadecimal) of the payload of the version that these terms replace. Absent in the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -314,6 +317,7 @@ pub struct ContractStatus {
 #[serde(rename_all = "camelCase")]
 pub struct ContractSignature {
     /// The version of the terms that it covers.
+    #[schemars(range(max = 1_000_000))]
     pub version: u32,
     /// ID of the signer.
     #[schemars(length(max = 64))]
