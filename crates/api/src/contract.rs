@@ -246,6 +246,11 @@ impl BreachKind {
             Self::EndNotAccepted => "EndNotAccepted",
         }
     }
+
+    /// Whether the provider's terms are not those that were signed.
+    pub fn is_about_terms(self) -> bool {
+        matches!(self, Self::TermsDiffer | Self::TermsNotSigned)
+    }
 }
 
 /// The end of a contract.
