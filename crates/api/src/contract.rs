@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use kube::{CustomResource, KubeSchema};
 use liqo_quantity::ResourceList;
@@ -191,6 +191,16 @@ pub enum Party {
     Provider,
     /// The cluster that borrows.
     Consumer,
+}
+
+/// For people: `provider`, `consumer`.
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Provider => "provider",
+            Self::Consumer => "consumer",
+        })
+    }
 }
 
 /// A duty that one side did not fulfil, found by the cluster that writes the list.

@@ -13,6 +13,8 @@
 //!
 //!   both:      peer_conditions   what the ForeignCluster shows
 //!
+//!   contract   what both sides sign, and what follows from it
+//!
 //!   isolation  whether the pod network enforces NetworkPolicies, without which nothing is offered
 //! ```
 //!
@@ -20,6 +22,7 @@
 
 pub mod absence;
 pub(crate) mod consumer;
+pub mod contract;
 pub(crate) mod isolation;
 pub(crate) mod ledger;
 pub mod lists;

@@ -82,8 +82,8 @@ pub fn honoured(of_provider: &[Breach], of_consumer: &[Breach]) -> DesiredCondit
     open.sort_by_key(|breach| breach.time.0);
     if let Some(newest) = open.last() {
         let more = if open.len() > 1 { format!("; {} breaches last", open.len()) } else { String::new() };
-        let message = format!("by the {:?}, {}: {}{more}", newest.by, newest.object, newest.message).replacen("by the P", "by the p", 1);
-        return DesiredCondition::no(HONOURED, newest.kind.as_str(), message.replacen("by the C", "by the c", 1));
+        let message = format!("by the {}, {}: {}{more}", newest.by, newest.object, newest.message);
+        return DesiredCondition::no(HONOURED, newest.kind.as_str(), message);
     }
     let message = match all.len() {
         0 => "both sides did what the contract says".to_owned(),

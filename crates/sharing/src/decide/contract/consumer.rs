@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use liqo_api::conditions::{self, DesiredCondition};
 use liqo_api::{
-    Accept, AcceptContract, ClusterId, Commitment, Consume, Contract, ContractAnswer, ContractDecision, ContractPhase, ContractSpec,
-    ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer,
+    Accept, AcceptContract, ClusterId, Commitment, Consume, Contract, ContractAnswer, ContractDecision, ContractPhase,
+    ContractSpec, ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer,
 };
 use liqo_signing::ClusterIdentity;
 
@@ -59,11 +59,17 @@ pub enum ContractAction {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stance {
     /// This cluster signed these terms. The text says why no new pods go there all the same.
-    Signed { pools: Vec<String>, no_new_pods: Option<String> },
+    Signed {
+        pools: Vec<String>,
+        no_new_pods: Option<String>,
+    },
     /// A person has to decide.
     Asks(String),
     /// This cluster does not sign; whether a person said so.
-    Refused { why: String, by_person: bool },
+    Refused {
+        why: String,
+        by_person: bool,
+    },
     Over,
 }
 
@@ -135,7 +141,13 @@ impl ContractView<'_> {
         let (mut found, next) = doubts.confirm(findings.doubtful, self.now);
         found.extend(findings.certain);
         status.breaches = update(&status.breaches, &found, &findings.unknown, self.now);
-        judgement.next = judgement.next.into_iter().chain(next).chain(record.spec.ended.as_ref().map(|end| end.at.0)).filter(|time| *time > self.now).min();
+        judgement.next = judgement
+            .next
+            .into_iter()
+            .chain(next)
+            .chain(record.spec.ended.as_ref().map(|end| end.at.0))
+            .filter(|time| *time > self.now)
+            .min();
         let stance = self.answer(record, signed, &mut status);
         judgement.stances.insert(name.clone(), stance);
         let honoured = honoured(&record.spec.breaches, &status.breaches);
@@ -164,7 +176,7 @@ impl ContractView<'_> {
         }
         if record.is_over(self.now) {
             status.phase = ContractPhase::Ended;
-            status.message = record.spec.ended.as_ref().map(|end| text(&format!("ended by the {:?}: {}", end.by, end.reason).to_lowercase()));
+            status.message = record.spec.ended.as_ref().map(|end| text(&format!("ended by the {}: {}", end.by, end.reason)));
             return Stance::Over;
         }
         if !self.is_ours(&current.terms) {
@@ -263,7 +275,8 @@ impl ContractView<'_> {
     fn no_new_pods(&self, record: &ContractRecord, status: &ContractStatus) -> Option<String> {
         let refuses = self.consume.is_some_and(|consume| consume.contract.on_breach != OnBreach::Warn);
         let own = lasting(&status.breaches, Party::Provider).chain(lasting(&record.spec.breaches, Party::Provider)).next();
-        own.filter(|_| refuses).map(|breach| format!("the provider broke the contract ({}): {}", breach.kind.as_str(), breach.message))
+        own.filter(|_| refuses)
+            .map(|breach| format!("the provider broke the contract ({}): {}", breach.kind.as_str(), breach.message))
     }
 
     /// What becomes of the copy of a contract that is gone at the provider.
@@ -311,7 +324,8 @@ fn beyond_limits(terms: &ContractTerms, consume: &Consume, base: Timestamp) -> O
         }
     }
     let guaranteed = terms.total();
-    let excess = guaranteed.iter().find(|(name, amount)| limits.max_resources.contains(name) && *amount > limits.max_resources.get(name));
+    let excess =
+        guaranteed.iter().find(|(name, amount)| limits.max_resources.contains(name) && *amount > limits.max_resources.get(name));
     if let Some((name, amount)) = excess.filter(|_| terms.commitment == Commitment::Guaranteed) {
         let most = limits.max_resources.get(name);
         return Some(format!("it guarantees {amount} of {name}, and the consumer's PeeringPolicy accepts at most {most}"));
@@ -326,10 +340,14 @@ fn too_expensive(prices: &PriceList, most: &PriceList) -> Option<String> {
         return Some(defect);
     }
     if prices.currency != most.currency {
-        return Some(format!("its prices are in {}, and the consumer's PeeringPolicy accepts only {}", prices.currency, most.currency));
+        return Some(format!(
+            "its prices are in {}, and the consumer's PeeringPolicy accepts only {}",
+            prices.currency, most.currency
+        ));
     }
     let mut rates = prices.rates.iter();
-    let (name, rate, limit) = rates.find_map(|(name, rate)| Some((name, rate, most.rates.get(name)?)).filter(|(_, rate, limit)| rate > limit))?;
+    let (name, rate, limit) =
+        rates.find_map(|(name, rate)| Some((name, rate, most.rates.get(name)?)).filter(|(_, rate, limit)| rate > limit))?;
     Some(format!("{name} costs {rate} {}, and the consumer's PeeringPolicy accepts at most {limit}", prices.currency))
 }
 

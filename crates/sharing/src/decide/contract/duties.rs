@@ -108,15 +108,21 @@ impl Sight<'_> {
         let was_signed = self.copy.is_some_and(|copy| copy.spec.in_force_since.is_some());
         let acts = self.record.spec.in_force_since.is_some() || was_signed;
         if self.signed.is_none() && acts && self.record.current.is_ok() && !self.record.is_over(self.now) {
-            let message = format!("the provider's terms are version {}, which this cluster did not sign", self.record.spec.terms.version);
+            let message =
+                format!("the provider's terms are version {}, which this cluster did not sign", self.record.spec.terms.version);
             found.push(by_provider_finding(BreachKind::TermsNotSigned, CONTRACT, message));
         }
         found
     }
 
-    fn of_contract<'b>(&self, offers: &'b BTreeMap<String, Arc<ResourceOffer>>) -> impl Iterator<Item = (&'b String, &'b ResourceOffer)> {
+    fn of_contract<'b>(
+        &self,
+        offers: &'b BTreeMap<String, Arc<ResourceOffer>>,
+    ) -> impl Iterator<Item = (&'b String, &'b ResourceOffer)> {
         let name = self.record.name.clone();
-        let under = move |offer: &ResourceOffer| offer.spec.contract.as_ref().is_some_and(|contract| contract.name == name && contract.in_force);
+        let under = move |offer: &ResourceOffer| {
+            offer.spec.contract.as_ref().is_some_and(|contract| contract.name == name && contract.in_force)
+        };
         offers.iter().map(|(pool, offer)| (pool, offer.as_ref())).filter(move |(_, offer)| under(offer))
     }
 
@@ -127,7 +133,8 @@ impl Sight<'_> {
         });
         let text = |prices: Option<&liqo_api::PriceList>| prices.map_or_else(|| "no price".to_owned(), ToString::to_string);
         let finding = |(pool, offer): (&String, &ResourceOffer)| {
-            let message = format!("the offer says {}, the contract {}", text(offer.spec.prices.as_ref()), text(terms.prices.get(pool)));
+            let message =
+                format!("the offer says {}, the contract {}", text(offer.spec.prices.as_ref()), text(terms.prices.get(pool)));
             by_provider_finding(BreachKind::PriceDiffers, pool, message)
         };
         differing.map(finding).collect()
@@ -186,7 +193,8 @@ pub fn removed() -> Finding {
 
 /// Names the fields in which two lists of terms differ.
 pub fn difference(signed: &ContractTerms, shown: &ContractTerms) -> String {
-    let fields = |terms: &ContractTerms| serde_json::to_value(terms).ok().and_then(|value| value.as_object().cloned()).unwrap_or_default();
+    let fields =
+        |terms: &ContractTerms| serde_json::to_value(terms).ok().and_then(|value| value.as_object().cloned()).unwrap_or_default();
     let (signed, shown) = (fields(signed), fields(shown));
     let names: std::collections::BTreeSet<&String> = signed.keys().chain(shown.keys()).collect();
     let text = |value: Option<&serde_json::Value>| value.map_or_else(|| "nothing".to_owned(), ToString::to_string);
@@ -198,6 +206,8 @@ pub fn difference(signed: &ContractTerms, shown: &ContractTerms) -> String {
 
 /// The breaches of a list that are not in another one: a person learns of them.
 pub fn news<'a>(listed: &'a [Breach], known: &'a [Breach]) -> impl Iterator<Item = &'a Breach> {
-    let same = |one: &Breach, other: &Breach| (one.by, one.kind, &one.object, &one.time) == (other.by, other.kind, &other.object, &other.time);
+    let same = |one: &Breach, other: &Breach| {
+        (one.by, one.kind, &one.object, &one.time) == (other.by, other.kind, &other.object, &other.time)
+    };
     listed.iter().filter(move |breach| !known.iter().any(|known| same(breach, known)))
 }

@@ -18,7 +18,7 @@ use super::{
     document::{Document, DocumentError},
     duties::{ended_early, missing},
     record::{ContractRecord, superfluous},
-    standing::{deadline, live, may_propose},
+    standing::{deadline, is_reopened, live, may_propose},
     wanted::{Names, WantedTerms},
     whole_seconds,
 };
@@ -86,7 +86,10 @@ pub fn decide(case: &Case, doubts: &mut Doubts) -> ContractPlan {
         spec.breaches = update(&spec.breaches, &not_accepted, &unknown, case.now);
         plan.write(record, spec);
     }
-    let names = superfluous(case.records.iter().filter_map(|record| Some((record.name.as_str(), record.spec.ended.as_ref()?.at.0))), case.now);
+    let names = superfluous(
+        case.records.iter().filter_map(|record| Some((record.name.as_str(), record.spec.ended.as_ref()?.at.0))),
+        case.now,
+    );
     plan.writes.retain(|write| !names.contains(&write.name));
     plan.deletions.extend(names);
     plan
@@ -116,15 +119,9 @@ impl Case<'_> {
         self.provide?.contract.as_ref()
     }
 
-    /// Whether no decision of a person here stands against a new contract.
-    pub fn is_reopened(records: &[Arc<ContractRecord>], decisions: &BTreeMap<String, ContractDecision>) -> bool {
-        let ended = |name: &str| decisions.get(name).is_some_and(|decision| decision.decision == ContractAnswer::End);
-        !records.iter().any(|record| ended(&record.name))
-    }
-
     fn propose_first(&self, plan: &mut ContractPlan) {
         let (Some(policy), Some(wanted)) = (self.policy(), &self.wanted) else { return };
-        if !self.asks || !may_propose(policy, self.records, Self::is_reopened(self.records, self.decisions)) {
+        if !self.asks || !may_propose(policy, self.records, is_reopened(self.records, self.decisions)) {
             return;
         }
         let id = digest(&[self.nonce, self.consumer.as_str().as_bytes()].concat())[..32].to_owned();
@@ -216,7 +213,14 @@ impl Case<'_> {
     }
 
     /// Proposes an amendment, changes the one that is proposed, or takes it back.
-    fn amend(&self, record: &ContractRecord, signed: &ContractTerms, digest: &str, spec: &mut ContractSpec, plan: &mut ContractPlan) {
+    fn amend(
+        &self,
+        record: &ContractRecord,
+        signed: &ContractTerms,
+        digest: &str,
+        spec: &mut ContractSpec,
+        plan: &mut ContractPlan,
+    ) {
         let renewing = self.renewal_time(signed);
         plan.note(renewing.filter(|time| *time > self.now));
         let is_ending = spec.ended.as_ref().is_some_and(|end| end.cause != EndCause::PeriodOver);
@@ -240,7 +244,8 @@ impl Case<'_> {
             (Some(_), Some(_), None) => true,
             (proposed, wanted, _) => proposed == wanted,
         };
-        if pending.is_some_and(|terms| terms.previous.as_deref() == Some(digest) && same_end(terms) && !wanted.differ_from(terms)) {
+        if pending.is_some_and(|terms| terms.previous.as_deref() == Some(digest) && same_end(terms) && !wanted.differ_from(terms))
+        {
             return;
         }
         let last = pending.map_or(signed.version, |terms| terms.version.max(signed.version));
@@ -290,7 +295,12 @@ impl Case<'_> {
         let policy = self.policy();
         let broken = self.records.iter().flat_map(|record| lasting(&record.spec.breaches, Party::Consumer)).next();
         if let Some(breach) = broken.filter(|_| policy.is_some_and(|policy| policy.on_breach == OnBreach::EndWithNotice)) {
-            return Some(ends(Party::Provider, EndCause::Breach, notice, format!("{}: {}", breach.kind.as_str(), breach.message)));
+            return Some(ends(
+                Party::Provider,
+                EndCause::Breach,
+                notice,
+                format!("{}: {}", breach.kind.as_str(), breach.message),
+            ));
         }
         if policy.is_none() {
             let reason = "the provider's policy has no contracts for this consumer any more".to_owned();

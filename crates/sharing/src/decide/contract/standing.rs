@@ -1,11 +1,11 @@
 //! What the contracts of one consumer mean for the offers that it gets now.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use liqo_api::{
-    Commitment, ContractPhase, ContractTerms, EndCause, IfNotSigned, OfferContract, OnBreach, Party, Provide, ProvideContract,
-    Renewal, ResourceList,
+    Commitment, ContractAnswer, ContractDecision, ContractPhase, ContractTerms, EndCause, IfNotSigned, OfferContract, OnBreach,
+    Party, Provide, ProvideContract, Renewal, ResourceList,
 };
 
 use super::{after, breaches::lasting, record::ContractRecord};
@@ -112,6 +112,12 @@ pub fn deadline(policy: &ProvideContract, live: &ContractRecord) -> Option<Times
     Some(after(proposed, policy.sign_within_seconds))
 }
 
+/// Whether no decision of a person here stands against a new contract.
+pub fn is_reopened(records: &[Arc<ContractRecord>], decisions: &BTreeMap<String, ContractDecision>) -> bool {
+    let ended = |name: &str| decisions.get(name).is_some_and(|decision| decision.decision == ContractAnswer::End);
+    !records.iter().any(|record| ended(&record.name))
+}
+
 /// Whether the provider proposes a new contract after the last one. `reopened`: no decision of a person here stands against it.
 pub fn may_propose(policy: &ProvideContract, records: &[Arc<ContractRecord>], reopened: bool) -> bool {
     let last = records.iter().filter_map(|record| Some((record.spec.ended.as_ref()?, record)));
@@ -160,7 +166,11 @@ mod tests {
         let parties = Parties::new();
         let proposed = [record(&parties.proposal(&terms(&parties)))];
         let keeps = provide(ProvideContract { sign_within_seconds: 100, ..ProvideContract::default() });
-        let loses = provide(ProvideContract { if_not_signed: IfNotSigned::WithdrawOffer, sign_within_seconds: 100, ..ProvideContract::default() });
+        let loses = provide(ProvideContract {
+            if_not_signed: IfNotSigned::WithdrawOffer,
+            sign_within_seconds: 100,
+            ..ProvideContract::default()
+        });
         assert!(Standing::of(Some(&keeps), &proposed, true, at(5000)).may_have_offers());
         let early = Standing::of(Some(&loses), &proposed, true, at(1050));
         assert!(early.may_have_offers() && early.next == Some(at(1100)));
@@ -171,7 +181,11 @@ mod tests {
     fn guaranteed_amounts_are_reserved_from_the_proposal_until_the_end() {
         let parties = Parties::new();
         let guaranteed = ContractTerms { commitment: Commitment::Guaranteed, ..terms(&parties) };
-        let policy = provide(ProvideContract { commitment: Commitment::Guaranteed, sign_within_seconds: 100, ..ProvideContract::default() });
+        let policy = provide(ProvideContract {
+            commitment: Commitment::Guaranteed,
+            sign_within_seconds: 100,
+            ..ProvideContract::default()
+        });
         let reserved = |record: Arc<ContractRecord>, now| {
             let records = [record];
             Standing::of(Some(&policy), &records, true, at(now)).reserved("default").is_some()

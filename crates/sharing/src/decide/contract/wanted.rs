@@ -145,8 +145,7 @@ mod tests {
         let terms = terms(&Parties::new());
         assert!(!wanted(|_| (), "cpu=1").differ_from(&terms));
         let guaranteed = ContractTerms { commitment: Commitment::Guaranteed, ..terms };
-        let guarantee =
-            |provide: &mut Provide| provide.contract.as_mut().unwrap().commitment = Commitment::Guaranteed;
+        let guarantee = |provide: &mut Provide| provide.contract.as_mut().unwrap().commitment = Commitment::Guaranteed;
         assert!(wanted(guarantee, "cpu=1").differ_from(&guaranteed));
         assert!(!wanted(guarantee, "cpu=4, memory=8Gi, pods=10").differ_from(&guaranteed));
     }
@@ -154,10 +153,7 @@ mod tests {
     #[test]
     fn prices_notice_classes_limits_and_new_pools_need_an_amendment() {
         let terms = terms(&Parties::new());
-        let prices = BTreeMap::from([(
-            "default".to_owned(),
-            PriceList { currency: "EUR".to_owned(), ..PriceList::default() },
-        )]);
+        let prices = BTreeMap::from([("default".to_owned(), PriceList { currency: "EUR".to_owned(), ..PriceList::default() })]);
         assert!(WantedTerms { prices, ..wanted(|_| (), "cpu=1") }.differ_from(&terms));
         assert!(wanted(|provide| provide.notice_seconds = 60, "cpu=1").differ_from(&terms));
         assert!(wanted(|provide| provide.usage.storage_classes = vec!["fast".to_owned()], "cpu=1").differ_from(&terms));

@@ -15,7 +15,7 @@ use crate::{
     decide::{
         absence::Silence,
         reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, PodUsage, Request},
-        snapshot::{OfferWrite, PluginAnswer, RecentWrite},
+        snapshot::{ContractFacts, OfferWrite, PluginAnswer, RecentWrite},
     },
     tests::{cluster, list, offer_of},
 };
@@ -50,6 +50,7 @@ pub(super) fn milan() -> Snapshot {
         offers: Vec::new(),
         recent_writes: HashMap::new(),
         applied_policies: HashMap::new(),
+        contracts: ContractFacts::default(),
         wall_time: Timestamp::UNIX_EPOCH,
     }
 }
