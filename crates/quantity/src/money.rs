@@ -54,9 +54,20 @@ impl Money {
     /// `percent` per cent of the amount, rounded to billionths, half away from zero. Saturates.
     #[must_use]
     pub fn times_percent(self, percent: u32) -> Self {
-        // The largest amount times the largest percentage is below 2^123.
-        let hundredfold = self.nanos * i128::from(percent);
-        Self::from_nanos((hundredfold + 50 * hundredfold.signum()) / 100)
+        self.times(percent, 100)
+    }
+
+    /// `part` ten-thousandths of the amount, rounded to billionths, half away from zero. Saturates. The product of two percentages is
+    /// rounded once this way.
+    #[must_use]
+    pub fn times_ten_thousandths(self, part: u32) -> Self {
+        self.times(part, 10_000)
+    }
+
+    fn times(self, part: u32, whole: i128) -> Self {
+        // The largest amount times the largest part is below 2^123.
+        let product = self.nanos * i128::from(part);
+        Self::from_nanos((product + whole / 2 * product.signum()) / whole)
     }
 }
 
@@ -200,6 +211,8 @@ mod tests {
         assert_eq!(money("0.000000001").times_percent(49), Money::ZERO);
         assert_eq!(money("-0.000000001").times_percent(50), money("-0.000000001"));
         assert_eq!(money("5").times_percent(0), Money::ZERO);
+        assert_eq!(money("0.04").times_ten_thousandths(7_500), money("0.03"));
+        assert_eq!(money("0.000000001").times_ten_thousandths(4_999), Money::ZERO);
     }
 
     #[test]
