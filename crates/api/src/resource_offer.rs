@@ -72,6 +72,9 @@ pub struct ResourceOfferSpec {
     pub prices: Option<PriceList>,
 }
 
+/// The beginning of a consumer's message about an accepted offer whose node gets no new pods now.
+pub const NO_NEW_PODS: &str = "no new pods: ";
+
 /// Limits of a pool.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]

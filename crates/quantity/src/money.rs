@@ -71,6 +71,14 @@ impl Money {
     }
 }
 
+/// Whether a text can be the name of a currency, such as `EUR` or `credits`: letters, digits and dashes, at most 12, beginning with a
+/// letter.
+pub fn is_currency(text: &str) -> bool {
+    text.len() <= 12
+        && text.bytes().next().is_some_and(|first| first.is_ascii_alphabetic())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
 impl Add for Money {
     type Output = Self;
 
@@ -213,6 +221,12 @@ mod tests {
         assert_eq!(money("5").times_percent(0), Money::ZERO);
         assert_eq!(money("0.04").times_ten_thousandths(7_500), money("0.03"));
         assert_eq!(money("0.000000001").times_ten_thousandths(4_999), Money::ZERO);
+    }
+
+    #[test]
+    fn currencies_are_short_words() {
+        assert!(["EUR", "credits", "x", "gpu-hours-v2"].into_iter().all(is_currency));
+        assert!(!["", "1x", "-x", "EUR ", "thirteen-char", "€", "a/b"].into_iter().any(is_currency));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::{
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    Accept, ClusterId, Consume, OfferAcceptedReason, OfferDecision, OfferPhase, PriceList, RequestedResources, ResourceList,
+    Accept, ClusterId, Consume, NO_NEW_PODS, OfferAcceptedReason, OfferDecision, OfferPhase, PriceList, RequestedResources, ResourceList,
     ResourceOffer, ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
 };
 use liqo_quantity::{ResourceArgument, priced_unit, unit_of};
@@ -167,7 +167,7 @@ impl Verdict {
     fn status(&self) -> ResourceOfferStatus {
         let (phase, message) = match self {
             Self::Accept { left_out, too_dear, .. } => {
-                let closed = too_dear.as_ref().map(|why| format!("no new pods: {why}"));
+                let closed = too_dear.as_ref().map(|why| format!("{NO_NEW_PODS}{why}"));
                 let said: Vec<String> = closed.into_iter().chain(left_out.clone()).collect();
                 (OfferPhase::Accepted, Some(said.join("; ")).filter(|text| !text.is_empty()))
             }
