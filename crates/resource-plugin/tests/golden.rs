@@ -68,7 +68,10 @@ fn priced() -> Vec<Pool> {
 fn prices_are_one_more_field_of_a_pool_that_others_ignore() {
     assert_eq!(decode_answer(P3, PRICED).unwrap(), priced());
     let encoded = encode_answer(P3, &priced()).unwrap();
-    assert_eq!(encoded, b"\n\x2a\n\x0e\n\x03cpu\x12\x07\n\x051500m\x12\x04gold\x22\x12\n\x03EUR\x12\x0b\n\x03cpu\x12\x040.04"[..]);
+    assert_eq!(
+        encoded,
+        b"\n\x2a\n\x0e\n\x03cpu\x12\x07\n\x051500m\x12\x04gold\x22\x12\n\x03EUR\x12\x0b\n\x03cpu\x12\x040.04"[..]
+    );
     // The fields before the prices are the bytes of a pool without them, which older controllers read.
     assert_eq!(encoded[2..24], THREE_POOLS[2..24]);
     // A field that we do not know is ignored, as older controllers ignore the prices.

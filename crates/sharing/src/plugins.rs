@@ -214,11 +214,7 @@ impl Plugins {
         outcome
     }
 
-    async fn ask(
-        self: &Arc<Self>,
-        id: &ClusterId,
-        source: &PluginSource,
-    ) -> Result<NamedPools, Error> {
+    async fn ask(self: &Arc<Self>, id: &ClusterId, source: &PluginSource) -> Result<NamedPools, Error> {
         let client = self.client(source).await?;
         let answer = client.read(id.as_str()).await?;
         let own_name = self.context.config().spec.cluster_name.clone();

@@ -206,7 +206,8 @@ impl ProviderController {
                 failed.insert(consumer);
                 // The other offers wait before they make room for this one again.
                 if let Some(offer) = newcomer {
-                    lock(&self.recent_writes).insert(offer, RecentWrite { at: Instant::now(), hard: ResourceList::new(), prices: None });
+                    lock(&self.recent_writes)
+                        .insert(offer, RecentWrite { at: Instant::now(), hard: ResourceList::new(), prices: None });
                 }
                 failures.push(failure);
             }

@@ -127,7 +127,10 @@ async fn prices_follow_the_amounts_of_the_pool() {
     let amounts = b"\n\x0a\n\x03cpu\x12\x03\n\x012\n\x0e\n\x06memory\x12\x04\n\x022G\n\x0c\n\x04pods\x12\x04\n\x0210";
     let prices = b"\n\x03EUR\x12\x0b\n\x03cpu\x12\x040.04\x12\x0b\n\x06memory\x12\x011";
     let pool = [&amounts[..], b"\x22\x1f", prices].concat();
-    assert_eq!(program.ask("ReadResources", b"\n\x04rome").await, [&[b'\n', u8::try_from(pool.len()).unwrap()], &pool[..]].concat());
+    assert_eq!(
+        program.ask("ReadResources", b"\n\x04rome").await,
+        [&[b'\n', u8::try_from(pool.len()).unwrap()], &pool[..]].concat()
+    );
 }
 
 #[tokio::test]
@@ -166,7 +169,10 @@ fn the_error_of_an_invalid_argument_is_one_line() {
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
     let (output, errors) = run(&["--resource=cpu=1", "--price=cpu=1", "--currency=EUR", "--generation=p2"]);
-    assert_eq!((output.status.code(), errors.as_str()), (Some(2), "fixed-resources: --price: only generation p3 of the protocol has prices\n"));
+    assert_eq!(
+        (output.status.code(), errors.as_str()),
+        (Some(2), "fixed-resources: --price: only generation p3 of the protocol has prices\n")
+    );
     for arguments in [
         &[][..],
         &["--resource=cpu=1", "--port=65536"],

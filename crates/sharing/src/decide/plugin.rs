@@ -133,7 +133,10 @@ mod tests {
 
     #[test]
     fn prices_go_with_the_name_of_their_pool() {
-        let prices = |currency: &str| Prices { currency: currency.into(), rates: [("cpu", "0.04".parse().unwrap())].into_iter().collect() };
+        let prices = |currency: &str| Prices {
+            currency: currency.into(),
+            rates: [("cpu", "0.04".parse().unwrap())].into_iter().collect(),
+        };
         let prefixed = Pool { prefix: Some("gpu".into()), prices: Some(prices("EUR")), ..Pool::unnamed(list("cpu=2")) };
         let found = pools(vec![Pool::unnamed(list("cpu=1")), prefixed.clone()], "milan").unwrap();
         assert_eq!(found.prices.keys().collect::<Vec<_>>(), ["gpu-milan"]);

@@ -119,7 +119,8 @@ pub fn described_by(peer_labels: &BTreeMap<String, String>) -> BTreeMap<String, 
 pub fn taints(live: &[Value], spec: &NodeSpec) -> Vec<Value> {
     let ours = [pods::VIRTUAL_NODE_TAINT, pods::UNREACHABLE_TAINT, pods::NO_NEW_PODS_TAINT];
     let mut wanted = vec![json!({"key": pods::VIRTUAL_NODE_TAINT, "value": "true", "effect": "NoExecute"})];
-    let closed_by = [(pods::UNREACHABLE_TAINT, spec.outage != Outage::None), (pods::NO_NEW_PODS_TAINT, spec.no_new_pods.is_some())];
+    let closed_by =
+        [(pods::UNREACHABLE_TAINT, spec.outage != Outage::None), (pods::NO_NEW_PODS_TAINT, spec.no_new_pods.is_some())];
     for (key, _) in closed_by.into_iter().filter(|(_, closed)| *closed) {
         wanted.push(json!({"key": key, "value": "true", "effect": "NoSchedule"}));
     }
@@ -166,7 +167,12 @@ pub(crate) fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
         conditions.push(condition(POOL_WITHDRAWN, "False", "NoticeWithdrawn", "the provider offers the pool on"));
     }
     if let Some(why) = spec.no_new_pods {
-        conditions.push(condition(pods::NO_NEW_PODS, "True", "OutsideLimits", &format!("no new pods come, and those here stay: {why}")));
+        conditions.push(condition(
+            pods::NO_NEW_PODS,
+            "True",
+            "OutsideLimits",
+            &format!("no new pods come, and those here stay: {why}"),
+        ));
     } else if was(pods::NO_NEW_PODS) {
         conditions.push(condition(pods::NO_NEW_PODS, "False", "WithinLimits", "new pods come again"));
     }

@@ -164,7 +164,9 @@ pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
         row
     };
     match which {
-        Which::Received => output::table(&["PEER", "POOL", "PHASE", "DECIDED", "AMOUNTS", "PRICE", "NOTES"], shown.iter().map(row)),
+        Which::Received => {
+            output::table(&["PEER", "POOL", "PHASE", "DECIDED", "AMOUNTS", "PRICE", "NOTES"], shown.iter().map(row))
+        }
         Which::Made => output::table(&["PEER", "POOL", "PHASE", "AMOUNTS", "PRICE", "NOTES"], shown.iter().map(row)),
     }
 }

@@ -7,8 +7,8 @@ use kube::ResourceExt as _;
 use liqo_api::policies::{PolicyPeer, selects};
 use liqo_api::selectors::label_selector;
 use liqo_api::{
-    Approval, ClusterId, ForeignCluster, OfferPhase, PeerSelector, PeeringIntent, PeeringPolicy, PriceList, ResourceList, ResourceOffer,
-    ResourceOfferSpec, labels, links, provider_namespace,
+    Approval, ClusterId, ForeignCluster, OfferPhase, PeerSelector, PeeringIntent, PeeringPolicy, PriceList, ResourceList,
+    ResourceOffer, ResourceOfferSpec, labels, links, provider_namespace,
 };
 use liqo_sharing::decide::{
     lists::Lists,

@@ -106,7 +106,8 @@ fn the_clock_of_the_schedule_may_differ_from_utc() {
 fn the_highest_step_below_the_utilization_applies() {
     let steps = policy(json!({ "utilization": [
         { "above": 80, "percentage": 200 }, { "above": 50, "percentage": 150 }, { "above": 0, "percentage": 110 }] }));
-    for (percent, expected) in [(0, "0.04"), (1, "0.044"), (50, "0.044"), (51, "0.06"), (80, "0.06"), (81, "0.08"), (100, "0.08")] {
+    for (percent, expected) in [(0, "0.04"), (1, "0.044"), (50, "0.044"), (51, "0.06"), (80, "0.06"), (81, "0.08"), (100, "0.08")]
+    {
         assert_eq!(cpu(&price(&steps, noon(), percent, None)), expected, "{percent}%");
     }
 }
@@ -131,7 +132,10 @@ fn a_step_ends_only_five_points_below_its_beginning() {
     }
     let low = price(&steps, noon(), 4, None);
     assert_eq!(cpu(&price(&steps, noon(), 80, Some(&low))), "0.06");
-    assert_eq!((cpu(&price(&steps, noon(), 1, Some(&low))), cpu(&price(&steps, noon(), 0, Some(&low)))), ("0.06".into(), "0.04".into()));
+    assert_eq!(
+        (cpu(&price(&steps, noon(), 1, Some(&low))), cpu(&price(&steps, noon(), 0, Some(&low)))),
+        ("0.06".into(), "0.04".into())
+    );
     // Other rates: the former step is unknown, and the utilization alone decides.
     let dearer = policy(json!({ "rates": { "cpu": "1" }, "utilization": steps.utilization }));
     assert_eq!(cpu(&price(&dearer, noon(), 78, Some(&high))), "1.5");

@@ -63,8 +63,9 @@ impl<'a> Composer<'a> {
         let recent_write = self.snapshot.recent_write(requester, &allocation.pool);
         let offer = requester.offers.get(allocation.pool.as_str());
         let published = offer.map(|offer| &offer.spec.resource_quota.hard);
-        let wanted =
-            |offer: &ResourceOffer| self.spec(allocation, offer.spec.resource_quota.hard.clone(), self.prices(allocation).clone());
+        let wanted = |offer: &ResourceOffer| {
+            self.spec(allocation, offer.spec.resource_quota.hard.clone(), self.prices(allocation).clone())
+        };
         let outdated = offer.is_some_and(|offer| offer.spec != wanted(offer));
         let policy_changed = self.policy_changed(requester);
         // The end of an old notice must be removed at once: the next notice would be over from the beginning.

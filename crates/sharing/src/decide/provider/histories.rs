@@ -97,7 +97,9 @@ fn policies(which: u8) -> Vec<Arc<PeeringPolicy>> {
         _ => vec![policy(
             "default",
             0,
-            everybody(json!({ "percentage": 100, "overcommitPercentage": 150, "offerUpdateThresholdPercentage": 0, "prices": prices })),
+            everybody(
+                json!({ "percentage": 100, "overcommitPercentage": 150, "offerUpdateThresholdPercentage": 0, "prices": prices }),
+            ),
         )],
     }
 }

@@ -1,9 +1,6 @@
 //! What each pool costs now. All consumers of a policy pay the same for a pool.
 
-use std::{
-    collections::BTreeMap,
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use liqo_api::{PriceList, PricePolicy};
 

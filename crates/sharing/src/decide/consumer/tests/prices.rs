@@ -43,7 +43,9 @@ fn the_node_and_the_copy_of_the_offer_show_its_prices() {
     let list = prices("EUR", json!({ "cpu": "0.04" }));
     let judgement = judged(priced("cpu=4", list.clone()), &LocalObjects::default());
     assert_eq!(node(&judgement).unwrap().prices, Some(list.clone()));
-    assert!(judgement.actions.iter().any(|action| matches!(action, Action::ApplyMirror(spec) if spec.prices == Some(list.clone()))));
+    assert!(
+        judgement.actions.iter().any(|action| matches!(action, Action::ApplyMirror(spec) if spec.prices == Some(list.clone())))
+    );
 }
 
 #[test]

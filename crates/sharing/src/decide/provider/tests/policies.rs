@@ -91,9 +91,10 @@ fn the_amounts_of_a_plugin_are_offered_exactly_except_for_caps() {
     assert_eq!(snapshot.pools(), [offer("default", "cpu=100m"), offer("gold", "cpu=2900m, memory=1Gi")]);
     let mut snapshot = snapshot.settled();
     // A failing plugin changes no offer, even after a restart.
-    snapshot
-        .plugin_answers
-        .insert(cluster(ROME), PluginAnswer { problem: Some("plugin p.liqo:6001 does not answer".into()), ..PluginAnswer::default() });
+    snapshot.plugin_answers.insert(
+        cluster(ROME),
+        PluginAnswer { problem: Some("plugin p.liqo:6001 does not answer".into()), ..PluginAnswer::default() },
+    );
     let plan = snapshot.plan();
     assert_eq!((plan.writes, plan.deletions), (vec![], vec![]));
     assert_eq!(plan.peer_conditions[&cluster(ROME)].reason, "PluginFailed");

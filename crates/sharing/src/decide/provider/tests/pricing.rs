@@ -1,6 +1,7 @@
 //! Prices in offers.
 
 use super::*;
+use crate::decide::publish::MIN_REWRITE_INTERVAL;
 use liqo_api::PriceList;
 
 /// All cpu and pods for everybody, at this price policy.
@@ -45,7 +46,10 @@ fn all_consumers_of_a_policy_pay_the_same_and_another_policy_has_its_own_prices(
     let turin = json!({ "peers": { "clusterIDs": [cluster(TURIN)] }, "provide": { "prices": { "currency": "EUR", "rates": { "cpu": "0.02" } } } });
     let [default] = selling(&json!({ "currency": "EUR", "rates": { "cpu": "0.04" } }));
     let snapshot = milan().asks(ROME, "").asks(TURIN, "").asks(7, "").under(&[default, ("turin", 1, turin)]).settled();
-    assert_eq!((snapshot.published(ROME), snapshot.published(TURIN), snapshot.published(7)), (eur("0.04"), eur("0.02"), eur("0.04")));
+    assert_eq!(
+        (snapshot.published(ROME), snapshot.published(TURIN), snapshot.published(7)),
+        (eur("0.04"), eur("0.02"), eur("0.04"))
+    );
     assert_eq!(snapshot.prices(), []);
 }
 
@@ -82,7 +86,8 @@ fn the_utilization_counts_the_pods_of_all_consumers_but_not_own_ones() {
     assert!(own.prices().iter().all(|(_, prices)| *prices == eur("0.04")), "own pods are not sold");
     let busy = snapshot.pod("mapped-1", Some(ROME), "cpu=5").pod("mapped-2", Some(TURIN), "cpu=4").settled();
     assert_eq!((busy.published(ROME), busy.published(TURIN)), (eur("0.06"), eur("0.06")));
-    let fewer = |cpu: &str| Snapshot { pods: Arc::default(), ..busy.clone() }.pod("mapped-1", Some(ROME), cpu).settled().published(ROME);
+    let fewer =
+        |cpu: &str| Snapshot { pods: Arc::default(), ..busy.clone() }.pod("mapped-1", Some(ROME), cpu).settled().published(ROME);
     assert_eq!((fewer("cpu=7600m"), fewer("cpu=7500m")), (eur("0.06"), eur("0.04")), "a step ends 5 points lower");
     // A consumer that comes now sees the same prices as the others.
     let third = Snapshot { pods: Arc::default(), ..busy }.pod("mapped-1", Some(ROME), "cpu=7600m").asks(7, "").settled();
