@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use liqo_api::conditions::{self, DesiredCondition};
 use liqo_api::{
-    Accept, AcceptContract, ClusterId, Commitment, Consume, Contract, ContractAnswer, ContractDecision, ContractPhase,
-    ContractSpec, ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer,
+    Accept, AcceptContract, ClusterId, Commitment, Consume, ContractAnswer, ContractDecision, ContractPhase, ContractSpec,
+    ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer,
 };
 use liqo_signing::ClusterIdentity;
 
@@ -34,7 +34,7 @@ pub struct ContractView<'a> {
     pub decisions: &'a BTreeMap<String, ContractDecision>,
     /// The contracts at the provider, and their copies here, by name.
     pub contracts: &'a BTreeMap<String, Arc<ContractRecord>>,
-    pub copies: &'a BTreeMap<String, Arc<Contract>>,
+    pub copies: &'a BTreeMap<String, Arc<ContractRecord>>,
     /// The offers at the provider, and their copies here, by pool.
     pub offers: &'a BTreeMap<String, Arc<ResourceOffer>>,
     pub offer_copies: &'a BTreeMap<String, Arc<ResourceOffer>>,
@@ -100,7 +100,7 @@ pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> Cont
     for record in read.into_iter().take(MAX_CONTRACTS) {
         view.judge_one(record, doubts.entry(record.name.clone()).or_default(), &mut judgement);
     }
-    let gone = view.copies.iter().filter(|(name, copy)| !view.contracts.contains_key(*name) && !is_deleting(copy));
+    let gone = view.copies.iter().filter(|(name, copy)| !view.contracts.contains_key(*name) && !copy.deleting);
     for (name, copy) in gone {
         judgement.actions.extend(view.removed_at_provider(name, copy));
     }
@@ -110,16 +110,12 @@ pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> Cont
     judgement
 }
 
-fn is_deleting(copy: &Contract) -> bool {
-    copy.metadata.deletion_timestamp.is_some()
-}
-
 impl ContractView<'_> {
     fn judge_one(&self, record: &ContractRecord, doubts: &mut Doubts, judgement: &mut ContractJudgement) {
         let name = &record.name;
         let copy = self.copies.get(name).map(Arc::as_ref);
         // Our own copy knows best what we answered.
-        let known = copy.and_then(|copy| copy.status.as_ref()).unwrap_or(&record.status);
+        let known = copy.map_or(&record.status, |copy| &copy.status);
         let mut status = ContractStatus { breaches: known.breaches.clone(), ..ContractStatus::default() };
         let current = record.current.as_ref().ok().map(|terms| &terms.document);
         let own = [&known.signature, &known.pending_signature];
@@ -154,10 +150,10 @@ impl ContractView<'_> {
         status.conditions = with_condition(&known.conditions, &honoured, self.now);
         // What the provider changed without our signature does not replace the evidence.
         let is_evidence = found.iter().any(|finding| finding.kind.is_about_terms()) && copy.is_some();
-        if copy.is_none_or(|copy| copy.spec != record.spec) && !is_evidence && !copy.is_some_and(is_deleting) {
+        if copy.is_none_or(|copy| copy.spec != record.spec) && !is_evidence && !copy.is_some_and(|copy| copy.deleting) {
             judgement.actions.push(ContractAction::ApplyCopy(name.clone(), record.spec.clone()));
         }
-        if copy.and_then(|copy| copy.status.as_ref()) != Some(&status) {
+        if copy.is_none_or(|copy| copy.status != status) {
             judgement.actions.push(ContractAction::AnswerCopy(name.clone(), status.clone()));
         }
         if record.status != status {
@@ -280,8 +276,8 @@ impl ContractView<'_> {
     }
 
     /// What becomes of the copy of a contract that is gone at the provider.
-    fn removed_at_provider(&self, name: &str, copy: &Contract) -> Option<ContractAction> {
-        let status = copy.status.clone().unwrap_or_default();
+    fn removed_at_provider(&self, name: &str, copy: &ContractRecord) -> Option<ContractAction> {
+        let status = copy.status.clone();
         if copy.spec.in_force_since.is_none() {
             return Some(ContractAction::DeleteCopy(name.to_owned()));
         }

@@ -6,9 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use liqo_api::{
-    Breach, BreachKind, Commitment, Contract, ContractEnd, ContractTerms, EndCause, Party, ResourceList, ResourceOffer, Time,
-};
+use liqo_api::{Breach, BreachKind, Commitment, ContractEnd, ContractTerms, EndCause, Party, ResourceList, ResourceOffer, Time};
 
 use super::{TOLERANCE, after, breaches::Finding, document::Document, record::ContractRecord};
 
@@ -47,7 +45,7 @@ pub struct Sight<'a> {
     /// The terms that this cluster signed.
     pub signed: Option<&'a Document>,
     /// The copy here, from the last time.
-    pub copy: Option<&'a Contract>,
+    pub copy: Option<&'a ContractRecord>,
     /// The offers at the provider, and their copies here, by pool.
     pub offers: &'a BTreeMap<String, Arc<ResourceOffer>>,
     pub offer_copies: &'a BTreeMap<String, Arc<ResourceOffer>>,

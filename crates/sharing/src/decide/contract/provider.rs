@@ -332,6 +332,8 @@ impl Case<'_> {
             }
         }
         let over = self.records.iter().filter(|record| record.is_over(self.now) && record.spec.in_force_since.is_some());
+        // Who asks for nothing any more has no reason to answer.
+        let over = over.filter(|_| self.asks);
         for record in over.filter(|record| self.is_heard && record.status.phase != ContractPhase::Ended) {
             let message = format!("the consumer answers {:?} after the end", record.status.phase);
             found.push(Finding::new(Party::Consumer, BreachKind::EndNotAccepted, &record.name, message));
