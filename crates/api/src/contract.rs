@@ -185,7 +185,7 @@ pub struct ContractLimits {
 }
 
 /// One of the two clusters.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Party {
     /// The cluster that lends.
     Provider,
