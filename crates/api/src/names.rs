@@ -158,6 +158,11 @@ pub mod labels {
     pub const LEADER: &str = "liqo.io/leader";
     /// On Leases of gateways: `true`.
     pub const GATEWAY: &str = "liqo.io/gateway";
+    /// On virtual nodes: the price of a resource for one unit and hour, under the resource's name in this domain, as in
+    /// `price.liqo.io/cpu`.
+    pub const PRICE_DOMAIN: &str = "price.liqo.io";
+    /// On virtual nodes: the currency of their prices.
+    pub const PRICE_CURRENCY: &str = "price.liqo.io/currency";
     /// Keys of this domain and its subdomains belong to Liqo and never travel.
     pub const DOMAIN: &str = "liqo.io";
 }
@@ -183,6 +188,8 @@ pub mod annotations {
     pub const CLUSTER_NAME: &str = "liqo.io/cluster-name";
     /// On a Node: the commands that keep new pods off it, separated by commas. The last one of them uncordons the node.
     pub const CORDONED_BY: &str = "liqo.io/cordoned-by";
+    /// On a virtual node: its prices, as the JSON of a [`PriceList`](crate::PriceList).
+    pub const PRICES: &str = "liqo.io/prices";
     /// On the Lease of a gateway: its WireGuard key (base64).
     pub const GATEWAY_KEY: &str = "liqo.io/gateway-key";
     /// On the Lease of a gateway whose key was renewed: its first key (base64). The flows that it carries follow from this key.

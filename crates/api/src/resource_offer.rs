@@ -6,7 +6,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Time};
+use crate::{ClusterId, PriceList, Time};
 
 /// One pool of resources that a provider offers to one consumer. It is in the tenant namespace, named after its pool. The consumer stores
 /// a copy in its provider namespace.
@@ -67,6 +67,9 @@ pub struct ResourceOfferSpec {
     /// Time from which the provider ends pods that use more than the offer, the youngest first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<Time>,
+    /// The prices of the resources now. If absent, they cost nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<PriceList>,
 }
 
 /// Limits of a pool.

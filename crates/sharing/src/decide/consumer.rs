@@ -296,6 +296,8 @@ fn apply_node(intent: &BorrowingIntent, offer: &ResourceOffer, resources: Resour
         resources,
         withdrawal_timestamp: offer.spec.withdrawal_timestamp.clone(),
         labels: offer.spec.labels.iter().filter(|(key, _)| keeps(key)).map(|(key, value)| (key.clone(), value.clone())).collect(),
+        prices: offer.spec.prices.clone(),
+        no_new_pods: None,
     };
     // A node that is being deleted is created again when it is gone.
     let unchanged = node.is_some_and(|node| node.deleting || node.spec == spec);

@@ -100,6 +100,7 @@ impl<'a> Composer<'a> {
             notice_seconds: Some(allocation.policy.notice_seconds),
             withdrawal_timestamp: None,
             reclaim_timestamp: allocation.reclaim_at.map(Time),
+            prices: None,
         }
     }
 
