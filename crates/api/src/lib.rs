@@ -14,8 +14,8 @@
 //!   +- liqo-provider-<id> --------+                    +- liqo-tenant-<id> -----------------+
 //!   | ResourceOffer (a copy)      |  spec ---------->  | ResourceRequest   NamespaceMap     |
 //!   | VirtualNode  => Node        |                    | ShadowPod  ReflectedObject  Secret |
-//!   +-----------------------------+  <-------- status  | ResourceOffer     Lease (two)      |
-//!                                                      | NetworkConfig                      |
+//!   | UsageRecord  Receipt (copy) |  <-------- status  | ResourceOffer     Lease (two)      |
+//!   +-----------------------------+                    | NetworkConfig  UsageRecord Receipt |
 //!                                                      +------------------------------------+
 //! ```
 //!
@@ -43,6 +43,7 @@ mod peering_policy;
 pub mod policies;
 mod prices;
 mod reasons;
+mod receipt;
 pub mod record_text;
 mod reflected_object;
 pub mod reflection;
@@ -56,6 +57,7 @@ mod shadow_pod;
 mod suspected_gateways;
 mod time;
 mod tunnel_endpoint;
+mod usage_record;
 mod virtual_node;
 
 pub use cluster_config::*;
@@ -70,6 +72,7 @@ pub use network_config::*;
 pub use peering_policy::*;
 pub use prices::*;
 pub use reasons::*;
+pub use receipt::*;
 pub use reflected_object::*;
 pub use resource_offer::*;
 pub use resource_request::*;
@@ -78,6 +81,7 @@ pub use shadow_pod::*;
 pub use suspected_gateways::SuspectedGateways;
 pub use time::rfc3339;
 pub use tunnel_endpoint::*;
+pub use usage_record::*;
 pub use virtual_node::*;
 
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -102,5 +106,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         ReflectedObject::crd(),
         NetworkConfig::crd(),
         TunnelEndpoint::crd(),
+        UsageRecord::crd(),
+        Receipt::crd(),
     ]
 }

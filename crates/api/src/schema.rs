@@ -38,6 +38,19 @@ fn record_text(max_len: usize) -> Schema {
     })
 }
 
+/// The lines of a usage record, see `docs/metering.md`. A pattern would do, but the API server repeats the whole text when it refuses it
+/// by a pattern.
+pub fn usage_entries(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "maxLength": crate::MAX_ENTRIES_LEN,
+        "x-kubernetes-validations": [{
+            "rule": r#"self.matches("^[ -~\n]*$")"#,
+            "message": "the entries of a usage record are lines of printable ASCII",
+        }],
+    })
+}
+
 /// Maximum amounts of at most [`MAX_RESOURCES`] resources.
 pub fn requested_resources(generator: &mut SchemaGenerator) -> Schema {
     let mut list = liqo_quantity::ResourceList::json_schema(generator);
