@@ -46,6 +46,8 @@ pub struct SeenPod<'a> {
     pub ended: Option<Seconds>,
     /// What the ledger charges for it.
     pub amounts: &'a ResourceList,
+    /// The end of the last period whose entries are complete: what was charged before does not change any more.
+    pub settled: Seconds,
 }
 
 impl Charges {
@@ -68,7 +70,7 @@ impl Charges {
     #[must_use]
     pub fn seen(&self, pod: &SeenPod<'_>, now: Seconds) -> Self {
         let mut charges = self.clone();
-        let ended = pod.ended.map(|ended| ended.clamp(pod.created.min(now), now));
+        let ended = pod.ended.map(|ended| ended.max(pod.settled).min(now));
         let amounts = normalized(pod.amounts);
         let Some(last) = charges.0.last_mut() else {
             charges.0.push(Charge { from: pod.created, until: ended.map(|ended| ended.max(pod.created)), amounts });
@@ -85,12 +87,13 @@ impl Charges {
     }
 
     /// The charges after the pod was found gone at the time `now`. A pod whose deletion was asked for is charged until its grace was
-    /// over (`due`) at the latest, so that nobody pays for a process or a node that noticed it later.
+    /// over (`due`) at the latest, so that nobody pays for a process or a node that noticed it later; but not less than what is settled,
+    /// see [`SeenPod::settled`].
     #[must_use]
-    pub fn gone(&self, now: Seconds, due: Option<Seconds>) -> Self {
+    pub fn gone(&self, now: Seconds, due: Option<Seconds>, settled: Seconds) -> Self {
         let mut charges = self.clone();
         if let Some(last) = charges.0.last_mut().filter(|last| last.until.is_none()) {
-            last.until = Some(due.map_or(now, |due| now.min(due)).max(last.from));
+            last.until = Some(due.map_or(now, |due| due.max(settled).min(now)).max(last.from));
         }
         charges
     }
@@ -187,7 +190,7 @@ mod tests {
     use crate::entry::tests::list;
 
     fn pod<'a>(created: Seconds, ended: Option<Seconds>, amounts: &'a ResourceList) -> SeenPod<'a> {
-        SeenPod { created, ended, amounts }
+        SeenPod { created, ended, amounts, settled: 0 }
     }
 
     fn seen(charges: &str, created: Seconds, ended: Option<Seconds>, amounts: &str, now: Seconds) -> String {
@@ -216,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_created_again_is_not_charged_in_between() {
-        let vanished = "100- cpu=1".parse::<Charges>().unwrap().gone(150, None).to_string();
+        let vanished = "100- cpu=1".parse::<Charges>().unwrap().gone(150, None, 0).to_string();
         assert_eq!(vanished, "100-150 cpu=1");
         assert_eq!(seen(&vanished, 170, None, "cpu=1", 171), "100-150 cpu=1; 170- cpu=1");
         assert_eq!(seen(&vanished, 140, None, "cpu=1", 171), "100-150 cpu=1; 150- cpu=1", "never twice for a second");
@@ -224,11 +227,13 @@ mod tests {
 
     #[test]
     fn nobody_pays_for_a_process_or_a_node_that_noticed_an_end_later() {
-        let gone = |now, due| "100- cpu=1".parse::<Charges>().unwrap().gone(now, due).to_string();
+        let gone = |now, due| "100- cpu=1".parse::<Charges>().unwrap().gone(now, due, 0).to_string();
         assert_eq!(gone(150, Some(180)), "100-150 cpu=1");
         assert_eq!(gone(950, Some(180)), "100-180 cpu=1");
         assert_eq!(gone(950, Some(80)), "100-100 cpu=1");
-        assert_eq!("100-120 cpu=1".parse::<Charges>().unwrap().gone(950, None).to_string(), "100-120 cpu=1");
+        let settled = "100- cpu=1".parse::<Charges>().unwrap().gone(950, Some(180), 600);
+        assert_eq!(settled.to_string(), "100-600 cpu=1", "the receipt until then was written before");
+        assert_eq!("100-120 cpu=1".parse::<Charges>().unwrap().gone(950, None, 0).to_string(), "100-120 cpu=1");
     }
 
     #[test]
@@ -258,8 +263,8 @@ mod tests {
             let amounts = list(&format!("cpu={cpu}"));
             let once = Charges::default().seen(&pod(created, ended, &amounts), now);
             prop_assert_eq!(&once.seen(&pod(created, ended, &amounts), now + later), &once);
-            let gone = once.gone(now, None);
-            prop_assert_eq!(&gone.gone(now + later, None), &gone);
+            let gone = once.gone(now, None, 0);
+            prop_assert_eq!(&gone.gone(now + later, None, 0), &gone);
             prop_assert_eq!(gone.to_string().parse::<Charges>(), Ok(gone));
         }
 

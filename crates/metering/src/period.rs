@@ -113,7 +113,7 @@ mod tests {
             prop_assert_eq!(parts.iter().map(|(_, part)| part.seconds()).sum::<i64>(), entry.seconds());
             for (period, part) in &parts {
                 prop_assert!(part.from.at >= period.start && part.until.at <= period.end());
-                prop_assert_eq!(period.part_of(&entry).as_ref(), Some(part));
+                prop_assert_eq!(period.part_of(&entry), Some(part.clone()));
             }
         }
     }
