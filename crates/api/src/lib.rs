@@ -13,6 +13,7 @@
 //!   TunnelEndpoint, in Liqo's own                      TunnelEndpoint, in Liqo's own
 //!   +- liqo-provider-<id> --------+                    +- liqo-tenant-<id> -----------------+
 //!   | ResourceOffer (a copy)      |  spec ---------->  | ResourceRequest   NamespaceMap     |
+//!   | Contract (a copy)           |                    | Contract                           |
 //!   | VirtualNode  => Node        |                    | ShadowPod  ReflectedObject  Secret |
 //!   | UsageRecord  Receipt (copy) |  <-------- status  | ResourceOffer     Lease (two)      |
 //!   +-----------------------------+                    | NetworkConfig  UsageRecord Receipt |
@@ -31,6 +32,7 @@ mod cluster_config;
 mod cluster_id;
 pub mod conditions;
 pub mod connection_limits;
+mod contract;
 mod derived_names;
 mod foreign_cluster;
 pub mod isolation;
@@ -62,6 +64,7 @@ mod virtual_node;
 
 pub use cluster_config::*;
 pub use cluster_id::{ClusterId, InvalidClusterId, valid_cluster_name};
+pub use contract::*;
 pub use derived_names::{alternative_mapped_namespace, mapped_namespace, short_hash};
 pub use foreign_cluster::*;
 pub use key::Key;
@@ -99,6 +102,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         PeeringPolicy::crd(),
         ResourceRequest::crd(),
         ResourceOffer::crd(),
+        Contract::crd(),
         NamespaceOffloading::crd(),
         NamespaceMap::crd(),
         VirtualNode::crd(),

@@ -33,7 +33,9 @@ impl PriceList {
     /// Why nobody should use this list, if it came from another cluster or a plugin.
     pub fn defect(&self) -> Option<String> {
         if !is_currency(&self.currency) {
-            return Some("its prices have no valid currency: letters, digits and dashes, at most 12, beginning with a letter".to_owned());
+            return Some(
+                "its prices have no valid currency: letters, digits and dashes, at most 12, beginning with a letter".to_owned(),
+            );
         }
         if self.rates.len() > MAX_RATES {
             return Some(format!("it has more than {MAX_RATES} prices"));
@@ -240,7 +242,8 @@ mod tests {
 
     #[test]
     fn prices_become_labels_of_the_node() {
-        let list = prices("EUR", json!({ "cpu": "0.04", "nvidia.com/gpu": "1.2", "-": "3", "x".repeat(64): "1", "currency": "7" }));
+        let list =
+            prices("EUR", json!({ "cpu": "0.04", "nvidia.com/gpu": "1.2", "-": "3", "x".repeat(64): "1", "currency": "7" }));
         let labels: Vec<(String, String)> = list.node_labels().into_iter().collect();
         let expected =
             [("price.liqo.io/cpu", "0.04"), ("price.liqo.io/currency", "EUR"), ("price.liqo.io/nvidia.com_gpu", "1.2")];

@@ -194,7 +194,8 @@ fn rounded_fraction(value: u128, times: u128, divisor: u128) -> u128 {
 
 /// What these amounts cost for one hour. A resource without a rate costs nothing.
 pub fn per_hour(rates: &Rates, amounts: &ResourceList) -> Money {
-    let line = |(name, rate): (&str, Money)| cost(rate, priced_unit(name), AmountSeconds::of(amounts.get(name), SECONDS_PER_HOUR));
+    let line =
+        |(name, rate): (&str, Money)| cost(rate, priced_unit(name), AmountSeconds::of(amounts.get(name), SECONDS_PER_HOUR));
     rates.iter().map(line).sum()
 }
 

@@ -42,6 +42,7 @@ use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::without_status;
 use liqo_api::{ClusterId, ForeignCluster, PeeringPolicy, ResourceOffer};
 use liqo_controller_runtime::{Cache, Context, Queue, cache::whole, peers::PeerError, writes::StepError};
+use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -67,7 +68,7 @@ pub enum Error {
 }
 
 /// Shares resources in both directions until `context.stop`. Only the leader may run it.
-pub async fn run(context: Context) -> Result<(), Error> {
+pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(), Error> {
     let stop = context.stop.child_token();
     let _guard = stop.clone().drop_guard();
     let (offers_queue, providers, conditions) = (Queue::new(), Queue::new(), Queue::new());

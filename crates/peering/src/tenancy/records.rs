@@ -17,13 +17,13 @@ use liqo_controller_runtime::{
     Key, foreign_clusters, policies,
     writes::{Step as _, StepError, unless_changed},
 };
+use liqo_signing::PublicKey;
 use serde_json::json;
 
 use super::Tenants;
 use crate::{
     auth::decide::ApprovalQueue,
     decide::{Waiting, waiting},
-    identity::PublicKey,
     objects,
 };
 

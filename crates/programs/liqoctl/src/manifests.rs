@@ -415,6 +415,7 @@ mod tests {
                 let resource = resource.as_str().unwrap();
                 let allowed = match resource {
                     "resourceoffers/status"
+                    | "contracts/status"
                     | "resourcerequests"
                     | "namespacemaps"
                     | "networkconfigs"
