@@ -127,11 +127,15 @@ impl Charges {
     }
 
     /// The same for the consumer, which saw the pod gone at the time `gone` by its own clock: an open charge ends then, as an estimate.
-    pub(crate) fn estimated_entries(&self, uid: &str, pool: &str, gone: Seconds) -> Vec<Entry> {
+    /// It may have had other amounts after that was seen, `most` at most.
+    pub(crate) fn estimated_entries(&self, uid: &str, pool: &str, gone: Seconds, most: &ResourceList) -> Vec<Entry> {
         let entry = |charge: &Charge| {
-            let until = charge.until.map_or_else(|| Time::estimate(gone.max(charge.from)), Time::exact);
+            let (until, amounts) = match charge.until {
+                Some(until) => (Time::exact(until), charge.amounts.clone()),
+                None => (Time::estimate(gone.max(charge.from)), normalized(&charge.amounts.max(most))),
+            };
             let (uid, pool) = (uid.to_owned(), pool.to_owned());
-            Entry { uid, pool, from: Time::exact(charge.from), until, amounts: charge.amounts.clone() }.if_valid()
+            Entry { uid, pool, from: Time::exact(charge.from), until, amounts }.if_valid()
         };
         self.0.iter().filter_map(entry).collect()
     }

@@ -128,9 +128,9 @@ fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<Str
     Some(format!("the provider charges it until second {}, the consumer until {last}", entry.until.at))
 }
 
-/// Whether the amounts of the entry are ours. An entry that begins with an estimate has the most that the pod may be charged.
+/// Whether the amounts of the entry are ours. An entry with an estimate has the most that the pod may be charged.
 fn is_charged(own: &Entry, entry: &Entry) -> bool {
-    if own.from.is_estimate { entry.amounts.fits_in(&own.amounts).is_ok() } else { entry.amounts == own.amounts }
+    if own.from.is_estimate || own.until.is_estimate { entry.amounts.fits_in(&own.amounts).is_ok() } else { entry.amounts == own.amounts }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@
 //! * [`entry`]: one line of a usage record, and its grammar.
 //! * [`period`]: the periods of a contract; cuts entries at their boundaries.
 //! * [`usage`]: a set of entries, keyed by pod and start, so that the same observation twice changes nothing; canonical text, digest.
+//! * [`book`]: which objects hold the entries.
 //! * [`charges`]: what the provider knows of one pod, as the status of its shadow pod holds it.
 //! * [`observation`]: what the consumer knows of the same pod.
 //! * [`compare`]: both sides' entries, pod by pod.
@@ -28,6 +29,7 @@
 
 #![warn(missing_docs)]
 
+pub mod book;
 pub mod charges;
 pub mod compare;
 pub mod entry;
@@ -39,6 +41,7 @@ pub mod usage;
 #[cfg(test)]
 mod histories;
 
+pub use book::{Book, ChunkWrite};
 pub use charges::{Charges, SeenPod};
 pub use compare::{Comparison, Difference, Tolerance, compare};
 pub use entry::{Entry, EntryError};

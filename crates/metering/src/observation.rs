@@ -33,11 +33,12 @@ impl Observation<'_> {
     /// Nothing for a pod that the provider never charged, as far as was seen, and that is not gone.
     pub fn entries(&self, now: Seconds, clocks: Seconds) -> Vec<Entry> {
         let latest = self.gone.unwrap_or(now);
+        let most = self.asked.iter().fold(ResourceList::new(), |all, one| all.max(one));
         if let Some((from, until)) = self.charges.span() {
             let is_within = from >= self.sent.saturating_sub(clocks) && until.is_none_or(|until| until <= latest.saturating_add(clocks));
             if is_within && self.charges.amounts().all(|amounts| self.may_be_charged(amounts)) {
                 return if self.gone.is_some() {
-                    self.charges.estimated_entries(self.uid, self.pool, latest)
+                    self.charges.estimated_entries(self.uid, self.pool, latest, &most)
                 } else {
                     self.charges.entries(self.uid, self.pool, now)
                 };
@@ -45,9 +46,8 @@ impl Observation<'_> {
         } else if self.gone.is_none() {
             return Vec::new();
         }
-        let amounts = self.asked.iter().fold(ResourceList::new(), |all, one| all.max(one));
         let (from, until) = (Time::estimate(self.sent.min(latest)), Time::estimate(latest));
-        let own = Entry { uid: self.uid.to_owned(), pool: self.pool.to_owned(), from, until, amounts: normalized(&amounts) };
+        let own = Entry { uid: self.uid.to_owned(), pool: self.pool.to_owned(), from, until, amounts: normalized(&most) };
         own.if_valid().into_iter().collect()
     }
 
@@ -105,6 +105,7 @@ mod tests {
         let asked = [list("cpu=1"), list("cpu=2")];
         let charged = entries("1003-1100 cpu=1; 1100- cpu=2", Some(1500), &asked);
         assert_eq!(charged, ["u p 1003 1100 cpu=1", "u p 1100 ~1500 cpu=2"]);
+        assert_eq!(entries("1003- cpu=1", Some(1500), &asked), ["u p 1003 ~1500 cpu=2"], "it may have been resized unseen");
     }
 
     #[test]

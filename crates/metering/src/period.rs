@@ -53,10 +53,10 @@ impl Period {
         Timestamp::from_second(self.start).unwrap_or_default().strftime("%Y%m%d%H%M").to_string()
     }
 
-    /// The part of an entry that is in the period. Where the period cuts it, the time is exact.
+    /// The part of an entry that is in the period. What was estimated stays so.
     pub fn part_of(self, entry: &Entry) -> Option<Entry> {
-        let from = if entry.from.at < self.start { Time::exact(self.start) } else { entry.from };
-        let until = if entry.until.at > self.end() { Time::exact(self.end()) } else { entry.until };
+        let from = Time { at: entry.from.at.max(self.start), ..entry.from };
+        let until = Time { at: entry.until.at.min(self.end()), ..entry.until };
         let is_inside = from.at < self.end() && until.at >= self.start;
         is_inside.then(|| Entry { from, until, ..entry.clone() })?.if_valid()
     }
@@ -100,10 +100,10 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_stays_one_where_it_is_not_cut() {
+    fn an_estimate_stays_one() {
         let entry: Entry = "u p ~50 ~70 cpu=1".parse().unwrap();
         let parts: Vec<String> = Period::parts(&entry, 60).iter().map(|(_, part)| part.to_string()).collect();
-        assert_eq!(parts, ["u p ~50 60 cpu=1", "u p 60 ~70 cpu=1"]);
+        assert_eq!(parts, ["u p ~50 ~60 cpu=1", "u p ~60 ~70 cpu=1"]);
     }
 
     proptest! {

@@ -383,6 +383,7 @@ impl World {
                 refused_containers: RefusedContainers::new(),
                 pending_resize: None,
                 resize_retry: None,
+                metering: None,
                 now: "2026-01-01T00:00:00Z".parse().unwrap(),
             };
             match remote::decide(&snapshot) {

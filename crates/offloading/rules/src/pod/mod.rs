@@ -9,6 +9,7 @@ pub mod ledger;
 pub mod local;
 pub mod local_state;
 pub mod local_status;
+pub mod metering;
 pub mod pace;
 pub mod reclaim;
 pub mod recreated;
