@@ -113,7 +113,11 @@ fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<Str
     }
     let same: Vec<&&Entry> = pools.into_iter().filter(|own| is_charged(own, entry)).collect();
     if same.is_empty() {
-        let names: BTreeSet<&str> = entry.amounts.names().filter(|name| ours.iter().all(|own| entry.amounts.get(name) != own.amounts.get(name))).collect();
+        let names: BTreeSet<&str> = entry
+            .amounts
+            .names()
+            .filter(|name| ours.iter().all(|own| entry.amounts.get(name) != own.amounts.get(name)))
+            .collect();
         let names = names.into_iter().take(3).collect::<Vec<_>>().join(", ");
         return Some(format!("the provider charges other amounts: {names:.120}"));
     }
@@ -130,7 +134,11 @@ fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<Str
 
 /// Whether the amounts of the entry are ours. An entry with an estimate has the most that the pod may be charged.
 fn is_charged(own: &Entry, entry: &Entry) -> bool {
-    if own.from.is_estimate || own.until.is_estimate { entry.amounts.fits_in(&own.amounts).is_ok() } else { entry.amounts == own.amounts }
+    if own.from.is_estimate || own.until.is_estimate {
+        entry.amounts.fits_in(&own.amounts).is_ok()
+    } else {
+        entry.amounts == own.amounts
+    }
 }
 
 #[cfg(test)]
@@ -142,7 +150,11 @@ mod tests {
         let comparison = compare(&read(provider), &read(consumer), Tolerance::default());
         let agreed = comparison.agreed.pods().len();
         assert_eq!(agreed + comparison.differences.len(), read(provider).pods().len());
-        comparison.differences.into_iter().map(|one| format!("{} {}/{} {}", one.uid, one.provider, one.consumer, one.message)).collect()
+        comparison
+            .differences
+            .into_iter()
+            .map(|one| format!("{} {}/{} {}", one.uid, one.provider, one.consumer, one.message))
+            .collect()
     }
 
     #[test]
@@ -161,8 +173,14 @@ mod tests {
             found.into_iter().next().unwrap()
         };
         assert_eq!(found("u p 1 9 cpu=1; v p 1 9 cpu=1", "v p 1 9 cpu=1"), "u 8/0 the consumer knows no such pod in this period");
-        assert_eq!(found("u p 1 10 cpu=1", "u p 1 9 cpu=1"), "u 9/8 the provider charges it until second 10, the consumer until 9");
-        assert_eq!(found("u p 0 9 cpu=1", "u p 1 9 cpu=1"), "u 9/8 the provider charges it from second 0 on, the consumer from 1 on");
+        assert_eq!(
+            found("u p 1 10 cpu=1", "u p 1 9 cpu=1"),
+            "u 9/8 the provider charges it until second 10, the consumer until 9"
+        );
+        assert_eq!(
+            found("u p 0 9 cpu=1", "u p 1 9 cpu=1"),
+            "u 9/8 the provider charges it from second 0 on, the consumer from 1 on"
+        );
         assert_eq!(found("u p 1 9 cpu=2", "u p 1 9 cpu=1"), "u 8/8 the provider charges other amounts: cpu");
         assert_eq!(found("u q 1 9 cpu=1", "u p 1 9 cpu=1"), "u 8/8 the provider charges pool q, and the pod ran in another one");
         assert_eq!(found("u p 1 9 cpu=1; u p 5 9 cpu=1", "u p 1 9 cpu=1"), "u 12/8 the provider counts some seconds twice");

@@ -60,7 +60,14 @@ fn looks() -> impl Strategy<Value = Vec<Seconds>> {
     let gap = prop_oneof![6 => 1..8_i64, 1 => 8..240_i64];
     prop::collection::vec(gap, 300..600).prop_map(|gaps| {
         let mut at = 0;
-        let mut times: Vec<Seconds> = gaps.into_iter().map(|gap| { at += gap; at }).take_while(|at| *at < END).collect();
+        let mut times: Vec<Seconds> = gaps
+            .into_iter()
+            .map(|gap| {
+                at += gap;
+                at
+            })
+            .take_while(|at| *at < END)
+            .collect();
         // In the end both are up.
         times.extend((at..END + 3000).step_by(7));
         times
@@ -134,7 +141,8 @@ impl World {
         let pods = history.pods.iter().map(|_| Objects::default()).collect();
         let mut world = Self { history, pods, provider: Records::default(), consumer: Records::default() };
         let provider = world.history.provider_looks.iter().map(|at| (*at, true));
-        let mut looks: Vec<(Seconds, bool)> = provider.chain(world.history.consumer_looks.iter().map(|at| (*at, false))).collect();
+        let mut looks: Vec<(Seconds, bool)> =
+            provider.chain(world.history.consumer_looks.iter().map(|at| (*at, false))).collect();
         looks.sort_unstable();
         for (now, is_provider) in looks {
             if is_provider { world.provider_looks(now) } else { world.consumer_looks(now) }
@@ -151,7 +159,11 @@ impl World {
                 continue;
             }
             let Some(created) = pod.created else {
-                if wants_end { pod.released = true } else { pod.created = Some(now) }
+                if wants_end {
+                    pod.released = true
+                } else {
+                    pod.created = Some(now)
+                }
                 continue;
             };
             let gone = pod.deletion.is_some_and(|deletion| now >= deletion + story.lingers);
@@ -168,7 +180,10 @@ impl World {
             }
             pod.resized |= story.resized_after.is_some_and(|after| now >= created + after) && story.ends_after.is_none();
             let amounts = list(if pod.resized { "cpu=2" } else { "cpu=1" });
-            let ended = story.ends_after.map(|after| created + after).filter(|ended| *ended <= now && pod.deletion.is_none_or(|deletion| *ended <= deletion));
+            let ended = story
+                .ends_after
+                .map(|after| created + after)
+                .filter(|ended| *ended <= now && pod.deletion.is_none_or(|deletion| *ended <= deletion));
             pod.charges = pod.charges.seen(&SeenPod { created, ended, amounts: &amounts, settled }, now);
             if wants_end && pod.deletion.is_none() {
                 pod.deletion = Some(now);
@@ -226,7 +241,9 @@ impl World {
             if comparison.differences.is_empty() {
                 assert_eq!(&comparison.agreed, theirs, "both sides have the same entries");
             }
-            found.extend(comparison.differences.into_iter().map(|one| format!("{} in {}: {}", one.uid, period.name(), one.message)));
+            found.extend(
+                comparison.differences.into_iter().map(|one| format!("{} in {}: {}", one.uid, period.name(), one.message)),
+            );
         }
         found
     }

@@ -35,7 +35,8 @@ impl Observation<'_> {
         let latest = self.gone.unwrap_or(now);
         let most = self.asked.iter().fold(ResourceList::new(), |all, one| all.max(one));
         if let Some((from, until)) = self.charges.span() {
-            let is_within = from >= self.sent.saturating_sub(clocks) && until.is_none_or(|until| until <= latest.saturating_add(clocks));
+            let is_within =
+                from >= self.sent.saturating_sub(clocks) && until.is_none_or(|until| until <= latest.saturating_add(clocks));
             if is_within && self.charges.amounts().all(|amounts| self.may_be_charged(amounts)) {
                 return if self.gone.is_some() {
                     self.charges.estimated_entries(self.uid, self.pool, latest, &most)
@@ -60,7 +61,8 @@ impl Observation<'_> {
 /// other side of it: by the provider's clock the pod may have been there.
 pub fn parts_with_witnesses(entry: &Entry, seconds: u32, clocks: Seconds) -> Vec<(Period, Entry)> {
     let mut parts = Period::parts(entry, seconds);
-    let (first, last) = (Period::at(entry.from.at, seconds), Period::at(entry.until.at.saturating_sub(1).max(entry.from.at), seconds));
+    let (first, last) =
+        (Period::at(entry.from.at, seconds), Period::at(entry.until.at.saturating_sub(1).max(entry.from.at), seconds));
     let witness = |at: Seconds| Entry { from: Time::estimate(at), until: Time::estimate(at), ..entry.clone() };
     if entry.from.is_estimate && entry.from.at.saturating_sub(clocks) < first.start {
         parts.insert(0, (first.previous(), witness(first.start)));

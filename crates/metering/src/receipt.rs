@@ -6,9 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use liqo_api::{
-    ClusterId, Money, PriceList, ReceiptLine, ReceiptPool, ReceiptStatement, ReceiptVersion, Time, UsagePeriod,
-};
+use liqo_api::{ClusterId, Money, PriceList, ReceiptLine, ReceiptPool, ReceiptStatement, ReceiptVersion, Time, UsagePeriod};
 use liqo_quantity::{AmountSeconds, cost, priced_unit};
 
 use crate::Seconds;
@@ -49,7 +47,9 @@ pub struct Contract {
 
 /// A period has too many pools, resources and versions for one receipt. Contains the length of the statement in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the receipt takes {0} bytes, and at most {MAX_STATEMENT_LEN} can be signed; use fewer pools, or change prices less often")]
+#[error(
+    "the receipt takes {0} bytes, and at most {MAX_STATEMENT_LEN} can be signed; use fewer pools, or change prices less often"
+)]
 pub struct TooLong(pub usize);
 
 impl Contract {
@@ -57,7 +57,8 @@ impl Contract {
     fn spans(&self, period: Period) -> Vec<(&Version, Seconds, Seconds)> {
         let end = self.end.unwrap_or(Seconds::MAX).min(period.end());
         let nexts = self.versions.iter().skip(1).map(|next| next.from).chain([Seconds::MAX]);
-        let spans = self.versions.iter().zip(nexts).map(|(version, next)| (version, version.from.max(period.start), next.min(end)));
+        let spans =
+            self.versions.iter().zip(nexts).map(|(version, next)| (version, version.from.max(period.start), next.min(end)));
         spans.filter(|(_, from, until)| from < until).collect()
     }
 
@@ -87,7 +88,8 @@ impl Contract {
             }
         }
         let pools: Vec<ReceiptPool> = sums.into_iter().map(|((pool, version), sums)| self.pool(pool, version, sums)).collect();
-        let versions = spans.iter().map(|(version, ..)| ReceiptVersion { version: version.version, digest: version.digest.clone() });
+        let versions =
+            spans.iter().map(|(version, ..)| ReceiptVersion { version: version.version, digest: version.digest.clone() });
         let statement = ReceiptStatement {
             contract: self.id.clone(),
             provider: self.provider.clone(),
@@ -112,7 +114,12 @@ impl Contract {
             let cost = rate.map(|rate| cost(rate, priced_unit(&name), amount_seconds));
             (name, ReceiptLine { amount_seconds, rate, cost })
         });
-        ReceiptPool { version: number, currency: prices.map(|prices| prices.currency.clone()), resources: resources.collect(), pool }
+        ReceiptPool {
+            version: number,
+            currency: prices.map(|prices| prices.currency.clone()),
+            resources: resources.collect(),
+            pool,
+        }
     }
 }
 
@@ -222,7 +229,8 @@ mod tests {
 
     #[test]
     fn a_receipt_of_10_000_pods_is_small_and_one_of_too_many_pools_is_none() {
-        let usage: Usage = (0..10_000).map(|n| format!("u{n} p{} 0 3600 cpu=1,memory=5,pods=1", n % 10).parse().unwrap()).collect();
+        let usage: Usage =
+            (0..10_000).map(|n| format!("u{n} p{} 0 3600 cpu=1,memory=5,pods=1", n % 10).parse().unwrap()).collect();
         let receipt = contract(&[(0, "0.04")]).receipt(Period::at(0, 3600), &usage).unwrap();
         assert_eq!(receipt.pods, 10_000);
         assert!(serde_json::to_string(&receipt).unwrap().len() < 4096);

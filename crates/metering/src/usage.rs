@@ -177,7 +177,8 @@ mod tests {
         let rest = fill(&mut first, all);
         assert_eq!((first.lines().count(), rest.len()), (2000, 500));
         assert!(fill(&mut second, rest).is_empty());
-        let long: Vec<Entry> = (0..200).map(|n| format!("{}{n} {} 1 9 -", "u".repeat(200), "p".repeat(60)).parse().unwrap()).collect();
+        let long: Vec<Entry> =
+            (0..200).map(|n| format!("{}{n} {} 1 9 -", "u".repeat(200), "p".repeat(60)).parse().unwrap()).collect();
         let mut text = "x".repeat(MAX_TEXT_LEN - 1000);
         assert_eq!(fill(&mut text, long).len(), 197);
         assert!(text.len() <= MAX_TEXT_LEN);

@@ -133,14 +133,18 @@ impl Recorder {
         known.pending.insert(pod.to_owned(), entries);
         let waits = known.written.map_or(Duration::ZERO, |written| PACE.saturating_sub(written.elapsed()));
         drop(all);
-        if waits.is_zero() { self.queue.add(namespace.to_owned()) } else { self.queue.add_after(namespace.to_owned(), waits) }
+        if waits.is_zero() {
+            self.queue.add(namespace.to_owned())
+        } else {
+            self.queue.add_after(namespace.to_owned(), waits)
+        }
         false
     }
 
     /// Nothing needs to be remembered of a pod any more.
     pub fn forget(&self, namespace: &str, pod: &str) {
         if let Some(known) = self.namespaces.lock().get_mut(namespace) {
-            known.stored.remove(pod);
+            known.stored.retain(|one| one.split('/').next() != Some(pod));
             known.pending.remove(pod);
         }
     }
@@ -150,12 +154,17 @@ impl Recorder {
         if self.context.stop.run_until_cancelled(self.synced()).await != Some(true) {
             return;
         }
-        let (queue, stop, name) = (self.queue.clone(), self.context.stop.clone(), if self.role == "provider" { "usage-records" } else { "own-usage-records" });
-        queue.run(name, 8, stop, move |namespace| {
-            let (recorder, side) = (self.clone(), side.clone());
-            async move { recorder.reconcile(&namespace, side.as_ref()).await }
-        })
-        .await;
+        let (queue, stop, name) = (
+            self.queue.clone(),
+            self.context.stop.clone(),
+            if self.role == "provider" { "usage-records" } else { "own-usage-records" },
+        );
+        queue
+            .run(name, 8, stop, move |namespace| {
+                let (recorder, side) = (self.clone(), side.clone());
+                async move { recorder.reconcile(&namespace, side.as_ref()).await }
+            })
+            .await;
     }
 
     async fn reconcile(&self, namespace: &str, side: &dyn Side) -> Result<Next, StepError> {
@@ -237,9 +246,8 @@ impl Recorder {
             let mut all = self.namespaces.lock();
             let book = self.book(namespace, all.entry(namespace.to_owned()).or_default());
             let first = |contract: &MeteredContract| book.settled().unwrap_or(contract.start).max(contract.start);
-            let due = |contract: &MeteredContract| {
-                book.due(&contract.id, contract.period_seconds, first(contract), now, side.grace())
-            };
+            let due =
+                |contract: &MeteredContract| book.due(&contract.id, contract.period_seconds, first(contract), now, side.grace());
             contracts.iter().flat_map(|one| due(one).into_iter().map(|period| (one.as_ref(), period))).collect()
         };
         if due.is_empty() {
@@ -340,7 +348,8 @@ fn peer_of(namespace: &str) -> Option<ClusterId> {
 }
 
 fn is_ending(status: &kube::core::Status) -> bool {
-    let is_terminating = |details: &kube::core::response::StatusDetails| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating");
+    let is_terminating =
+        |details: &kube::core::response::StatusDetails| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating");
     status.is_not_found() || status.details.as_ref().is_some_and(is_terminating)
 }
 

@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn a_contract_is_about_the_time_in_which_it_is_in_force() {
-        let contract = MeteredContract { id: "c".into(), period_seconds: 60, start: 100, end: Some(200), charge: Charge::Requests };
+        let contract =
+            MeteredContract { id: "c".into(), period_seconds: 60, start: 100, end: Some(200), charge: Charge::Requests };
         let part = |line: &str| contract.part_of(&line.parse().unwrap()).map(|part| part.to_string());
         assert_eq!(part("u p 50 250 cpu=1").as_deref(), Some("u p 100 200 cpu=1"));
         assert_eq!((part("u p 50 100 cpu=1"), part("u p 200 ~230 cpu=1")), (None, Some("u p 200 ~200 cpu=1".to_owned())));

@@ -1,14 +1,21 @@
-//! What the pod of one shadow pod is charged: the facts that the provider records in the status of the shadow pod.
+//! What the pod of one shadow pod is charged: the facts that the provider records in the status of the shadow pod, and what the consumer
+//! may be charged for its local pod.
 //!
-//! They travel with writes of the status that happen anyway. Only a resize, and a pod that is deleted before its first status, cost a
+//! The facts travel with writes of the status that happen anyway. Only a resize, and a pod that is deleted before its first status, cost a
 //! write of their own. How the pod ended is stored in a usage record before the shadow pod goes.
 
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use liqo_api::Charge;
+use liqo_api::requests::Effective;
 use liqo_metering::{Charges, SeenPod};
+use liqo_quantity::ResourceList;
+use serde::Deserialize as _;
 
+use crate::pod::carry::api_server::bound_at;
+use crate::pod::local_state::LocalPod;
 use crate::pod::remote::{MAX_GRACE_SECONDS, Snapshot};
 use crate::pod::remote_pod::RemotePod;
 use crate::pod::reported_status::ReportedStatus;
@@ -40,6 +47,21 @@ pub fn with_pod(charges: &Charges, pod: &RemotePod, metering: &Metering, now: Ti
         settled: metering.settled.as_second(),
     };
     charges.seen(&seen, now.as_second())
+}
+
+/// When a local pod was sent at the earliest: when it was bound to its node. Second 0 if nobody knows.
+pub fn sent_at(pod: &LocalPod) -> Timestamp {
+    bound_at(&pod.json()).unwrap_or_default()
+}
+
+/// The amounts that a provider may charge for a local pod: what it has, and what it asks for.
+pub fn chargeable(pod: &LocalPod, charge: Charge) -> Vec<ResourceList> {
+    let json = pod.json();
+    let Ok(spec) = PodSpec::deserialize(&json["spec"]) else { return Vec::new() };
+    let status = PodStatus::deserialize(&json["status"]).unwrap_or_default();
+    let asked = Effective::of_pod(&spec).charged(charge).clone();
+    let has = Effective::of_bound_pod(json["metadata"]["generation"].as_i64(), spec, &status).charged(charge).clone();
+    if has == asked { vec![has] } else { vec![has, asked] }
 }
 
 /// The text of charges; `None` if there are none.
@@ -173,11 +195,8 @@ mod tests {
 
     #[test]
     fn a_pod_that_vanished_is_charged_until_that_was_noticed() {
-        let before = ReportedStatus {
-            remote_uid: Some("u1".into()),
-            charges: Some("100- cpu=1".into()),
-            ..ReportedStatus::default()
-        };
+        let before =
+            ReportedStatus { remote_uid: Some("u1".into()), charges: Some("100- cpu=1".into()), ..ReportedStatus::default() };
         let state = DestinationState::NotReady("wait".into());
         let destination = Destination { namespace: "demo-rome-aaaaaa".into(), state };
         let vanished = Snapshot {

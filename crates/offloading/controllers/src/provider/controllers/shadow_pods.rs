@@ -24,8 +24,8 @@ use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity,
 use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
 use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, MissingContainer, RefusedContainers};
-use liqo_offloading_rules::pod::metering::Metering;
 use liqo_offloading_rules::pod::ledger::{AdmissionRequest, ResizeRequest};
+use liqo_offloading_rules::pod::metering::Metering;
 use liqo_offloading_rules::pod::pace::Pace;
 use liqo_offloading_rules::pod::recreated::earlier_runs;
 use liqo_offloading_rules::pod::references::{References, refs};
