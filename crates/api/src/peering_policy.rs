@@ -652,6 +652,10 @@ pub struct ConsumeContract {
     pub max_resources: ResourceList,
     /// What happens if the peer breaks a contract.
     pub on_breach: OnBreach,
+    /// How many seconds the provider may count more for a pod than this cluster knows. Times that this cluster only estimates may differ
+    /// by `metering.clockToleranceSeconds` of the `ClusterConfig`.
+    #[schemars(range(max = 3600))]
+    pub metering_tolerance_seconds: u32,
 }
 
 impl ConsumeContract {

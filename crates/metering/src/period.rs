@@ -10,6 +10,9 @@ pub const DEFAULT_PERIOD_SECONDS: u32 = 3600;
 /// Minimum length of a period: names of records contain its start in minutes.
 pub const MIN_PERIOD_SECONDS: u32 = 60;
 
+/// Maximum number of periods into which an entry is cut. Nobody keeps a record open for so long.
+pub const MAX_PARTS: i64 = 1000;
+
 /// One period. Its length is a whole number of minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Period {
@@ -61,9 +64,10 @@ impl Period {
         is_inside.then(|| Entry { from, until, ..entry.clone() })?.if_valid()
     }
 
-    /// All parts of an entry, each with its period.
+    /// All parts of an entry, each with its period; of an entry over more than [`MAX_PARTS`] periods, the last ones.
     pub fn parts(entry: &Entry, seconds: u32) -> Vec<(Self, Entry)> {
-        let mut period = Self::at(entry.from.at, seconds);
+        let oldest = entry.until.at.saturating_sub(i64::from(seconds).saturating_mul(MAX_PARTS));
+        let mut period = Self::at(entry.from.at.max(oldest), seconds);
         let mut parts = Vec::new();
         loop {
             parts.extend(period.part_of(entry).map(|part| (period, part)));
@@ -104,6 +108,12 @@ mod tests {
         let entry: Entry = "u p ~50 ~70 cpu=1".parse().unwrap();
         let parts: Vec<String> = Period::parts(&entry, 60).iter().map(|(_, part)| part.to_string()).collect();
         assert_eq!(parts, ["u p ~50 ~60 cpu=1", "u p ~60 ~70 cpu=1"]);
+    }
+
+    #[test]
+    fn an_entry_over_all_time_has_few_parts() {
+        let parts = Period::parts(&Entry::exact("u", "p", 0, 1_767_225_600, &list("cpu=1")).unwrap(), 60);
+        assert_eq!((parts.len(), parts.last().unwrap().1.until.at), (1000, 1_767_225_600));
     }
 
     proptest! {

@@ -166,6 +166,16 @@ pub fn statement_difference(ours: &ReceiptStatement, theirs: &ReceiptStatement) 
     Some(what.to_owned())
 }
 
+/// The value of the label of a period's usage records, and the end of its receipt's name.
+pub fn period_label(contract: &str, period: Period) -> String {
+    format!("{}-{}", contract.get(..8).unwrap_or(contract), period.name())
+}
+
+/// The name of the receipt of a period.
+pub fn receipt_name(contract: &str, period: Period) -> String {
+    format!("receipt-{}", period_label(contract, period))
+}
+
 /// A period as objects hold it.
 pub fn api_period(period: Period) -> UsagePeriod {
     UsagePeriod { start: Time(Timestamp::from_second(period.start).unwrap_or_default()), seconds: period.seconds() }

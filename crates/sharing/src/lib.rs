@@ -23,6 +23,7 @@
 //! - `provider`: the controller that writes offers, the answers to requests, and the status of policies,
 //! - `consumer`: the controller that writes requests, answers to offers, and virtual nodes,
 //! - `isolation`: finds out whether the pod network enforces `NetworkPolicies`, without which nothing is offered,
+//! - `metering`: writes receipts of what was used under contracts, and answers them,
 //! - `plugins`: asks the resource plugins that policies name,
 //! - `peer_conditions`: writes the conditions of each `ForeignCluster`, for both sides.
 
@@ -30,6 +31,7 @@ pub mod decide;
 
 mod consumer;
 mod isolation;
+mod metering;
 mod peer_conditions;
 mod plugins;
 mod provider;
@@ -77,11 +79,13 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(),
     let policies = watch_policies(&context, &stop, offers_queue.clone(), providers.clone(), foreign_clusters.clone());
     let conditions = Arc::new(PeerConditions::new(context.client.clone(), foreign_clusters, conditions));
     let provider = ProviderController::start(&context, &stop, offers.clone(), policies.clone(), conditions.clone(), offers_queue);
-    let consumer = ConsumerController::start(&context, &stop, offers, policies, conditions.clone(), providers);
+    let consumer = ConsumerController::start(&context, &stop, offers, policies.clone(), conditions.clone(), providers);
+    let receipts = metering::run(&context, identity, policies, conditions.clone(), stop.clone());
     tokio::join!(
         conditions.run(stop.clone()),
         provider.run(stop.clone()),
         consumer.run(stop.clone()),
+        receipts,
         isolation::run(&context, stop.clone())
     );
     Ok(())

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::{Api, api::PostParams, runtime::watcher::Config};
-use liqo_api::{Charge, ClusterId, UsageRecord, UsageRecordSpec};
+use liqo_api::{Charge, ClusterId, UsageRecord, UsageRecordSpec, labels};
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::put::{marked, put};
 use liqo_controller_runtime::writes::{Step as _, StepError};
 use liqo_controller_runtime::{Cache, Context, Key, Next, Queue, metrics};
-use liqo_metering::receipt::{api_period, period_of};
+use liqo_metering::receipt::{api_period, period_label, period_of};
 use liqo_metering::{Book, ChunkWrite, Entry, Period, Seconds};
 use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family};
@@ -280,7 +280,9 @@ impl Recorder {
         for mut write in writes {
             loop {
                 let key = Key::new(namespace, name_of(&write.contract, write.period, write.chunk));
-                let record = marked(UsageRecord::new(&key.name, spec(&write)), self.peer_label, peer);
+                let mut record = marked(UsageRecord::new(&key.name, spec(&write)), self.peer_label, peer);
+                let period = period_label(&write.contract, write.period);
+                record.metadata.labels.get_or_insert_default().insert(labels::USAGE_PERIOD.to_owned(), period);
                 let written = if write.is_new {
                     api.create(&PostParams::default(), &record).await.map(drop)
                 } else {
@@ -329,7 +331,7 @@ fn counters() -> &'static Family<Labels, Counter> {
 }
 
 fn name_of(contract: &str, period: Period, chunk: u32) -> String {
-    format!("usage-{}-{}-{chunk}", contract.get(..8).unwrap_or(contract), period.name())
+    format!("usage-{}-{chunk}", period_label(contract, period))
 }
 
 fn spec(write: &ChunkWrite) -> UsageRecordSpec {

@@ -23,6 +23,7 @@ pub(crate) mod consumer;
 pub(crate) mod isolation;
 pub(crate) mod ledger;
 pub mod lists;
+pub mod metering;
 pub(crate) mod peer_conditions;
 pub(crate) mod plugin;
 pub mod pods;
