@@ -112,12 +112,13 @@ impl Controller {
         let mut failures = Vec::new();
         let mut next = Next::OnChange;
         let at_provider = self.providers().get(&provider).cloned().filter(|at| at.receipts.is_synced());
-        for (_, receipt) in at_provider.iter().flat_map(|at_provider| at_provider.receipts.all()) {
-            let Some(at_provider) = at_provider.as_deref() else { continue };
-            match self.handle(&provider, namespace, at_provider, &receipt).await {
-                Ok(true) => {}
-                Ok(false) => next = Next::After(INCOMPLETE_RETRY),
-                Err(error) => failures.push(error),
+        if let Some(at_provider) = at_provider {
+            for (_, receipt) in at_provider.receipts.all() {
+                match self.handle(&provider, namespace, &at_provider, &receipt).await {
+                    Ok(true) => {}
+                    Ok(false) => next = Next::After(INCOMPLETE_RETRY),
+                    Err(error) => failures.push(error),
+                }
             }
         }
         self.clean_up(namespace, &mut failures).await;
