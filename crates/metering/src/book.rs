@@ -196,8 +196,11 @@ mod tests {
     }
 
     proptest! {
+        // Each case reads and writes thousands of lines.
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
         #[test]
-        fn no_entry_is_lost_however_they_arrive(sizes in prop::collection::vec(0..700_usize, 1..8), crashes in prop::collection::vec(any::<bool>(), 8)) {
+        fn no_entry_is_lost_however_they_arrive(sizes in prop::collection::vec(0..500_usize, 1..6), crashes in prop::collection::vec(any::<bool>(), 8)) {
             let (mut book, period) = (Book::default(), Period::at(0, 60));
             let mut stored: BTreeMap<u32, String> = BTreeMap::new();
             let mut from = 0;
