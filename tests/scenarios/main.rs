@@ -44,6 +44,7 @@ mod plugins;
 mod pods;
 mod policies;
 mod pools;
+mod prices;
 mod runner;
 mod scripted_plugin;
 mod services;
@@ -352,6 +353,11 @@ fn sharing() -> Set {
                 usage_beyond_a_new_cap_is_reclaimed_after_the_notice,
                 a_node_has_a_plugins_amounts_and_follows_its_arguments,
                 a_plugin_offers_what_is_free_on_labelled_nodes;
+            // They change the policies `default` of milan, rome and turin.
+            prices:
+                prices_get_from_the_policy_to_the_node_and_follow_time_and_utilization,
+                a_node_that_becomes_too_dear_keeps_its_pods_and_takes_no_new_ones,
+                an_offer_that_costs_too_much_waits_until_the_price_falls;
             plugins:
                 a_plugin_that_lies_hangs_or_dies_is_reported_and_its_last_offer_stays,
                 a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy;

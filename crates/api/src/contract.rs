@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use kube::{CustomResource, KubeSchema};
 use liqo_quantity::ResourceList;
@@ -214,6 +214,16 @@ pub enum Party {
     Consumer,
 }
 
+/// For people: `provider`, `consumer`.
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Provider => "provider",
+            Self::Consumer => "consumer",
+        })
+    }
+}
+
 /// A duty that one side did not fulfil, found by the cluster that writes the list.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -266,6 +276,11 @@ impl BreachKind {
             Self::PriceDiffers => "PriceDiffers",
             Self::EndNotAccepted => "EndNotAccepted",
         }
+    }
+
+    /// Whether the provider's terms are not those that were signed.
+    pub fn is_about_terms(self) -> bool {
+        matches!(self, Self::TermsDiffer | Self::TermsNotSigned)
     }
 }
 

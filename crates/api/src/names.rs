@@ -258,6 +258,11 @@ pub mod pods {
     pub const VIRTUAL_NODE_TAINT: &str = "virtual-node.liqo.io/not-allowed";
     /// Key of the `NoSchedule` taint of a virtual node whose peer does not answer.
     pub const UNREACHABLE_TAINT: &str = "virtual-node.liqo.io/peer-unreachable";
+    /// Key of the `NoSchedule` taint of a virtual node that gets no new pods for another reason, which is in its condition
+    /// [`NO_NEW_PODS`]; its value is `true`.
+    pub const NO_NEW_PODS_TAINT: &str = "virtual-node.liqo.io/no-new-pods";
+    /// Condition on a virtual node: it gets no new pods now, and its message says why.
+    pub const NO_NEW_PODS: &str = "NoNewPods";
     /// Condition on a local pod: whether the provider accepted it, and why not.
     pub const OFFLOADED: &str = "liqo.io/Offloaded";
     /// Reason of [`OFFLOADED`]: the provider accepted the pod, but not all objects to which the pod refers.

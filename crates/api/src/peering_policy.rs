@@ -231,6 +231,10 @@ pub struct ProvideContract {
     pub if_not_signed: IfNotSigned,
     /// What happens if a peer breaks a contract.
     pub on_breach: OnBreach,
+    /// Length in seconds of the periods for which use is measured, each with a receipt: whole minutes, counted from 1970 in UTC. A change
+    /// has an effect on new contracts only.
+    #[schemars(range(min = 60, max = 2_678_400), extend("multipleOf" = 60))]
+    pub metering_period_seconds: u32,
 }
 
 impl Default for ProvideContract {
@@ -242,6 +246,7 @@ impl Default for ProvideContract {
             sign_within_seconds: 86_400,
             if_not_signed: IfNotSigned::default(),
             on_breach: OnBreach::default(),
+            metering_period_seconds: 3600,
         }
     }
 }

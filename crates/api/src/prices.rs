@@ -2,14 +2,12 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-use liqo_quantity::{MAX_RATES, Rates};
+use liqo_quantity::{MAX_RATES, Rates, is_currency};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{labels, schema::MAX_RESOURCE_NAME_LEN};
+use crate::{labels, schema, schema::MAX_RESOURCE_NAME_LEN};
 
-/// Maximum length of the name of a currency.
-pub const MAX_CURRENCY_LEN: usize = 12;
 /// Maximum length of a label's value, and of the part of its key after the slash.
 const MAX_LABEL_LEN: usize = 63;
 /// Minutes in a day.
@@ -66,13 +64,6 @@ impl fmt::Display for PriceList {
     }
 }
 
-/// Whether a text can be the name of a currency.
-pub fn is_currency(text: &str) -> bool {
-    text.len() <= MAX_CURRENCY_LEN
-        && text.bytes().next().is_some_and(|first| first.is_ascii_alphabetic())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-}
-
 fn is_label_text(text: &str) -> bool {
     let end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     text.len() <= MAX_LABEL_LEN
@@ -92,10 +83,11 @@ pub struct PricePolicy {
     /// The price of each resource for one hour: of one core of `cpu`; of one GiB of `memory`, `storage`, `ephemeral-storage` and
     /// `hugepages-*`; of one piece of everything else. A resource without a rate costs nothing.
     #[serde(default)]
+    #[schemars(schema_with = "schema::some_rates")]
     pub rates: Rates,
     /// Rates of single pools, by the name of the pool. They replace those of the same resources.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 16))]
+    #[schemars(schema_with = "schema::rates_of_pools")]
     pub pools: BTreeMap<String, Rates>,
     /// Percentages for times of the week. The first entry that matches applies; if none does, 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

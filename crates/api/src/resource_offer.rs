@@ -75,6 +75,9 @@ pub struct ResourceOfferSpec {
     pub contract: Option<OfferContract>,
 }
 
+/// The beginning of a consumer's message about an accepted offer whose node gets no new pods now.
+pub const NO_NEW_PODS: &str = "no new pods: ";
+
 /// Limits of a pool.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]

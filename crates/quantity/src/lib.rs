@@ -48,7 +48,7 @@ mod wire;
 
 pub use decimal::ParseDecimalError;
 pub use list::{ResourceList, Shortage};
-pub use money::Money;
+pub use money::{Money, is_currency};
 pub use parse::ParseQuantityError;
 pub use quantity::{Format, Quantity};
 pub use rates::{AmountSeconds, MAX_RATES, PricedUnit, RateArgument, RateArgumentError, Rates, cost, per_hour, priced_unit};

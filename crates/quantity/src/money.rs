@@ -54,10 +54,29 @@ impl Money {
     /// `percent` per cent of the amount, rounded to billionths, half away from zero. Saturates.
     #[must_use]
     pub fn times_percent(self, percent: u32) -> Self {
-        // The largest amount times the largest percentage is below 2^123.
-        let hundredfold = self.nanos * i128::from(percent);
-        Self::from_nanos((hundredfold + 50 * hundredfold.signum()) / 100)
+        self.times(percent, 100)
     }
+
+    /// `part` ten-thousandths of the amount, rounded to billionths, half away from zero. Saturates. The product of two percentages is
+    /// rounded once this way.
+    #[must_use]
+    pub fn times_ten_thousandths(self, part: u32) -> Self {
+        self.times(part, 10_000)
+    }
+
+    fn times(self, part: u32, whole: i128) -> Self {
+        // The largest amount times the largest part is below 2^123.
+        let product = self.nanos * i128::from(part);
+        Self::from_nanos((product + whole / 2 * product.signum()) / whole)
+    }
+}
+
+/// Whether a text can be the name of a currency, such as `EUR` or `credits`: letters, digits and dashes, at most 12, beginning with a
+/// letter.
+pub fn is_currency(text: &str) -> bool {
+    text.len() <= 12
+        && text.bytes().next().is_some_and(|first| first.is_ascii_alphabetic())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 impl Add for Money {
@@ -200,6 +219,14 @@ mod tests {
         assert_eq!(money("0.000000001").times_percent(49), Money::ZERO);
         assert_eq!(money("-0.000000001").times_percent(50), money("-0.000000001"));
         assert_eq!(money("5").times_percent(0), Money::ZERO);
+        assert_eq!(money("0.04").times_ten_thousandths(7_500), money("0.03"));
+        assert_eq!(money("0.000000001").times_ten_thousandths(4_999), Money::ZERO);
+    }
+
+    #[test]
+    fn currencies_are_short_words() {
+        assert!(["EUR", "credits", "x", "gpu-hours-v2"].into_iter().all(is_currency));
+        assert!(!["", "1x", "-x", "EUR ", "thirteen-char", "€", "a/b"].into_iter().any(is_currency));
     }
 
     #[test]

@@ -240,10 +240,10 @@ impl Rates {
         self.0.is_empty()
     }
 
-    /// `percent` per cent of each rate, rounded to a billionth, half away from zero.
+    /// `part` ten-thousandths of each rate, rounded to a billionth, half away from zero.
     #[must_use]
-    pub fn times_percent(&self, percent: u32) -> Self {
-        self.iter().map(|(name, rate)| (name, rate.times_percent(percent))).collect()
+    pub fn times_ten_thousandths(&self, part: u32) -> Self {
+        self.iter().map(|(name, rate)| (name, rate.times_ten_thousandths(part))).collect()
     }
 
     /// These rates; where `other` has a rate for the same resource, that one.

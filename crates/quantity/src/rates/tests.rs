@@ -82,7 +82,7 @@ fn rates_are_a_plain_map_in_json() {
 #[test]
 fn rates_of_a_pool_replace_those_of_the_same_resources() {
     assert_eq!(rates("cpu=1, memory=2").replaced_by(&rates("cpu=3, pods=4")), rates("cpu=3, memory=2, pods=4"));
-    assert_eq!(rates("cpu=0.04").times_percent(150), rates("cpu=0.06"));
+    assert_eq!(rates("cpu=0.04").times_ten_thousandths(15_000), rates("cpu=0.06"));
 }
 
 #[test]

@@ -6,12 +6,15 @@
 //!                 pools     partitions the nodes as the policies say
 //!                 source    computes what is free in each partition
 //!                 shares    splits that between policies and consumers, by the rules of the ledger
+//!                 prices    computes what a pool costs now
 //!                 publish   selects the offers that are worth a write
 //!                 absence   which consumers are silent for too long
 //!
 //!   consumer:  offers, policy ──▶ consumer ──▶ Judgement: virtual nodes, copies, answers
 //!
 //!   both:      peer_conditions   what the ForeignCluster shows
+//!
+//!   contract   what both sides sign, and what follows from it
 //!
 //!   isolation  whether the pod network enforces NetworkPolicies, without which nothing is offered
 //! ```
@@ -20,6 +23,7 @@
 
 pub mod absence;
 pub(crate) mod consumer;
+pub mod contract;
 pub(crate) mod isolation;
 pub(crate) mod ledger;
 pub mod lists;
@@ -28,6 +32,7 @@ pub(crate) mod peer_conditions;
 pub(crate) mod plugin;
 pub mod pods;
 pub(crate) mod pools;
+pub(crate) mod prices;
 pub mod provider;
 pub(crate) mod publish;
 pub mod reduce;

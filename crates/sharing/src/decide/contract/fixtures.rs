@@ -43,6 +43,7 @@ impl Parties {
             countersignature: None,
             in_force_since: None,
             pending: None,
+            earlier: Vec::new(),
             breaches: Vec::new(),
             ended: None,
         };

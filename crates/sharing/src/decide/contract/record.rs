@@ -3,7 +3,10 @@
 use jiff::Timestamp;
 use liqo_api::{Contract, ContractSignature, ContractSpec, ContractStatus};
 
-use super::document::{Document, DocumentError};
+use super::{
+    ENDED_KEPT, MAX_ENDED,
+    document::{Document, DocumentError},
+};
 
 /// Terms with the provider's signature.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +77,15 @@ impl ContractRecord {
         contract.status = Some(self.status.clone());
         contract
     }
+}
+
+/// Names of contracts that are over for too long, or too many. `ended`: names and ends.
+pub(crate) fn superfluous<'a>(ended: impl Iterator<Item = (&'a str, Timestamp)>, now: Timestamp) -> Vec<String> {
+    let mut over: Vec<(&str, Timestamp)> = ended.filter(|(_, end)| *end <= now).collect();
+    over.sort_by_key(|(name, end)| (std::cmp::Reverse(*end), *name));
+    let is_old = |end: Timestamp| end.saturating_add(ENDED_KEPT).is_ok_and(|until| until <= now);
+    let too_many = over.iter().enumerate().filter(|(number, (_, end))| *number >= MAX_ENDED || is_old(*end));
+    too_many.map(|(_, (name, _))| (*name).to_owned()).collect()
 }
 
 #[cfg(test)]

@@ -2,18 +2,18 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use liqo_api::Key;
-use liqo_api::{Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time};
+use liqo_api::{ContractClasses, PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, Usage};
 
 use super::{allocations::PoolAllocation, earlier, notice_end, usage::PoolUsage};
 use crate::decide::{
     pools::{self, NodePartition},
-    publish::OfferState,
-    snapshot::{OfferWrite, Plan, PolicyVersion, Requester, Snapshot},
+    publish::{MIN_REWRITE_INTERVAL, OfferState},
+    snapshot::{OfferWrite, Plan, PolicyVersion, RecentWrite, Requester, Snapshot},
     source,
 };
 
@@ -60,14 +60,14 @@ impl<'a> Composer<'a> {
 
     pub fn state(&self, allocation: &PoolAllocation) -> OfferState {
         let requester = &self.requesters[allocation.requester];
-        let id = (requester.tenant.uid.clone(), allocation.pool.clone());
-        let recent_write = self.snapshot.recent_writes.get(&id);
+        let recent_write = self.snapshot.recent_write(requester, &allocation.pool);
         let offer = requester.offers.get(allocation.pool.as_str());
         let published = offer.map(|offer| &offer.spec.resource_quota.hard);
-        let outdated = offer.is_some_and(|offer| offer.spec != self.spec(allocation, offer.spec.resource_quota.hard.clone()));
-        let applied = self.snapshot.applied_policies.get(&requester.tenant.consumer);
-        let policy_changed =
-            applied.is_some_and(|applied| requester.policy.is_none_or(|policy| *applied != PolicyVersion::of(policy)));
+        let wanted = |offer: &ResourceOffer| {
+            self.spec(allocation, offer.spec.resource_quota.hard.clone(), self.prices(allocation).clone())
+        };
+        let outdated = offer.is_some_and(|offer| offer.spec != wanted(offer));
+        let policy_changed = self.policy_changed(requester);
         // The end of an old notice must be removed at once: the next notice would be over from the beginning.
         let notice_ends = allocation.reclaim_at.is_none() && offer.is_some_and(|offer| offer.spec.reclaim_timestamp.is_some());
         let urgent = policy_changed || notice_ends || allocation.local_policy.is_none();
@@ -75,17 +75,54 @@ impl<'a> Composer<'a> {
             published: published.map(|published| recent_write.map_or(published, |write| &write.hard).clone()),
             written: recent_write.map(|write| write.at).filter(|_| !urgent),
             outdated,
-            target: allocation.target.clone(),
+            // A new offer names its contract, so that one is proposed first.
+            target: if requester.standing.waits_for_proposal && offer.is_none() {
+                ResourceList::new()
+            } else {
+                allocation.target.clone()
+            },
             in_use: allocation.floor.clone(),
             requested: requester.requested(),
             // Below the threshold the offer would stay, and no pod would end.
-            threshold: if policy_changed || allocation.is_reclaimed() { 0 } else { allocation.policy.threshold() },
+            threshold: if policy_changed || allocation.is_reclaimed() || !allocation.reserved.is_empty() {
+                0
+            } else {
+                allocation.policy.threshold()
+            },
         }
     }
 
-    fn spec(&self, allocation: &PoolAllocation, hard: ResourceList) -> ResourceOfferSpec {
+    /// Whether the policy of a consumer has changed since the last decision.
+    fn policy_changed(&self, requester: &Requester) -> bool {
+        let applied = self.snapshot.applied_policies.get(&requester.tenant.consumer);
+        applied.is_some_and(|applied| requester.policy.is_none_or(|policy| *applied != PolicyVersion::of(policy)))
+    }
+
+    /// The prices that the offer may have now. An offer that was just written keeps them, unless the policy has changed: prices
+    /// change no more often than an offer is usually rewritten, also where its amounts follow a plugin or make room at once.
+    fn prices<'p>(&'p self, allocation: &'p PoolAllocation) -> &'p Option<PriceList> {
+        self.recent_prices(allocation).map_or(&allocation.prices, |write| &write.prices)
+    }
+
+    /// The last write, if the prices that it wrote must stay for now.
+    fn recent_prices(&self, allocation: &PoolAllocation) -> Option<&RecentWrite> {
+        let requester = &self.requesters[allocation.requester];
+        let write = self.snapshot.recent_write(requester, &allocation.pool)?;
+        let exists = requester.offers.contains_key(allocation.pool.as_str());
+        (exists && !self.policy_changed(requester)).then_some(write)
+    }
+
+    /// The time until the offer gets its new prices, if they wait.
+    pub fn prices_wait(&self, allocation: &PoolAllocation, now: Instant) -> Option<Duration> {
+        let write = self.recent_prices(allocation).filter(|write| write.prices != allocation.prices)?;
+        Some(MIN_REWRITE_INTERVAL.saturating_sub(now.saturating_duration_since(write.at)))
+    }
+
+    fn spec(&self, allocation: &PoolAllocation, hard: ResourceList, prices: Option<PriceList>) -> ResourceOfferSpec {
         let own = &self.snapshot.own;
-        let usage = &allocation.policy.usage;
+        let standing = &self.requesters[allocation.requester].standing;
+        let bound = standing.bound.filter(|terms| terms.pool(&allocation.pool).is_some());
+        let classes = bound.map_or_else(|| classes(&allocation.policy.usage), |terms| terms.classes.clone());
         let description = &self.descriptions[&(allocation.local_policy, allocation.pool.as_str())];
         ResourceOfferSpec {
             cluster_id: own.clone(),
@@ -93,14 +130,16 @@ impl<'a> Composer<'a> {
             resource_quota: ResourceQuota { hard },
             labels: description.labels.clone(),
             path: vec![own.clone()],
-            storage_classes: usage.storage_classes.clone(),
-            ingress_classes: usage.ingress_classes.clone(),
-            load_balancer_classes: usage.load_balancer_classes.clone(),
+            storage_classes: classes.storage,
+            ingress_classes: classes.ingress,
+            load_balancer_classes: classes.load_balancer,
             node_selector: description.node_selector.clone(),
-            notice_seconds: Some(allocation.policy.notice_seconds),
+            notice_seconds: Some(allocation.notice_seconds),
             withdrawal_timestamp: None,
             reclaim_timestamp: allocation.reclaim_at.map(Time),
-            prices: None,
+            // An amendment that is not signed changes nothing.
+            prices: bound.map_or(prices, |terms| terms.prices.get(&allocation.pool).cloned()),
+            contract: standing.of_offer(&allocation.pool),
         }
     }
 
@@ -110,10 +149,18 @@ impl<'a> Composer<'a> {
             namespace: requester.namespace.to_owned(),
             namespace_uid: requester.tenant.uid.clone(),
             consumer: requester.tenant.consumer.clone(),
-            spec: self.spec(allocation, hard),
+            spec: self.spec(allocation, hard, self.prices(allocation).clone()),
             exists: requester.offers.contains_key(allocation.pool.as_str()),
             grows,
         }
+    }
+}
+
+fn classes(usage: &Usage) -> ContractClasses {
+    ContractClasses {
+        storage: usage.storage_classes.clone(),
+        ingress: usage.ingress_classes.clone(),
+        load_balancer: usage.load_balancer_classes.clone(),
     }
 }
 
@@ -138,9 +185,11 @@ pub fn withdraw(
                 // The notice of a deleted policy still applies.
                 let promised = offer.spec.notice_seconds.unwrap_or(Provide::default().notice_seconds);
                 let notice = requester.policy.map_or(promised, |policy| policy.spec.provide.notice_seconds);
+                let notice = requester.standing.bound.map_or(notice, |terms| terms.notice_seconds);
                 // Its silence was the notice.
                 let seconds = if requester.is_absent() { 0 } else { notice };
-                let end = Some(Time(notice_end(snapshot.wall_time, seconds)));
+                let announced = requester.standing.ends_at.filter(|_| !requester.is_absent());
+                let end = Some(Time(announced.unwrap_or_else(|| notice_end(snapshot.wall_time, seconds))));
                 let spec = ResourceOfferSpec { withdrawal_timestamp: end, ..offer.spec.clone() };
                 plan.writes.insert(
                     0,
@@ -157,7 +206,9 @@ pub fn withdraw(
             };
             let left = Duration::try_from(end.0.duration_since(snapshot.wall_time)).unwrap_or_default();
             // The offer of an absent consumer says why its pods end, so it stays until they are gone.
-            if !in_use || (left.is_zero() && !requester.is_absent()) {
+            // Under a contract, the consumer sees that the notice was kept.
+            let is_idle = !in_use && offer.spec.contract.is_none();
+            if is_idle || (left.is_zero() && (!requester.is_absent() || !in_use)) {
                 plan.deletions.push(Key::new(requester.namespace, pool));
             } else if !left.is_zero() {
                 requeue_after = earlier(requeue_after, Some(left));

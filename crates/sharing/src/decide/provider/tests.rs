@@ -2,6 +2,7 @@
 
 mod policies;
 mod pools;
+mod pricing;
 mod reclaim;
 mod requests;
 
@@ -15,7 +16,7 @@ use crate::{
     decide::{
         absence::Silence,
         reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, PodUsage, Request},
-        snapshot::{OfferWrite, PluginAnswer, RecentWrite},
+        snapshot::{ContractFacts, OfferWrite, PluginAnswer, RecentWrite},
     },
     tests::{cluster, list, offer_of},
 };
@@ -50,6 +51,7 @@ pub(super) fn milan() -> Snapshot {
         offers: Vec::new(),
         recent_writes: HashMap::new(),
         applied_policies: HashMap::new(),
+        contracts: ContractFacts::default(),
         wall_time: Timestamp::UNIX_EPOCH,
     }
 }
