@@ -203,6 +203,10 @@ pub struct ContractLimits {
     pub max_endpoints: u32,
     /// Which amounts of a pod are charged.
     pub charge: Charge,
+    /// Limits of memory and of ephemeral storage for containers that have none, in percent of what they request. They also raise what a
+    /// container requests that has limits.
+    #[schemars(range(max = 100_000))]
+    pub default_limit_percentage: u32,
 }
 
 /// One of the two clusters.

@@ -40,7 +40,7 @@ impl Side for ProviderSide {
         let time = Timestamp::from_second(now).ok()?;
         let mut entries = Vec::new();
         for (key, shadow) in provider.shadows.all().into_iter().filter(|(key, _)| key.namespace == namespace) {
-            let Some(metering) = provider.metering(&key) else { return Some(Vec::new()) };
+            let metering = provider.metering(&key)?;
             let pods = provider.index.lock().of(&key);
             let ours = pods.iter().filter(|pod| provider.is_mapped_for(&pod.key.namespace, namespace));
             // A status that is about to be written says the same.

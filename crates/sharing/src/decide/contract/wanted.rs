@@ -49,6 +49,7 @@ impl WantedTerms {
                 max_services: usage.max_services,
                 max_endpoints: usage.max_endpoints,
                 charge: usage.charge,
+                default_limit_percentage: usage.default_limit_percentage,
             },
             notice_seconds: provide.notice_seconds,
         })
