@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::{Api, api::PostParams, runtime::watcher::Config};
-use liqo_api::{Charge, ClusterId, UsageRecord, UsageRecordSpec, labels};
+use liqo_api::{ClusterId, UsageRecord, UsageRecordSpec, labels};
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::put::{marked, put};
 use liqo_controller_runtime::writes::{Step as _, StepError};
@@ -102,9 +102,9 @@ impl Recorder {
         self.contracts.synced().await && self.records.synced().await
     }
 
-    /// What is charged in a namespace now; `None` without a contract.
-    pub fn charge(&self, namespace: &str) -> Option<Charge> {
-        self.contracts.of(namespace, Timestamp::now()).last().map(|contract| contract.charge)
+    /// The latest contract of a namespace.
+    pub fn contract(&self, namespace: &str) -> Option<Arc<MeteredContract>> {
+        self.contracts.of(namespace, Timestamp::now()).pop()
     }
 
     /// The end of the last period whose entries are complete.

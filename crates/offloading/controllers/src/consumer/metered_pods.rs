@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use liqo_api::{Charge, ClusterId, Key, provider_namespace};
+use liqo_api::{ClusterId, Key, provider_namespace};
 use liqo_metering::observation::parts_with_witnesses;
 use liqo_metering::{Charges, Entry, Observation, Period, Seconds};
 use liqo_offloading_rules::pod::local::PeerState as Reachability;
@@ -12,7 +12,7 @@ use liqo_offloading_rules::pod::metering::{chargeable, sent_at};
 use liqo_offloading_rules::pod::remote::MAX_GRACE_SECONDS;
 
 use super::state::{Consumer, PeerState};
-use crate::metering::{GRACE, Side};
+use crate::metering::{GRACE, MeteredContract, Side};
 
 /// The consumer's side of metering.
 pub struct ConsumerSide(pub Arc<Consumer>);
@@ -22,20 +22,20 @@ impl Consumer {
         self.context.config().spec.metering.clock_tolerance_seconds.into()
     }
 
-    fn charge(&self, provider: &ClusterId) -> Option<Charge> {
-        self.recorder.charge(&provider_namespace(provider))
+    fn contract(&self, provider: &ClusterId) -> Option<Arc<MeteredContract>> {
+        self.recorder.contract(&provider_namespace(provider))
     }
 
     /// Stores what a local pod used whose shadow pod is gone. Returns whether that is done; otherwise its key is enqueued again then.
     pub fn store_usage(&self, peer: &PeerState, pod: &LocalPod) -> bool {
-        let Some(charge) = self.charge(&peer.id) else { return true };
-        let entries = self.entries(peer, pod, charge, Some(Timestamp::now().as_second()));
+        let Some(contract) = self.contract(&peer.id) else { return true };
+        let entries = self.entries(peer, pod, &contract, Some(Timestamp::now().as_second()));
         self.recorder.store(&provider_namespace(&peer.id), &pod.uid, entries)
     }
 
     /// Stores what a pod used that is gone here, before its shadow pod goes. The provider deletes the remote pod within its grace.
     pub fn store_orphan(&self, provider: &ClusterId, uid: &str, shadow: &Shadow) -> bool {
-        let (Some(_), Some(charges)) = (self.charge(provider), charges_of(shadow.charges.as_deref())) else { return true };
+        let (Some(_), Some(charges)) = (self.contract(provider), charges_of(shadow.charges.as_deref())) else { return true };
         let now = Timestamp::now().as_second();
         let gone = Some(now + MAX_GRACE_SECONDS);
         let observation = Observation { uid, pool: &shadow.pool, sent: 0, gone, asked: &[], charges: &charges };
@@ -44,7 +44,7 @@ impl Consumer {
 
     /// Remembers what a pod was charged before it is resized: later nobody knows here that it had other amounts.
     pub fn store_before_resize(&self, provider: &ClusterId, uid: &str, shadow: &Shadow) {
-        let (Some(_), Some(charges)) = (self.charge(provider), charges_of(shadow.charges.as_deref())) else { return };
+        let (Some(_), Some(charges)) = (self.contract(provider), charges_of(shadow.charges.as_deref())) else { return };
         let now = Timestamp::now().as_second();
         let observation = Observation { uid, pool: &shadow.pool, sent: 0, gone: Some(now), asked: &[], charges: &charges };
         let entries = observation.entries(now, self.clock_tolerance());
@@ -52,12 +52,13 @@ impl Consumer {
     }
 
     /// The entries of a local pod, which is gone at the provider or not.
-    fn entries(&self, peer: &PeerState, pod: &LocalPod, charge: Charge, gone: Option<Seconds>) -> Vec<Entry> {
+    fn entries(&self, peer: &PeerState, pod: &LocalPod, contract: &MeteredContract, gone: Option<Seconds>) -> Vec<Entry> {
         let seen = peer.seen_charges(&pod.uid);
         let charges = charges_of(seen.as_ref().map(|seen| seen.charges.as_ref())).unwrap_or_default();
         let node = self.virtual_nodes.get(&pod.virtual_node);
         let pool = seen.map(|seen| seen.pool).or_else(|| node.map(|node| node.spec.pool.clone()));
-        let (pool, asked) = (pool.unwrap_or_else(|| pod.virtual_node.name.clone()), chargeable(pod, charge));
+        let (pool, asked) =
+            (pool.unwrap_or_else(|| pod.virtual_node.name.clone()), chargeable(pod, contract.charge, contract.limit_percentage));
         let sent = sent_at(pod).as_second();
         let observation = Observation { uid: &pod.uid, pool: &pool, sent, gone, asked: &asked, charges: &charges };
         observation.entries(Timestamp::now().as_second(), self.clock_tolerance())
@@ -79,12 +80,12 @@ impl Side for ConsumerSide {
             return None;
         }
         let remote = peer.remote()?;
-        let charge = consumer.charge(&id)?;
+        let contract = consumer.contract(&id)?;
         let mut entries = Vec::new();
         for pod in peer.pods() {
             if let Some(shadow) = remote.shadow(&pod.uid) {
                 peer.saw_charges(&pod.uid, &shadow);
-                entries.extend(consumer.entries(&peer, &pod, charge, None));
+                entries.extend(consumer.entries(&peer, &pod, &contract, None));
             }
         }
         for (Key { name: uid, .. }, shadow) in remote.shadows.all().into_iter().filter(|(key, _)| peer.pod(&key.name).is_none()) {

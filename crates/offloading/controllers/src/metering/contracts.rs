@@ -22,6 +22,8 @@ pub struct MeteredContract {
     end: Option<Seconds>,
     /// What is charged.
     pub charge: Charge,
+    /// What the provider makes of pods that have no limits, see [`liqo_api::ContractLimits`].
+    pub limit_percentage: u32,
 }
 
 impl MeteredContract {
@@ -31,7 +33,8 @@ impl MeteredContract {
         let start = spec.first_in_force()?.0.as_second();
         let end = spec.ended.as_ref().map(|end| end.at.0.as_second());
         let terms = spec.terms;
-        Some(Self { id: terms.contract, period_seconds: terms.metering_period_seconds, start, end, charge: terms.limits.charge })
+        let (charge, limit_percentage) = (terms.limits.charge, terms.limits.default_limit_percentage);
+        Some(Self { id: terms.contract, period_seconds: terms.metering_period_seconds, start, end, charge, limit_percentage })
     }
 
     fn is_metered(&self, now: Seconds) -> bool {
@@ -98,8 +101,14 @@ mod tests {
 
     #[test]
     fn a_contract_is_about_the_time_in_which_it_is_in_force() {
-        let contract =
-            MeteredContract { id: "c".into(), period_seconds: 60, start: 100, end: Some(200), charge: Charge::Requests };
+        let contract = MeteredContract {
+            id: "c".into(),
+            period_seconds: 60,
+            start: 100,
+            end: Some(200),
+            charge: Charge::Requests,
+            limit_percentage: 800,
+        };
         let part = |line: &str| contract.part_of(&line.parse().unwrap()).map(|part| part.to_string());
         assert_eq!(part("u p 50 250 cpu=1").as_deref(), Some("u p 100 200 cpu=1"));
         assert_eq!((part("u p 50 100 cpu=1"), part("u p 200 ~230 cpu=1")), (None, Some("u p 200 ~200 cpu=1".to_owned())));

@@ -18,7 +18,7 @@ pub struct ProviderSide(pub Arc<Provider>);
 impl Provider {
     /// How the pod of this shadow pod is measured; `None` if its tenancy has no contract.
     pub fn metering(&self, shadow: &Key) -> Option<Metering> {
-        let charge = self.recorder.charge(&shadow.namespace)?;
+        let charge = self.recorder.contract(&shadow.namespace)?.charge;
         let settled = self.recorder.settled(&shadow.namespace);
         Some(Metering { charge, settled, is_stored: self.recorder.is_stored(&shadow.namespace, &shadow.name) })
     }
