@@ -248,7 +248,7 @@ impl Recorder {
             let first = |contract: &MeteredContract| book.settled().unwrap_or(contract.start).max(contract.start);
             let due =
                 |contract: &MeteredContract| book.due(&contract.id, contract.period_seconds, first(contract), now, side.grace());
-            contracts.iter().flat_map(|one| due(one).into_iter().map(|period| (one.as_ref(), period))).collect()
+            contracts.iter().flat_map(|one| due(one).into_iter().map(move |period| (one.as_ref(), period))).collect()
         };
         if due.is_empty() {
             return true;
