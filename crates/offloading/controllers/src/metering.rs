@@ -8,7 +8,7 @@
 
 mod contracts;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,6 +33,9 @@ const PACE: Duration = Duration::from_secs(1);
 pub const GRACE: Seconds = 60;
 /// Delay before a period is completed whose pods are not known now.
 const UNKNOWN_RETRY: Duration = Duration::from_secs(10);
+
+/// How many completed periods are remembered.
+const MAX_COMPLETED: usize = 16;
 
 /// What a side knows that the recorder does not.
 pub trait Side: Send + Sync + 'static {
@@ -64,6 +67,8 @@ struct Namespace {
     pending: BTreeMap<String, Vec<Entry>>,
     /// Pods whose entries are stored, until they are forgotten.
     stored: HashSet<String>,
+    /// The periods that this process completed last: the cache may not show that yet.
+    completed: VecDeque<(String, Period)>,
     written: Option<Instant>,
 }
 
@@ -134,9 +139,9 @@ impl Recorder {
         let waits = known.written.map_or(Duration::ZERO, |written| PACE.saturating_sub(written.elapsed()));
         drop(all);
         if waits.is_zero() {
-            self.queue.add(namespace.to_owned())
+            self.queue.add(namespace.to_owned());
         } else {
-            self.queue.add_after(namespace.to_owned(), waits)
+            self.queue.add_after(namespace.to_owned(), waits);
         }
         false
     }
@@ -179,7 +184,9 @@ impl Recorder {
         if let Err(error) = outcome {
             // It may have been written or not: read again what exists. What was written twice counts once.
             known.book = None;
-            pending.into_iter().for_each(|(pod, entries)| drop(known.pending.entry(pod).or_insert(entries)));
+            for (pod, entries) in pending {
+                known.pending.entry(pod).or_insert(entries);
+            }
             return Err(error);
         }
         let stored: Vec<String> = pending.into_keys().collect();
@@ -187,8 +194,7 @@ impl Recorder {
         known.written = Some(Instant::now());
         let more = !known.pending.is_empty();
         if contracts.is_empty() && !more {
-            // Pods that wait for it learn it below, and are not asked again.
-            known.book = None;
+            all.remove(namespace);
         }
         drop(all);
         if !stored.is_empty() {
@@ -266,10 +272,14 @@ impl Recorder {
     }
 
     fn book<'a>(&self, namespace: &str, known: &'a mut Namespace) -> &'a mut Book {
-        known.book.get_or_insert_with(|| {
+        let Namespace { book, completed, .. } = known;
+        book.get_or_insert_with(|| {
             let mut book = Book::default();
             for (_, found) in self.records.all().into_iter().filter(|(key, _)| key.namespace == namespace) {
                 book.found(&found.contract, found.period, found.chunk, found.chunks);
+            }
+            for (contract, period) in completed.iter() {
+                book.found(contract, *period, 0, Some(1));
             }
             book
         })
@@ -297,12 +307,24 @@ impl Recorder {
                     Err(kube::Error::Api(status)) if is_ending(&status) => return Ok(()),
                     written => {
                         written.step("write", "UsageRecord", key)?;
+                        self.written(namespace, write);
                         break;
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// A chunk was written.
+    fn written(&self, namespace: &str, write: ChunkWrite) {
+        if write.chunks.is_some()
+            && let Some(known) = self.namespaces.lock().get_mut(namespace)
+        {
+            known.completed.push_back((write.contract, write.period));
+            let surplus = known.completed.len().saturating_sub(MAX_COMPLETED);
+            known.completed.drain(..surplus);
+        }
     }
 
     /// Counts for the metrics.
