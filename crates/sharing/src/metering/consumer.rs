@@ -7,15 +7,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
     runtime::watcher::Config,
 };
 use liqo_api::policies::PolicyPeer;
-use liqo_api::{ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, UsageRecord, labels, provider_namespace};
+use liqo_api::{ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, labels, provider_namespace};
 use liqo_controller_runtime::conditions::namespaced;
-use liqo_controller_runtime::peers::{PeerError, call};
+use liqo_controller_runtime::peers::call;
 use liqo_controller_runtime::put::{marked, put, put_status};
-use liqo_controller_runtime::writes::{Step as _, StepError, unless_gone};
+use liqo_controller_runtime::writes::{Step as _, unless_gone};
 use liqo_controller_runtime::{Cache, Context, Key, Next, PeerConnection, Queue, policies};
 use liqo_metering::receipt::{Contract, receipt_name};
 use liqo_metering::{Tolerance, Usage};
@@ -23,7 +23,7 @@ use liqo_signing::ClusterIdentity;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{Papers, provider::contracts};
+use super::{Papers, Records, of_provider, provider::contracts};
 use crate::consumer::provider_of;
 use crate::decide::metering::answer::{Evidence, answer};
 use crate::decide::metering::issue::{Action, ContractPeriod, ReceiptHead, decide};
@@ -222,13 +222,10 @@ impl Controller {
         of: &ContractPeriod,
         receipt: &Receipt,
     ) -> Result<ReceiptStatus, Error> {
-        let theirs: Api<UsageRecord> = namespaced(&connection.client, &connection.tenant_namespace);
-        let list = async |api: &Api<UsageRecord>, params: ListParams| call(api.list(&params)).await;
-        let at = Key::new(&connection.tenant_namespace, "");
-        let theirs = of_provider(provider, super::usage(&theirs, of, list).await.step("list", "UsageRecord", at))?;
-        let own: Api<UsageRecord> = namespaced(&self.context.client, namespace);
-        let list = async |api: &Api<UsageRecord>, params: ListParams| api.list(&params).await;
-        let ours = super::usage(&own, of, list).await.step("list", "UsageRecord", Key::new(namespace, ""))?;
+        let api = namespaced(&connection.client, &connection.tenant_namespace);
+        let theirs = Records { api, namespace: &connection.tenant_namespace, provider: Some(provider) }.usage(of).await?;
+        let own = Records { api: namespaced(&self.context.client, namespace), namespace, provider: None };
+        let ours = own.usage(of).await?;
         let ours = ours.unwrap_or_else(|error| {
             tracing::warn!(namespace, error, "this cluster's own usage records cannot be read, and count as none");
             Usage::default()
@@ -247,8 +244,4 @@ impl Controller {
     fn providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<AtProvider>>> {
         self.providers.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn of_provider<T>(provider: &ClusterId, outcome: Result<T, StepError<PeerError>>) -> Result<T, Error> {
-    outcome.map_err(|source| Error::Provider { provider: provider.clone(), source: Box::new(source) })
 }

@@ -9,11 +9,13 @@ mod provider;
 use std::sync::Arc;
 
 use kube::api::{DeleteParams, ListParams};
+use kube::core::ObjectList;
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
-use liqo_api::{PeeringPolicy, Receipt, UsageRecord, labels};
+use liqo_api::{ClusterId, PeeringPolicy, Receipt, UsageRecord, labels};
 use liqo_controller_runtime::conditions::namespaced;
-use liqo_controller_runtime::writes::{Step as _, delete_if_present};
+use liqo_controller_runtime::peers::{PeerError, call};
+use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present};
 use liqo_controller_runtime::{Cache, Context, Key, Queue};
 use liqo_metering::Usage;
 use liqo_metering::receipt::{period_label, receipt_name};
@@ -104,30 +106,48 @@ async fn delete_receipt(client: &Client, namespace: &str, of: &ContractPeriod) -
     Ok(())
 }
 
-/// The entries of a period that one side stored, or why they cannot be read. The outer error is one of the request.
-async fn usage<E>(
-    api: &Api<UsageRecord>,
-    of: &ContractPeriod,
-    list: impl AsyncFn(&Api<UsageRecord>, ListParams) -> Result<kube::core::ObjectList<UsageRecord>, E>,
-) -> Result<Result<Usage, String>, E> {
-    let selector = format!("{}={}", labels::USAGE_PERIOD, period_label(&of.0, of.1));
-    let (mut usage, mut length) = (Usage::default(), 0);
-    let mut params = ListParams::default().labels(&selector).limit(PAGE);
-    loop {
-        let page = list(api, params.clone()).await?;
-        for record in page.items.iter().filter(|record| record.spec.contract == of.0) {
-            length += record.spec.entries.len();
-            if length > MAX_USAGE_LEN {
-                return Ok(Err(format!("they take more than {MAX_USAGE_LEN} bytes")));
+/// The usage records in a namespace of this cluster, or of a provider.
+struct Records<'a> {
+    api: Api<UsageRecord>,
+    namespace: &'a str,
+    /// `None` in this cluster.
+    provider: Option<&'a ClusterId>,
+}
+
+impl Records<'_> {
+    /// The entries of a period, or why they cannot be read. The outer error is one of the request.
+    async fn usage(&self, of: &ContractPeriod) -> Result<Result<Usage, String>, Error> {
+        let selector = format!("{}={}", labels::USAGE_PERIOD, period_label(&of.0, of.1));
+        let (mut usage, mut length) = (Usage::default(), 0);
+        let mut params = ListParams::default().labels(&selector).limit(PAGE);
+        loop {
+            let page = self.page(&params).await?;
+            for record in page.items.iter().filter(|record| record.spec.contract == of.0) {
+                length += record.spec.entries.len();
+                if length > MAX_USAGE_LEN {
+                    return Ok(Err(format!("they take more than {MAX_USAGE_LEN} bytes")));
+                }
+                match Usage::read(&record.spec.entries) {
+                    Ok(entries) => usage.extend(entries.entries().cloned()),
+                    Err(error) => return Ok(Err(error.to_string())),
+                }
             }
-            match Usage::read(&record.spec.entries) {
-                Ok(entries) => usage.extend(entries.entries().cloned()),
-                Err(error) => return Ok(Err(error.to_string())),
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(Ok(usage)),
             }
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(Ok(usage)),
         }
     }
+
+    async fn page(&self, params: &ListParams) -> Result<ObjectList<UsageRecord>, Error> {
+        let key = Key::new(self.namespace, "");
+        Ok(match self.provider {
+            None => self.api.list(params).await.step("list", "UsageRecord", key)?,
+            Some(provider) => of_provider(provider, call(self.api.list(params)).await.step("list", "UsageRecord", key))?,
+        })
+    }
+}
+
+fn of_provider<T>(provider: &ClusterId, outcome: Result<T, StepError<PeerError>>) -> Result<T, Error> {
+    outcome.map_err(|source| Error::Provider { provider: provider.clone(), source: Box::new(source) })
 }

@@ -3,12 +3,8 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube::{
-    Api,
-    api::{ListParams, PostParams},
-    runtime::watcher::Config,
-};
-use liqo_api::{Receipt, ReceiptSpec, UsageRecord, labels, tenant_namespace};
+use kube::{Api, api::PostParams, runtime::watcher::Config};
+use liqo_api::{Receipt, ReceiptSpec, labels, tenant_namespace};
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::put::marked;
 use liqo_controller_runtime::writes::Step as _;
@@ -17,7 +13,7 @@ use liqo_metering::receipt::{Contract, receipt_name};
 use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
 
-use super::Papers;
+use super::{Papers, Records};
 use crate::Error;
 use crate::decide::metering::contract::metered;
 use crate::decide::metering::document::SignedReceipt;
@@ -79,9 +75,8 @@ impl Controller {
             tracing::debug!(namespace, contract = of.0, "no receipt without the contract");
             return Ok(());
         };
-        let api: Api<UsageRecord> = namespaced(&self.context.client, namespace);
-        let list = async |api: &Api<UsageRecord>, params: ListParams| api.list(&params).await;
-        let usage = super::usage(&api, of, list).await.step("list", "UsageRecord", Key::new(namespace, ""))?;
+        let records = Records { api: namespaced(&self.context.client, namespace), namespace, provider: None };
+        let usage = records.usage(of).await?;
         let key = Key::new(namespace, receipt_name(&of.0, of.1));
         let document = usage.and_then(|usage| {
             let statement = contract.receipt(of.1, &usage).map_err(|error| error.to_string())?;

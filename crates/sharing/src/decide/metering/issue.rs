@@ -79,13 +79,14 @@ pub fn decide<'a>(
     }
     let mut actions = BTreeSet::new();
     for (of, is_complete) in complete {
-        match receipts.get(of).map(|receipt| receipt.phase) {
-            None if is_expired(of.1, settings, now) => drop(actions.insert(Action::DeleteRecords(of.clone()))),
-            None if is_complete => drop(actions.insert(Action::Issue(of.clone()))),
-            Some(ReceiptPhase::Signed) => drop(actions.insert(Action::DeleteRecords(of.clone()))),
+        let action = match receipts.get(of).map(|receipt| receipt.phase) {
+            None if is_expired(of.1, settings, now) => Some(Action::DeleteRecords(of.clone())),
+            None if is_complete => Some(Action::Issue(of.clone())),
+            Some(ReceiptPhase::Signed) => Some(Action::DeleteRecords(of.clone())),
             // They are the evidence.
-            None | Some(ReceiptPhase::Pending | ReceiptPhase::Disputed) => {}
-        }
+            None | Some(ReceiptPhase::Pending | ReceiptPhase::Disputed) => None,
+        };
+        actions.extend(action);
     }
     for of in surplus(receipts.keys().copied(), settings, now) {
         actions.insert(Action::DeleteReceipt(of.clone()));
