@@ -4,9 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Time, schema};
 
-/// Maximum length in bytes of the entries of one record.
-pub const MAX_ENTRIES_LEN: usize = 256 * 1024;
-
 /// What pods used in one period of a contract, or a part of it. Each side writes its own records: the provider in the tenant namespace,
 /// where the consumer only reads them, and the consumer in its provider namespace. They are deleted when both sides have signed the
 /// receipt of the period.

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use liqo_api::{ClusterId, Key, provider_namespace};
 use liqo_metering::observation::parts_with_witnesses;
 use liqo_metering::{Charges, Entry, Observation, Period, Seconds};
+use liqo_offloading_rules::pod::chargeable::{chargeable, sent_at};
 use liqo_offloading_rules::pod::local::PeerState as Reachability;
 use liqo_offloading_rules::pod::local_state::{LocalPod, Shadow};
-use liqo_offloading_rules::pod::metering::{chargeable, sent_at};
 use liqo_offloading_rules::pod::remote::MAX_GRACE_SECONDS;
 
 use super::state::{Consumer, PeerState};

@@ -1,24 +1,14 @@
-//! What the pod of one shadow pod is charged: the facts that the provider records in the status of the shadow pod, and what the consumer
-//! may be charged for its local pod.
+//! What the pod of one shadow pod is charged: the facts that the provider records in the status of the shadow pod.
 //!
-//! The facts travel with writes of the status that happen anyway. Only a resize, and a pod that is deleted before its first status, cost a
+//! They travel with writes of the status that happen anyway. Only a resize, and a pod that is deleted before its first status, cost a
 //! write of their own. How the pod ended is stored in a usage record before the shadow pod goes.
 
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
+use jiff::Timestamp;
 use liqo_api::Charge;
-use liqo_api::requests::Effective;
 use liqo_metering::{Charges, SeenPod};
-use liqo_quantity::ResourceList;
-use serde::Deserialize as _;
-use serde_json::Value;
 
-use crate::pod::carry::amounts::{Amounts, EPHEMERAL_STORAGE, MEMORY, complete};
-use crate::pod::carry::api_server::bound_at;
-use crate::pod::local_state::LocalPod;
-use crate::pod::remote::{MAX_GRACE_SECONDS, Snapshot};
 use crate::pod::remote_pod::RemotePod;
 use crate::pod::reported_status::ReportedStatus;
 
@@ -51,67 +41,33 @@ pub fn with_pod(charges: &Charges, pod: &RemotePod, metering: &Metering, now: Ti
     charges.seen(&seen, now.as_second())
 }
 
-/// When a local pod was sent at the earliest: when it was bound to its node. Second 0 if nobody knows.
-pub fn sent_at(pod: &LocalPod) -> Timestamp {
-    bound_at(&pod.json()).unwrap_or_default()
-}
-
-/// The amounts that a provider may charge for a local pod: what it has, and what it asks for, each as the provider completes it.
-/// `limit_percentage` is that of the contract.
-pub fn chargeable(pod: &LocalPod, charge: Charge, limit_percentage: u32) -> Vec<ResourceList> {
-    // Where limits are charged, containers get one of ephemeral storage only if that is offered.
-    let limited: &[&[&'static str]] = match charge {
-        Charge::Requests => &[&[MEMORY, EPHEMERAL_STORAGE]],
-        Charge::Limits => &[&[EPHEMERAL_STORAGE], &[]],
-    };
-    let json = pod.json();
-    let status = PodStatus::deserialize(&json["status"]).unwrap_or_default();
-    let mut all = Vec::new();
-    for limited in limited {
-        let mut spec = json["spec"].as_object().cloned().unwrap_or_default();
-        let mut amounts = Amounts { limited: limited.to_vec(), limit_percentage, ..Amounts::default() };
-        if !limited.is_empty() {
-            amounts.default_requests.push((EPHEMERAL_STORAGE.to_owned(), "0".to_owned()));
-        }
-        complete(&mut spec, &amounts);
-        let Ok(spec) = PodSpec::deserialize(Value::from(spec)) else { continue };
-        all.push(Effective::of_pod(&spec).charged(charge).clone());
-        all.push(Effective::of_bound_pod(json["metadata"]["generation"].as_i64(), spec, &status).charged(charge).clone());
-    }
-    all
-}
-
 /// The text of charges; `None` if there are none.
 pub fn text(charges: &Charges) -> Option<Arc<str>> {
     (!charges.is_empty()).then(|| charges.to_string().into())
 }
 
 /// The text of the charges after the pod was seen. Without a contract nothing changes.
-pub(super) fn seen(snapshot: &Snapshot, pod: &RemotePod) -> Option<Arc<str>> {
-    let Some(metering) = &snapshot.metering else { return snapshot.reported.charges.clone() };
-    text(&with_pod(&charges(&snapshot.reported), pod, metering, snapshot.now))
+pub(super) fn seen(reported: &ReportedStatus, pod: &RemotePod, metering: Option<&Metering>, now: Timestamp) -> Option<Arc<str>> {
+    let Some(metering) = metering else { return reported.charges.clone() };
+    text(&with_pod(&charges(reported), pod, metering, now))
 }
 
-/// The charges after the pod was found gone. `None` without a contract.
-pub(super) fn gone(snapshot: &Snapshot) -> Option<Charges> {
-    let metering = snapshot.metering.as_ref()?;
-    let grace = SignedDuration::from_secs(MAX_GRACE_SECONDS);
-    let due = snapshot.shadow.deleted_at.and_then(|deleted| deleted.saturating_add(grace).ok());
-    let settled = metering.settled.as_second();
-    Some(charges(&snapshot.reported).gone(snapshot.now.as_second(), due.map(Timestamp::as_second), settled))
+/// The charges after the pod was found gone, whose grace was over at the time `due`.
+pub(super) fn gone(reported: &ReportedStatus, metering: &Metering, due: Option<Timestamp>, now: Timestamp) -> Charges {
+    charges(reported).gone(now.as_second(), due.map(Timestamp::as_second), metering.settled.as_second())
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use liqo_api::{Key, ShadowPodPhase};
+    use liqo_api::ShadowPodPhase;
     use serde_json::json;
 
     use super::*;
     use crate::fixtures::pod;
     use crate::namespace::mapped::{Destination, DestinationState};
-    use crate::pod::remote::{Live, Step, decide};
+    use crate::pod::remote::{Live, Snapshot, Step, decide};
     use crate::pod::shadow_pod::Shadow;
 
     fn second(second: i64) -> Timestamp {
@@ -208,23 +164,6 @@ mod tests {
         assert_eq!(status.charges.as_deref(), Some("100- cpu=1,pods=1"));
         let step = decide(&Snapshot { reported: status, ..unreported });
         assert!(matches!(step, Step::Delete(..)), "{step:?}");
-    }
-
-    #[test]
-    fn a_consumer_expects_what_the_provider_makes_of_its_pod() {
-        let local = |resources: serde_json::Value| {
-            let object = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" },
-                "spec": { "containers": [{ "name": "c", "resources": resources }] } });
-            LocalPod::of(serde_json::from_value(object).unwrap(), &Key::new("liqo", "milan")).unwrap()
-        };
-        let first = |resources, percentage| chargeable(&local(resources), Charge::Requests, percentage)[0].to_string();
-        assert_eq!(
-            first(json!({}), 800),
-            "cpu=10m, memory=32Mi, pods=1, ephemeral-storage=0".replace(", ephemeral-storage=0", "")
-        );
-        let large = json!({ "requests": { "cpu": "1", "memory": "1Gi" }, "limits": { "memory": "16Gi" } });
-        assert!(first(large.clone(), 800).contains("memory=2Gi"), "{}", first(large, 800));
-        assert_eq!(chargeable(&local(json!({})), Charge::Limits, 800).len(), 4);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod carry;
+pub mod chargeable;
 pub mod controller;
 pub mod ephemeral;
 pub mod eviction;

@@ -26,7 +26,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use liqo_api::pods::REMOTE_POD_LOST;
 use liqo_api::{Key, OffloadedReason, ShadowPodPhase};
 use liqo_metering::Charges;
@@ -219,12 +219,13 @@ impl Snapshot {
 
     /// The status of an existing pod, with what it is charged.
     fn status_of(&self, pod: &RemotePod) -> ReportedStatus {
-        ReportedStatus { charges: metering::seen(self, pod), ..status_of(pod) }
+        let charges = metering::seen(&self.reported, pod, self.metering.as_ref(), self.now);
+        ReportedStatus { charges, ..status_of(pod) }
     }
 
     /// What the pod was charged, if it is gone now.
     fn charges_if_gone(&self) -> Option<Arc<str>> {
-        metering::gone(self).map_or_else(|| self.reported.charges.clone(), |charges| metering::text(&charges))
+        self.gone().map_or_else(|| self.reported.charges.clone(), |charges| metering::text(&charges))
     }
 
     /// The recorded status of a pod that is gone.
@@ -234,14 +235,23 @@ impl Snapshot {
 
     /// The status to record before the pod is deleted, because afterwards nobody knows since when it was charged.
     fn first_charges(&self, pod: &RemotePod) -> Option<ReportedStatus> {
-        let charges = metering::seen(self, pod).filter(|_| self.reported.charges.is_none())?;
+        let charges =
+            metering::seen(&self.reported, pod, self.metering.as_ref(), self.now).filter(|_| self.reported.charges.is_none())?;
         Some(ReportedStatus { charges: Some(charges), ..self.reported.clone() })
     }
 
     /// What the pod, which is gone, used, if that is not stored yet.
     fn unstored_usage(&self) -> Option<Charges> {
         let unstored = self.metering.as_ref().is_some_and(|metering| !metering.is_stored);
-        metering::gone(self).filter(|charges| unstored && !charges.is_empty())
+        self.gone().filter(|charges| unstored && !charges.is_empty())
+    }
+
+    /// The charges of a pod that is gone. `None` without a contract.
+    fn gone(&self) -> Option<Charges> {
+        let metering = self.metering.as_ref()?;
+        let grace = SignedDuration::from_secs(MAX_GRACE_SECONDS);
+        let due = self.shadow.deleted_at.map(|deleted| deleted.saturating_add(grace).unwrap_or(deleted));
+        Some(metering::gone(&self.reported, metering, due, self.now))
     }
 
     fn record(&self, reported: ReportedStatus) -> Option<Step> {
