@@ -378,32 +378,4 @@ fn is_ending(status: &kube::core::Status) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use liqo_api::{provider_namespace, tenant_namespace};
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn records_are_named_after_contract_period_and_chunk() {
-        let name = name_of("0123456789abcdef", Period::at(1_767_225_600, 3600), 3);
-        assert_eq!(name, "usage-01234567-202601010000-3");
-    }
-
-    #[test]
-    fn the_peer_is_derived_from_the_namespace() {
-        let id = ClusterId::of_public_key(&[1; 32]);
-        assert_eq!(peer_of(&tenant_namespace(&id)), Some(id.clone()));
-        assert_eq!(peer_of(&provider_namespace(&id)), Some(id));
-    }
-
-    #[test]
-    fn only_the_end_of_the_namespace_lets_entries_go() {
-        let status = |value: serde_json::Value| serde_json::from_value(value).unwrap();
-        let causes = json!([{ "reason": "NamespaceTerminating", "message": "", "field": "metadata.namespace" }]);
-        assert!(is_ending(&status(json!({ "code": 403, "reason": "Forbidden", "details": { "causes": causes } }))));
-        assert!(is_ending(&status(json!({ "code": 404, "reason": "NotFound" }))));
-        assert!(!is_ending(&status(json!({ "code": 403, "reason": "Forbidden", "details": {} }))));
-        assert!(!is_ending(&status(json!({ "code": 500, "reason": "InternalError" }))));
-    }
-}
+mod tests;
