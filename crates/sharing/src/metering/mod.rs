@@ -30,6 +30,8 @@ use crate::peer_conditions::PeerConditions;
 const PAGE: u32 = 16;
 /// Maximum length in bytes of all entries of a period that are read.
 const MAX_USAGE_LEN: usize = 32 << 20;
+/// Maximum number of entries of a period that are read. Each takes some hundred bytes of memory.
+const MAX_USAGE_ENTRIES: usize = 100_000;
 
 /// Runs both sides until `stop`.
 pub async fn run(
@@ -130,6 +132,9 @@ impl Records<'_> {
                 match Usage::read(&record.spec.entries) {
                     Ok(entries) => usage.extend(entries.entries().cloned()),
                     Err(error) => return Ok(Err(error.to_string())),
+                }
+                if usage.len() > MAX_USAGE_ENTRIES {
+                    return Ok(Err(format!("there are more than {MAX_USAGE_ENTRIES}")));
                 }
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
