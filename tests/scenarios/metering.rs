@@ -60,9 +60,9 @@ async fn many_short_pods(rome: &Cluster, milan: &Cluster) -> Result<()> {
             3 => rome.restart_manager().await?,
             _ => tokio::time::sleep(Duration::from_secs(3)).await,
         }
-        let arguments =
-            [&["-n", NAMESPACE, "delete", "pod", "--wait=false"][..], &names.iter().map(String::as_str).collect::<Vec<_>>()];
-        rome.kubectl(&arguments.concat()).await?;
+        let mut arguments = vec!["-n", NAMESPACE, "delete", "pod", "--wait=false"];
+        arguments.extend(names.iter().map(String::as_str));
+        rome.kubectl(&arguments).await?;
     }
     rome.wait_for(&["-n", NAMESPACE, "pods", "--all"], "delete", 180).await
 }
