@@ -9,6 +9,10 @@ use liqo_metering::receipt::period_of;
 
 use super::document::SignedReceipt;
 
+/// Maximum number of periods, the latest ones, whose records are kept although not both sides have signed. A busy period may take a
+/// megabyte.
+const MAX_UNSIGNED: usize = 100;
+
 /// The ID of a contract, and a period.
 pub type ContractPeriod = (String, Period);
 
@@ -78,6 +82,10 @@ pub fn decide<'a>(
         *complete.entry(&record.of).or_default() |= record.is_last;
     }
     let mut actions = BTreeSet::new();
+    let mut periods: Vec<&ContractPeriod> = complete.keys().copied().collect();
+    periods.sort_by_key(|of| of.1);
+    let too_many = periods.len().saturating_sub(MAX_UNSIGNED);
+    actions.extend(periods.into_iter().take(too_many).map(|of| Action::DeleteRecords(of.clone())));
     for (of, is_complete) in complete {
         let action = match receipts.get(of).map(|receipt| receipt.phase) {
             None if is_expired(of.1, settings, now) => Some(Action::DeleteRecords(of.clone())),
@@ -153,6 +161,14 @@ mod tests {
         let records = [record(0, true), record(3600, true)];
         let receipts = [receipt(0, ReceiptPhase::Signed), receipt(3600, ReceiptPhase::Disputed)];
         assert_eq!(decided(&records, &receipts, &settings), [Action::DeleteRecords(of(0))]);
+    }
+
+    #[test]
+    fn records_of_a_peer_that_never_signs_do_not_fill_the_cluster() {
+        let records: Vec<RecordHead> = (0..103).map(|hour| record(hour * 3600, true)).collect();
+        let receipts: Vec<ReceiptHead> = (0..103).map(|hour| receipt(hour * 3600, ReceiptPhase::Disputed)).collect();
+        let expected: Vec<Action> = (0..3).map(|hour| Action::DeleteRecords(of(hour * 3600))).collect();
+        assert_eq!(decided(&records, &receipts, &MeteringSettings::default()), expected);
     }
 
     #[test]
