@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::{Charge, Contract};
 use liqo_controller_runtime::{Cache, Context};
-use liqo_metering::{Entry, Seconds};
+use liqo_metering::{Entry, Period, Seconds};
 use parking_lot::RwLock;
 
-/// How long after its end a contract is still looked at.
+/// How long after its end, and that of the period then, a contract is still looked at.
 const AFTER_END: Seconds = 24 * 3600;
 
 /// What metering needs of a contract.
@@ -38,7 +38,7 @@ impl MeteredContract {
     }
 
     fn is_metered(&self, now: Seconds) -> bool {
-        self.end.is_none_or(|end| end.saturating_add(AFTER_END) > now)
+        self.end.is_none_or(|end| Period::at(end, self.period_seconds).end().saturating_add(AFTER_END) > now)
     }
 
     /// The part of an entry that the contract is about.
@@ -112,6 +112,6 @@ mod tests {
         let part = |line: &str| contract.part_of(&line.parse().unwrap()).map(|part| part.to_string());
         assert_eq!(part("u p 50 250 cpu=1").as_deref(), Some("u p 100 200 cpu=1"));
         assert_eq!((part("u p 50 100 cpu=1"), part("u p 200 ~230 cpu=1")), (None, Some("u p 200 ~200 cpu=1".to_owned())));
-        assert!(contract.is_metered(200 + AFTER_END - 1) && !contract.is_metered(200 + AFTER_END));
+        assert!(contract.is_metered(240 + AFTER_END - 1) && !contract.is_metered(240 + AFTER_END));
     }
 }
