@@ -52,7 +52,7 @@ pub fn role_of(namespace: &str) -> Option<(ClusterId, Role)> {
 /// The name of a peer's `ForeignCluster`, or its ID.
 pub fn name_of(known: &[ForeignCluster], id: &ClusterId) -> String {
     let found = known.iter().find(|foreign| foreign.spec.cluster_id == *id);
-    found.map_or_else(|| id.to_string(), ResourceExt::name_any)
+    found.map_or_else(|| id.to_string(), kube::ResourceExt::name_any)
 }
 
 /// All receipts, or those of one peer, the oldest first.
