@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use crate::entry::tests::list;
 
-    fn pod<'a>(created: Seconds, ended: Option<Seconds>, amounts: &'a ResourceList) -> SeenPod<'a> {
+    fn pod(created: Seconds, ended: Option<Seconds>, amounts: &ResourceList) -> SeenPod<'_> {
         SeenPod { created, ended, amounts, settled: 0 }
     }
 

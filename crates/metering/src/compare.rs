@@ -105,8 +105,8 @@ fn difference(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Optio
 /// Why none of our entries covers this one.
 fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
     let within = |time: Time| if time.is_estimate { tolerance.clocks } else { tolerance.exact };
-    let begins = |own: &&&Entry| own.from.at.saturating_sub(within(own.from)) <= entry.from.at;
-    let ends = |own: &&&Entry| entry.until.at <= own.until.at.saturating_add(within(own.until));
+    let begins = |own: &Entry| own.from.at.saturating_sub(within(own.from)) <= entry.from.at;
+    let ends = |own: &Entry| entry.until.at <= own.until.at.saturating_add(within(own.until));
     let pools: Vec<&&Entry> = ours.iter().filter(|own| own.pool == entry.pool).collect();
     if pools.is_empty() {
         return Some(format!("the provider charges pool {:.63}, and the pod ran in another one", entry.pool));
@@ -121,10 +121,10 @@ fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<Str
         let names = names.into_iter().take(3).collect::<Vec<_>>().join(", ");
         return Some(format!("the provider charges other amounts: {names:.120}"));
     }
-    if same.iter().any(|own| begins(&own) && ends(&own)) {
+    if same.iter().any(|own| begins(own) && ends(own)) {
         return None;
     }
-    if !same.iter().any(|own| begins(&own)) {
+    if !same.iter().any(|own| begins(own)) {
         let first = same.iter().map(|own| own.from.at).min().unwrap_or_default();
         return Some(format!("the provider charges it from second {} on, the consumer from {first} on", entry.from.at));
     }

@@ -80,6 +80,7 @@ fn histories() -> impl Strategy<Value = History> {
 }
 
 /// The objects of one pod.
+#[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 #[derive(Clone, Debug, Default)]
 struct Objects {
     created: Option<Seconds>,
@@ -160,9 +161,9 @@ impl World {
             }
             let Some(created) = pod.created else {
                 if wants_end {
-                    pod.released = true
+                    pod.released = true;
                 } else {
-                    pod.created = Some(now)
+                    pod.created = Some(now);
                 }
                 continue;
             };

@@ -82,7 +82,7 @@ impl Contract {
                 let seconds = entry.until.at.min(*until).saturating_sub(entry.from.at.max(*from));
                 let Some(seconds) = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0) else { continue };
                 let sum = sums.entry((entry.pool.clone(), version.version)).or_default();
-                for (name, amount) in entry.amounts.iter() {
+                for (name, amount) in &entry.amounts {
                     *sum.entry(name.to_owned()).or_default() += AmountSeconds::of(amount, seconds);
                 }
             }

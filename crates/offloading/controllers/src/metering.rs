@@ -332,7 +332,7 @@ impl Recorder {
         let Some(peer) = peer_of(namespace).map(|peer| peer.to_string()) else { return };
         for entry in entries.iter().filter(|entry| !entry.from.is_estimate) {
             let seconds = u64::try_from(entry.seconds()).unwrap_or_default();
-            for (resource, amount) in entry.amounts.iter() {
+            for (resource, amount) in &entry.amounts {
                 let labels = [("peer", peer.clone()), ("role", self.role.to_owned()), ("resource", resource.to_owned())];
                 // Whole units: cores, bytes, pieces.
                 let units = u64::try_from(amount.nanos() / 1_000_000).unwrap_or_default().saturating_mul(seconds) / 1000;

@@ -114,7 +114,7 @@ fn rows(known: &[ForeignCluster], party: &Party, usage: &Usage, prices: Option<&
     let mut sums: BTreeMap<(String, String), (AmountSeconds, BTreeSet<&str>)> = BTreeMap::new();
     for entry in usage.entries().filter(|entry| !entry.from.is_estimate) {
         let seconds = u64::try_from(entry.seconds()).unwrap_or_default();
-        for (name, amount) in entry.amounts.iter() {
+        for (name, amount) in &entry.amounts {
             let sum = sums.entry((entry.pool.clone(), name.to_owned())).or_default();
             sum.0 += AmountSeconds::of(amount, seconds);
             sum.1.insert(&entry.uid);

@@ -167,16 +167,16 @@ impl Controller {
         let Some(found) = of_provider(provider, call(theirs.get_opt(&key.name)).await.step("read", "Receipt", &key))? else {
             return Ok(true);
         };
-        let status = match found.status.clone().filter(|_| receipt.phase != ReceiptPhase::Pending) {
-            Some(status) => status,
-            None => {
-                let status = self.answer(provider, namespace, connection, &receipt.of, &found).await?;
-                let patch = Patch::Merge(json!({ "status": status }));
-                let written = call(theirs.patch_status(&key.name, &PatchParams::default(), &patch)).await;
-                of_provider(provider, unless_gone(written).map(drop).step("write the status of", "Receipt", &key))?;
-                tracing::info!(%provider, receipt = key.name, answer = ?status.phase, message = status.message, "receipt answered");
-                status
-            }
+        let answered = found.status.clone().filter(|_| receipt.phase != ReceiptPhase::Pending);
+        let status = if let Some(status) = answered {
+            status
+        } else {
+            let status = self.answer(provider, namespace, connection, &receipt.of, &found).await?;
+            let patch = Patch::Merge(json!({ "status": status }));
+            let written = call(theirs.patch_status(&key.name, &PatchParams::default(), &patch)).await;
+            of_provider(provider, unless_gone(written).map(drop).step("write the status of", "Receipt", &key))?;
+            tracing::info!(%provider, receipt = key.name, answer = ?status.phase, message = status.message, "receipt answered");
+            status
         };
         self.store_copy(provider, namespace, found, &status).await?;
         Ok(true)

@@ -388,7 +388,7 @@ impl World {
                 refused_containers: RefusedContainers::new(),
                 pending_resize: None,
                 resize_retry: None,
-                metering: self.metered.then(|| Metering {
+                metering: self.metered.then_some(Metering {
                     charge: Charge::Requests,
                     settled: Timestamp::UNIX_EPOCH,
                     is_stored: self.stored,

@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn what_a_pod_used_is_stored_before_its_record_goes() {
-        let charged = ReportedStatus { charges: Some("100- cpu=1".into()), ..ReportedStatus::default() };
-        let gone = Snapshot { reported: charged, expected_uid: Some("u1".into()), saw_gone: true, ..snapshot(Some(200), 215) };
+        let reported = ReportedStatus { charges: Some("100- cpu=1".into()), ..ReportedStatus::default() };
+        let gone = Snapshot { reported, expected_uid: Some("u1".into()), saw_gone: true, ..snapshot(Some(200), 215) };
         let Step::StoreUsage(charges) = decide(&gone) else { panic!("released") };
         assert_eq!(charges.to_string(), "100-215 cpu=1");
         let later = Snapshot { now: second(900), ..gone.clone() };
