@@ -30,6 +30,7 @@ mod isolation;
 mod jobs;
 mod lending;
 mod matrix;
+mod metering;
 mod metrics;
 mod names;
 mod network;
@@ -145,6 +146,8 @@ fn pods_and_policies() -> Set {
             attacks:
                 a_consumer_cannot_exhaust_the_memory_of_its_provider,
                 nobody_keeps_an_honest_consumer_from_renewing;
+            metering:
+                both_sides_count_the_same_seconds_over_restarts_and_sign_receipts;
             pods:
                 a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete;
             jobs:

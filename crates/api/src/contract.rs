@@ -46,6 +46,10 @@ pub struct ContractSpec {
     /// Time at which the provider saw both signatures under these terms. Absent until the consumer has signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force_since: Option<Time>,
+    /// The terms that these replaced, the newest last, for receipts. The oldest go first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub earlier: Vec<EarlierTerms>,
     /// An amendment: terms that replace these as soon as the consumer has signed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<ProposedTerms>,
@@ -58,12 +62,29 @@ pub struct ContractSpec {
     pub ended: Option<ContractEnd>,
 }
 
+/// Maximum number of earlier terms that a contract lists.
+pub const MAX_EARLIER_TERMS: usize = 16;
 /// Maximum length of a contract's document in bytes.
 pub const MAX_CONTRACT_LEN: usize = 16_384;
 /// Maximum number of breaches that each side lists.
 pub const MAX_BREACHES: usize = 20;
 /// Maximum length of the texts in a contract in characters.
 pub const MAX_CONTRACT_MESSAGE_LEN: usize = 512;
+
+/// What matters for receipts of terms that others replaced.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct EarlierTerms {
+    /// Number of the version.
+    pub version: u32,
+    /// SHA-256 (hexadecimal) of the terms that both sides signed.
+    #[schemars(regex(pattern = r"^[0-9a-f]{64}$"))]
+    pub digest: String,
+    /// Time since which they were in force, until the next ones were.
+    pub since: Time,
+    /// Prices per unit and hour, by pool.
+    pub prices: BTreeMap<String, PriceList>,
+}
 
 /// Terms that the consumer has not signed yet.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
@@ -182,6 +203,10 @@ pub struct ContractLimits {
     pub max_endpoints: u32,
     /// Which amounts of a pod are charged.
     pub charge: Charge,
+    /// Limits of memory and of ephemeral storage for containers that have none, in percent of what they request. They also raise what a
+    /// container requests that has limits.
+    #[schemars(range(max = 100_000))]
+    pub default_limit_percentage: u32,
 }
 
 /// One of the two clusters.
@@ -376,6 +401,20 @@ impl Contract {
     /// Name of the object of the contract with this ID.
     pub fn name_of(id: &str) -> String {
         format!("contract-{}", id.get(..8).unwrap_or(id))
+    }
+}
+
+impl ContractSpec {
+    /// Time since which something is charged under the contract. `None` if it was never in force.
+    pub fn first_in_force(&self) -> Option<&Time> {
+        self.earlier.first().map(|earlier| &earlier.since).or(self.in_force_since.as_ref())
+    }
+
+    /// Remembers terms that others replace now.
+    pub fn remember(&mut self, terms: EarlierTerms) {
+        self.earlier.push(terms);
+        let surplus = self.earlier.len().saturating_sub(MAX_EARLIER_TERMS);
+        self.earlier.drain(..surplus);
     }
 }
 

@@ -15,8 +15,8 @@
 //!   | ResourceOffer (a copy)      |  spec ---------->  | ResourceRequest   NamespaceMap     |
 //!   | Contract (a copy)           |                    | Contract                           |
 //!   | VirtualNode  => Node        |                    | ShadowPod  ReflectedObject  Secret |
-//!   +-----------------------------+  <-------- status  | ResourceOffer     Lease (two)      |
-//!                                                      | NetworkConfig                      |
+//!   | UsageRecord  Receipt (copy) |  <-------- status  | ResourceOffer     Lease (two)      |
+//!   +-----------------------------+                    | NetworkConfig  UsageRecord Receipt |
 //!                                                      +------------------------------------+
 //! ```
 //!
@@ -45,6 +45,7 @@ mod peering_policy;
 pub mod policies;
 mod prices;
 mod reasons;
+mod receipt;
 pub mod record_text;
 mod reflected_object;
 pub mod reflection;
@@ -58,6 +59,7 @@ mod shadow_pod;
 mod suspected_gateways;
 mod time;
 mod tunnel_endpoint;
+mod usage_record;
 mod virtual_node;
 
 pub use cluster_config::*;
@@ -73,6 +75,7 @@ pub use network_config::*;
 pub use peering_policy::*;
 pub use prices::*;
 pub use reasons::*;
+pub use receipt::*;
 pub use reflected_object::*;
 pub use resource_offer::*;
 pub use resource_request::*;
@@ -81,6 +84,7 @@ pub use shadow_pod::*;
 pub use suspected_gateways::SuspectedGateways;
 pub use time::rfc3339;
 pub use tunnel_endpoint::*;
+pub use usage_record::*;
 pub use virtual_node::*;
 
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -106,5 +110,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         ReflectedObject::crd(),
         NetworkConfig::crd(),
         TunnelEndpoint::crd(),
+        UsageRecord::crd(),
+        Receipt::crd(),
     ]
 }

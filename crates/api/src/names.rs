@@ -163,6 +163,8 @@ pub mod labels {
     pub const PRICE_DOMAIN: &str = "price.liqo.io";
     /// On virtual nodes: the currency of their prices.
     pub const PRICE_CURRENCY: &str = "price.liqo.io/currency";
+    /// On usage records: the first eight digits of the contract's ID, a dash, and the start of the period as `yyyymmddhhmm`.
+    pub const USAGE_PERIOD: &str = "liqo.io/usage-period";
     /// Keys of this domain and its subdomains belong to Liqo and never travel.
     pub const DOMAIN: &str = "liqo.io";
 }

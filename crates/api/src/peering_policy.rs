@@ -231,6 +231,10 @@ pub struct ProvideContract {
     pub if_not_signed: IfNotSigned,
     /// What happens if a peer breaks a contract.
     pub on_breach: OnBreach,
+    /// Length in seconds of the periods for which use is measured, each with a receipt: whole minutes, counted from 1970 in UTC. A change
+    /// has an effect on new contracts only.
+    #[schemars(range(min = 60, max = 2_678_400), extend("multipleOf" = 60))]
+    pub metering_period_seconds: u32,
 }
 
 impl Default for ProvideContract {
@@ -242,6 +246,7 @@ impl Default for ProvideContract {
             sign_within_seconds: 86_400,
             if_not_signed: IfNotSigned::default(),
             on_breach: OnBreach::default(),
+            metering_period_seconds: 3600,
         }
     }
 }
@@ -652,6 +657,10 @@ pub struct ConsumeContract {
     pub max_resources: ResourceList,
     /// What happens if the peer breaks a contract.
     pub on_breach: OnBreach,
+    /// How many seconds the provider may count more for a pod than this cluster knows. Times that this cluster only estimates may differ
+    /// by `metering.clockToleranceSeconds` of the `ClusterConfig`.
+    #[schemars(range(max = 3600))]
+    pub metering_tolerance_seconds: u32,
 }
 
 impl ConsumeContract {

@@ -24,6 +24,7 @@
 //! - `consumer`: the controller that writes requests, answers to offers, and virtual nodes,
 //! - `provider/contracts`, `consumer/contracts`: the contracts that offers are under, and `breach_reports`: tells who breaks them,
 //! - `isolation`: finds out whether the pod network enforces `NetworkPolicies`, without which nothing is offered,
+//! - `metering`: writes receipts of what was used under contracts, and answers them,
 //! - `plugins`: asks the resource plugins that policies name,
 //! - `peer_conditions`: writes the conditions of each `ForeignCluster`, for both sides.
 
@@ -32,6 +33,7 @@ pub mod decide;
 mod breach_reports;
 mod consumer;
 mod isolation;
+mod metering;
 mod peer_conditions;
 mod plugins;
 mod provider;
@@ -80,14 +82,16 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(),
     let conditions = Arc::new(PeerConditions::new(context.client.clone(), foreign_clusters, conditions));
     let contracts = watch_contracts(&context, &stop, offers_queue.clone(), providers.clone());
     let made = ProviderContracts::new(context.clone(), identity.clone(), contracts.clone());
-    let received = ConsumerContracts::new(context.clone(), identity, contracts, providers.clone());
-    let shared = Shared { offers, policies, conditions: conditions.clone() };
+    let received = ConsumerContracts::new(context.clone(), identity.clone(), contracts, providers.clone());
+    let shared = Shared { offers, policies: policies.clone(), conditions: conditions.clone() };
     let provider = ProviderController::start(&context, &stop, &shared, made, offers_queue);
     let consumer = ConsumerController::start(&context, &stop, &shared, received, providers);
+    let receipts = metering::run(&context, identity, policies, conditions.clone(), stop.clone());
     tokio::join!(
         conditions.run(stop.clone()),
         provider.run(stop.clone()),
         consumer.run(stop.clone()),
+        receipts,
         isolation::run(&context, stop.clone())
     );
     Ok(())

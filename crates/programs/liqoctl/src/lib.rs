@@ -18,6 +18,8 @@
 //! `policy explain` uses the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
 //! rules of their own.
 //!
+//! `usage` and `receipt` read what the controllers counted under contracts; `receipt verify` needs no cluster.
+//!
 //! The commands return values; [`output`] prints them as a table, JSON or YAML. `liqo-playground` and the tests call the same
 //! functions as the program.
 
@@ -54,6 +56,7 @@ pub mod probes;
 pub mod program;
 pub mod progress;
 pub mod readiness;
+pub mod receipt;
 pub mod renew;
 pub mod replicas;
 pub mod rights_table;
@@ -64,5 +67,6 @@ pub mod status;
 pub mod token;
 pub mod uninstall;
 pub mod unpeer;
+pub mod usage;
 pub mod version;
 pub mod wait;

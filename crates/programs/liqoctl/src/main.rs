@@ -8,9 +8,9 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask,
     cli::{
-        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Explain, Generate, Global, Install, Move, MovePods,
-        Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test, TestNetwork, Token,
-        Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
+        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Explain, ExportFormat, Generate, Global, Install, Move,
+        MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Receipts, Renew, Test,
+        TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
     complete, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload,
@@ -18,7 +18,7 @@ use liqoctl::{
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::Progress,
-    renew, settings, status, token, uninstall, unpeer, version,
+    receipt, renew, settings, status, token, uninstall, unpeer, usage, version,
 };
 
 fn main() -> ExitCode {
@@ -56,6 +56,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Unoffload(Unoffload::Namespace(arguments)) => unoffload(&global, &arguments).await,
         Command::Move(Move::Pods(arguments)) => move_pods(&global, &arguments).await,
         Command::Offer(command) => offers(&global, command).await,
+        Command::Usage { peer } => show_usage(&global, peer.as_deref()).await,
+        Command::Receipt(command) => receipts(&global, command).await,
         Command::Policy(command) => policies(&global, command).await,
         Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
         Command::Discover => show_discovered(&global).await,
@@ -268,10 +270,7 @@ async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
     match command {
         Offer::List { peer, made } => {
             let which = if made { offer::Which::Made } else { offer::Which::Received };
-            let of = match peer {
-                Some(peer) => Some(unpeer::find(&cluster, &peer).await?),
-                None => None,
-            };
+            let of = find_peer(&cluster, peer.as_deref()).await?;
             let found = offer::list(&cluster, of.as_ref(), which).await?;
             let of = of.and_then(|foreign| foreign.metadata.name);
             output::print(global.output, &found, |found| offer::table(found, of.as_deref(), which))
@@ -289,6 +288,52 @@ async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
             })
         }
     }
+}
+
+async fn show_usage(global: &Global, peer: Option<&str>) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    let of = find_peer(&cluster, peer).await?;
+    output::print(global.output, &usage::collect(&cluster, of.as_ref()).await?, |used| usage::table(used))
+}
+
+async fn receipts(global: &Global, command: Receipts) -> anyhow::Result<()> {
+    if let Receipts::Verify { files } = &command {
+        let verdicts = receipt::verify(files)?;
+        let text = receipt::verdict_text(&verdicts)?;
+        return output::print(global.output, &verdicts, |_| text.clone());
+    }
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    match command {
+        Receipts::List { peer } => {
+            let of = find_peer(&cluster, peer.as_deref()).await?;
+            output::print(global.output, &receipt::list(&cluster, of.as_ref()).await?, |found| receipt::table(found))
+        }
+        Receipts::Show { name } => {
+            let found = receipt::choose(receipt::list(&cluster, None).await?, &name)?;
+            output::print(global.output, &found, receipt::show)
+        }
+        Receipts::Export { format, peer, signed } => {
+            let of = find_peer(&cluster, peer.as_deref()).await?;
+            let mut found = receipt::list(&cluster, of.as_ref()).await?;
+            found.retain(|one| !signed || one.phase == liqo_api::ReceiptPhase::Signed);
+            let lines = receipt::lines(&found);
+            match format {
+                ExportFormat::Csv => output::write_out(&receipt::csv(&lines)),
+                ExportFormat::Json => output::write_out(&serde_json::to_string_pretty(&lines)?),
+            }
+        }
+        Receipts::Verify { .. } => Ok(()),
+    }
+}
+
+/// The peer that the user named, if any.
+async fn find_peer(cluster: &Cluster, peer: Option<&str>) -> anyhow::Result<Option<liqo_api::ForeignCluster>> {
+    Ok(match peer {
+        Some(peer) => Some(unpeer::find(cluster, peer).await?),
+        None => None,
+    })
 }
 
 async fn decide(

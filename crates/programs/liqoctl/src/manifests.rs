@@ -416,6 +416,7 @@ mod tests {
                 let allowed = match resource {
                     "resourceoffers/status"
                     | "contracts/status"
+                    | "receipts/status"
                     | "resourcerequests"
                     | "namespacemaps"
                     | "networkconfigs"

@@ -27,6 +27,7 @@ pub mod contract;
 pub(crate) mod isolation;
 pub(crate) mod ledger;
 pub mod lists;
+pub mod metering;
 pub(crate) mod peer_conditions;
 pub(crate) mod plugin;
 pub mod pods;

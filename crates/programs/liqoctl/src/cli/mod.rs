@@ -16,7 +16,7 @@ use liqo_quantity::ResourceArgumentError;
 pub use doctor::Doctor;
 pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
 pub use offload::{Move, MovePods, Namespaces, Offload, OffloadNamespace, Unoffload, UnoffloadNamespace};
-pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
+pub use sharing::{ExportFormat, Offer, OfferDecide, PeerLabels, Policy, Receipts};
 
 use crate::{
     cluster::Access,
@@ -99,6 +99,14 @@ pub enum Command {
     /// Show the offers of peers, and accept or refuse them
     #[command(subcommand)]
     Offer(Offer),
+    /// Show what pods used under contracts since the last receipt, and what that costs
+    Usage {
+        /// Name or ID of one peer [default: all]
+        peer: Option<String>,
+    },
+    /// Show, verify and export receipts of what was used under contracts
+    #[command(subcommand)]
+    Receipt(Receipts),
     /// Show the policies of this cluster, and what they mean for a peer
     #[command(subcommand)]
     Policy(Policy),

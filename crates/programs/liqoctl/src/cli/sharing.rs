@@ -1,8 +1,8 @@
-//! `offer ...` and `policy ...`.
+//! `offer ...`, `receipt ...` and `policy ...`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::{settings, token};
 
@@ -48,6 +48,46 @@ pub struct OfferDecide {
     /// How long to wait for the controllers
     #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
+}
+
+/// `receipt ...`.
+#[derive(Debug, Subcommand)]
+pub enum Receipts {
+    /// Show all receipts, with their totals and whether both sides signed
+    List {
+        /// Name or ID of one peer [default: all]
+        peer: Option<String>,
+    },
+    /// Show one receipt: what was used, at which price, and what the consumer disputes
+    Show {
+        /// Name of the receipt, as `receipt list` shows it
+        name: String,
+    },
+    /// Verify stored receipts without a cluster: the signatures, the sums, and that several files contain the same receipt
+    ///
+    /// A file is what `kubectl get receipt NAME -n NAMESPACE -o yaml` writes. Exits with an error that names what is wrong.
+    Verify {
+        /// Files with a Receipt each
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Write the lines of all receipts for whoever writes the invoice
+    Export {
+        /// Form of the lines
+        format: ExportFormat,
+        /// Name or ID of one peer [default: all]
+        peer: Option<String>,
+        /// Only receipts that both sides signed
+        #[arg(long)]
+        signed: bool,
+    },
+}
+
+/// The form of exported lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    Csv,
+    Json,
 }
 
 /// `policy ...`.

@@ -43,6 +43,7 @@ impl Parties {
             countersignature: None,
             in_force_since: None,
             pending: None,
+            earlier: Vec::new(),
             breaches: Vec::new(),
             ended: None,
         };
@@ -91,6 +92,7 @@ pub fn terms(parties: &Parties) -> ContractTerms {
             max_services: 1000,
             max_endpoints: 50_000,
             charge: Charge::Requests,
+            default_limit_percentage: 800,
         },
         start: Time(at(1000)),
         end: None,

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use liqo_api::{
     BreachKind, ClusterId, Commitment, Contract, ContractAnswer, ContractDecision, ContractEnd, ContractPhase, ContractSpec,
-    ContractTerms, EndCause, OnBreach, Party, ProposedTerms, Provide, ProvideContract, Renewal, ResourceList, Time,
+    ContractTerms, EarlierTerms, EndCause, OnBreach, Party, ProposedTerms, Provide, ProvideContract, Renewal, ResourceList, Time,
 };
 use liqo_signing::{ClusterIdentity, digest};
 
@@ -17,7 +17,7 @@ use super::{
     breaches::{Doubts, Finding, lasting, text, update},
     document::{Document, DocumentError},
     duties::{ended_early, missing},
-    record::{ContractRecord, superfluous},
+    record::{ContractRecord, SignedTerms, superfluous},
     standing::{deadline, is_reopened, live, may_propose},
     wanted::{Names, WantedTerms},
     whole_seconds,
@@ -133,6 +133,7 @@ impl Case<'_> {
             terms,
             countersignature: None,
             in_force_since: None,
+            earlier: Vec::new(),
             pending: None,
             breaches: Vec::new(),
             ended: None,
@@ -182,6 +183,11 @@ impl Case<'_> {
     fn mark_in_force(&self, record: &ContractRecord, spec: &mut ContractSpec) {
         let amendment = record.amendment().filter(|terms| terms.countersignature.is_some());
         if let (Some(amendment), Some(pending)) = (amendment, &record.spec.pending) {
+            if let (Ok(replaced), Some(since)) = (&record.current, &record.spec.in_force_since) {
+                let SignedTerms { document: Document { terms, digest, .. }, .. } = replaced;
+                let (digest, since, prices) = (digest.clone(), since.clone(), terms.prices.clone());
+                spec.remember(EarlierTerms { version: terms.version, digest, since, prices });
+            }
             spec.document.clone_from(&pending.document);
             spec.terms = amendment.document.terms.clone();
             spec.countersignature.clone_from(&amendment.countersignature);
@@ -251,6 +257,8 @@ impl Case<'_> {
         let last = pending.map_or(signed.version, |terms| terms.version.max(signed.version));
         let names = self.names(signed.contract.clone(), last.saturating_add(1), Some(digest.to_owned()));
         let terms = wanted.terms(names, signed.start.clone(), end);
+        // Periods of different lengths would overlap.
+        let terms = ContractTerms { metering_period_seconds: signed.metering_period_seconds, ..terms };
         if let Some(document) = plan.signed(self.identity, &terms) {
             spec.pending = Some(ProposedTerms { document, terms, proposed: Time(whole_seconds(self.now)) });
         }

@@ -7,9 +7,6 @@ use liqo_api::{
     ResourceList, Time,
 };
 
-/// Length of the periods for which use is measured.
-const METERING_PERIOD_SECONDS: u32 = 3600;
-
 /// One pool as it is offered now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolNow {
@@ -52,6 +49,7 @@ impl WantedTerms {
                 max_services: usage.max_services,
                 max_endpoints: usage.max_endpoints,
                 charge: usage.charge,
+                default_limit_percentage: usage.default_limit_percentage,
             },
             notice_seconds: provide.notice_seconds,
         })
@@ -94,7 +92,7 @@ impl WantedTerms {
             start,
             end,
             renewal: self.contract.renewal,
-            metering_period_seconds: METERING_PERIOD_SECONDS,
+            metering_period_seconds: self.contract.metering_period_seconds,
         }
     }
 }
