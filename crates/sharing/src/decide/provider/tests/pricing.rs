@@ -9,6 +9,7 @@ fn selling(prices: &Value) -> [(&'static str, i32, Value); 1] {
     [("default", 0, json!({ "provide": { "percentage": 100, "prices": prices } }))]
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "an offer may have no prices")]
 fn eur(cpu: &str) -> Option<PriceList> {
     Some(serde_json::from_value(json!({ "currency": "EUR", "rates": { "cpu": cpu } })).unwrap())
 }
