@@ -240,7 +240,7 @@ fn verdict(
     if !exists && resources.is_zero() {
         return Verdict::Wait("it is empty; the consumer accepts it as soon as it contains resources".to_owned());
     }
-    let too_dear = too_dear(&offer.spec, consume);
+    let too_dear = too_dear(&offer.spec, &resources, consume);
     if let Some(why) = too_dear.clone().filter(|_| !exists) {
         return Verdict::TooDear(why);
     }
@@ -285,11 +285,11 @@ fn closed_by_contract(intent: &BorrowingIntent, offer: &ResourceOffer) -> Option
     waits.then(|| format!("{} is not in force for this pool, and the provider admits no pods without it", contract.name))
 }
 
-/// Why the prices of an offer are above what our policy accepts. Only resources that it contains count, and what costs nothing has
+/// Why the prices of an offer are above what our policy accepts. Only the `resources` that it contains count, and what costs nothing has
 /// no currency.
-fn too_dear(offer: &ResourceOfferSpec, consume: &Consume) -> Option<String> {
+fn too_dear(offer: &ResourceOfferSpec, resources: &ResourceList, consume: &Consume) -> Option<String> {
     let (prices, limit) = (offer.prices.as_ref()?, consume.max_prices.as_ref()?);
-    let mut charged = prices.rates.iter().filter(|(name, rate)| !rate.is_zero() && offer.resource_quota.hard.contains(name));
+    let mut charged = prices.rates.iter().filter(|(name, rate)| !rate.is_zero() && resources.contains(name));
     if prices.currency != limit.currency {
         let (ours, theirs) = (&limit.currency, &prices.currency);
         return charged.next().map(|_| format!("its prices are in {theirs}, and the consumer's PeeringPolicy accepts {ours}"));
