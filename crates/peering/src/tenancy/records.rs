@@ -200,6 +200,7 @@ fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str, noted:
         outgoing_peering: PeeringIntent::Auto,
         incoming_peering: PeeringIntent::Auto,
         offers: BTreeMap::new(),
+        contracts: BTreeMap::new(),
         network: PeeringIntent::Auto,
         request: RequestedResources::default(),
         token_secret_name: None,

@@ -191,6 +191,7 @@ mod tests {
                   "metadata": { "name": RESOURCE_REQUEST, "namespace": rome }, "spec": { "resources": { "cpu": "3" } } },
             ])),
             offers: Vec::new(),
+            contracts: Vec::new(),
             lending: Lending::Isolated,
         }
     }

@@ -21,9 +21,7 @@ pub(crate) mod consumer;
 pub mod document;
 pub(crate) mod duties;
 #[cfg(test)]
-mod fixtures;
-#[cfg(test)]
-mod histories;
+pub(crate) mod fixtures;
 pub(crate) mod provider;
 pub mod record;
 pub(crate) mod standing;

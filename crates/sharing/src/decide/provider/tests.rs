@@ -1,5 +1,6 @@
 //! A provider for the tests in these modules.
 
+mod contracts;
 mod policies;
 mod pools;
 mod pricing;
