@@ -142,7 +142,7 @@ mod tests {
     fn a_contract_that_is_too_long_is_not_proposed() {
         let parties = Parties::new();
         let mut long = terms(&parties);
-        long.classes.storage = (0..1000).map(|number| format!("a-long-name-of-a-storage-class-{number}")).collect();
+        long.classes.storage = (0..500).map(|number| format!("a-long-name-of-a-storage-class-{number}")).collect();
         assert_eq!(Document::compose(&parties.provider, &long), Err(DocumentError::TooLong));
     }
 

@@ -201,11 +201,3 @@ pub fn difference(signed: &ContractTerms, shown: &ContractTerms) -> String {
         differing.map(|name| format!("{name} is {} instead of {}", text(shown.get(name)), text(signed.get(name)))).collect();
     words.join("; ")
 }
-
-/// The breaches of a list that are not in another one: a person learns of them.
-pub fn news<'a>(listed: &'a [Breach], known: &'a [Breach]) -> impl Iterator<Item = &'a Breach> {
-    let same = |one: &Breach, other: &Breach| {
-        (one.by, one.kind, &one.object, &one.time) == (other.by, other.kind, &other.object, &other.time)
-    };
-    listed.iter().filter(move |breach| !known.iter().any(|known| same(breach, known)))
-}

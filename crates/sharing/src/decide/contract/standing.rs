@@ -77,11 +77,6 @@ impl<'a> Standing<'a> {
         self.reserved?.guaranteed(pool)
     }
 
-    /// Whether the offers contain exactly what is reserved.
-    pub fn is_reserved(&self) -> bool {
-        self.reserved.is_some()
-    }
-
     /// The amounts of all pools that nobody else gets.
     pub fn reserved_total(&self) -> Option<ResourceList> {
         self.reserved.map(ContractTerms::total)

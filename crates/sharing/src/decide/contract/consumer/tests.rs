@@ -317,6 +317,8 @@ fn an_offer_with_another_price_than_the_contract_is_a_breach() {
 #[test]
 fn guaranteed_amounts_that_are_missing_for_long_are_a_breach() {
     let mut world = World::signed(|terms| terms.commitment = Commitment::Guaranteed);
+    world.offers(|_| ());
+    assert_eq!(world.step(1600).next, None);
     world.offers(|offer| offer.resource_quota.hard = list("cpu=3, memory=8Gi, pods=10"));
     assert_eq!(world.step(2000).next, Some(at(2300)));
     world.step(2299);
@@ -384,7 +386,8 @@ fn few_contracts_of_a_provider_are_read() {
     let mut world = World::proposed();
     for number in 0..100 {
         let terms = ContractTerms { contract: format!("{number:032x}"), ..terms(&world.parties) };
-        let proposal = world.parties.proposal(&terms);
+        let mut proposal = world.parties.proposal(&terms);
+        proposal.metadata.name = Some(format!("contract-{number}"));
         world.contracts.insert(format!("contract-{number}"), proposal);
     }
     assert_eq!(world.step(1500).stances.len(), MAX_CONTRACTS);

@@ -350,7 +350,7 @@ fn ended_contracts_are_kept_for_a_while_and_not_without_number() {
 #[test]
 fn terms_that_are_too_long_are_a_problem_that_is_told() {
     let mut world = World::new();
-    world.provide.as_mut().unwrap().usage.storage_classes = (0..1000).map(|n| format!("a-long-storage-class-{n}")).collect();
+    world.provide.as_mut().unwrap().usage.storage_classes = (0..500).map(|n| format!("a-long-storage-class-{n}")).collect();
     let plan = world.decide(1000);
     assert!(plan.writes.is_empty() && plan.problem.unwrap().contains("longer than"));
 }

@@ -432,12 +432,15 @@ impl World {
                 self.rome();
             }
             Event::Outage(seconds) => {
-                // Milan goes on alone.
+                // Milan goes on alone, and knows that.
+                let silence = Silence { lasts: Some(Duration::ZERO), ended_offers: false };
+                self.provider.silences.insert(self.parties.consumer.id().clone(), silence);
                 for _ in 0..3 {
                     self.pass(i64::from(*seconds) / 3);
                     while self.milan() {}
                 }
                 self.steady = false;
+                self.provider.silences.clear();
                 self.rome();
             }
             Event::Clock(ahead) => self.ahead = (*ahead).into(),
