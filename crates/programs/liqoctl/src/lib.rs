@@ -18,6 +18,7 @@
 //! `policy explain` uses the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
 //! rules of their own.
 //!
+//! `contract` shows what was signed, and records decisions on it; `contract verify` needs no cluster.
 //! `usage` and `receipt` read what the controllers counted under contracts; `receipt verify` needs no cluster.
 //!
 //! The commands return values; [`output`] prints them as a table, JSON or YAML. `liqo-playground` and the tests call the same
@@ -30,6 +31,7 @@ pub mod bench_report;
 pub mod cli;
 pub mod cluster;
 pub mod complete;
+pub mod contract;
 pub mod discover;
 pub mod doctor;
 pub mod evict;

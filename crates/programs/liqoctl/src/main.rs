@@ -8,12 +8,12 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask,
     cli::{
-        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Explain, ExportFormat, Generate, Global, Install, Move,
-        MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Receipts, Renew, Test,
-        TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
+        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Contracts, Doctor, Explain, ExportFormat, Generate, Global,
+        Install, Move, MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Receipts,
+        Renew, Test, TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
-    complete, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload,
+    complete, contract, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload,
     offload_bench,
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
@@ -56,6 +56,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Unoffload(Unoffload::Namespace(arguments)) => unoffload(&global, &arguments).await,
         Command::Move(Move::Pods(arguments)) => move_pods(&global, &arguments).await,
         Command::Offer(command) => offers(&global, command).await,
+        Command::Contract(command) => contracts(&global, command).await,
         Command::Usage { peer } => show_usage(&global, peer.as_deref()).await,
         Command::Receipt(command) => receipts(&global, command).await,
         Command::Policy(command) => policies(&global, command).await,
@@ -275,7 +276,7 @@ async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
             let of = of.and_then(|foreign| foreign.metadata.name);
             output::print(global.output, &found, |found| offer::table(found, of.as_deref(), which))
         }
-        Offer::Accept(arguments) => decide(global, &cluster, &arguments, liqo_api::OfferDecision::Accept, true).await,
+        Offer::Accept { offer, yes } => decide(global, &cluster, &offer, liqo_api::OfferDecision::Accept, yes).await,
         Offer::Refuse { offer, yes } => decide(global, &cluster, &offer, liqo_api::OfferDecision::Refuse, yes).await,
         Offer::Forget { peer, pool } => {
             let foreign = unpeer::find(&cluster, &peer).await?;
@@ -353,8 +354,63 @@ async fn decide(
     if !lost_pods.is_empty() {
         ask::confirm(&offer::question(&peer, &pool, &lost_pods), yes)?;
     }
+    if decision == liqo_api::OfferDecision::Accept {
+        accept_contract(cluster, &foreign, &peer, yes).await?;
+    }
     let node = offer::decide(cluster, &foreign, &pool, decision, arguments.timeout, &Progress::new()).await?;
     output::print(global.output, &offer::Decided { peer, pool, decision, node, lost_pods }, offer::outcome)
+}
+
+/// Shows the terms that an offer needs, and signs them if the person agrees.
+async fn accept_contract(cluster: &Cluster, foreign: &liqo_api::ForeignCluster, peer: &str, yes: bool) -> anyhow::Result<()> {
+    let waiting = contract::waiting(cluster, foreign).await?;
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    for document in waiting.iter().filter_map(contract::Found::unsigned) {
+        eprintln!("{peer} proposes a contract:\n{}", contract::terms(&document.terms));
+    }
+    ask::confirm("This signs these terms. Continue?", yes)?;
+    contract::accept(cluster, foreign, &waiting).await
+}
+
+async fn contracts(global: &Global, command: Contracts) -> anyhow::Result<()> {
+    if let Contracts::Verify { files } = &command {
+        let verdict = contract::verify(files)?;
+        let text = contract::verdict(&verdict)?;
+        return output::print(global.output, &verdict, |_| text.clone());
+    }
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    match command {
+        Contracts::List { peer } => {
+            let of = find_peer(&cluster, peer.as_deref()).await?;
+            output::print(global.output, &contract::list(&cluster, of.as_ref()).await?, |found| contract::table(found))
+        }
+        Contracts::Show { peer } => {
+            let foreign = unpeer::find(&cluster, &peer).await?;
+            let found = contract::to_show(contract::list(&cluster, Some(&foreign)).await?, &peer)?;
+            output::print(global.output, &found, |found| found.iter().map(contract::show).collect::<Vec<_>>().join("\n\n"))
+        }
+        Contracts::End { peer, contract: name, reason, yes, timeout } => {
+            let foreign = unpeer::find(&cluster, &peer).await?;
+            let one = contract::to_end(contract::list(&cluster, Some(&foreign)).await?, &peer, name.as_deref())?;
+            ask::confirm(&contract::question_of_end(&one), yes)?;
+            let ended = contract::end(&cluster, &foreign, &one, reason.as_deref(), timeout, &Progress::new()).await?;
+            output::print(global.output, &ended, |ended| {
+                format!("{} with {} ends at {}.", ended.contract, ended.peer, ended.end.at.0)
+            })
+        }
+        Contracts::Forget { peer } => {
+            let foreign = unpeer::find(&cluster, &peer).await?;
+            let contracts = contract::forget(&cluster, &foreign).await?;
+            let result = serde_json::json!({ "peer": foreign.metadata.name, "contracts": contracts });
+            output::print(global.output, &result, |_| {
+                format!("There is no decision on contracts with {peer} any more: the policies decide again.")
+            })
+        }
+        Contracts::Verify { .. } => Ok(()),
+    }
 }
 
 async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {

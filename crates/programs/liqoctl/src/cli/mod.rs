@@ -16,7 +16,7 @@ use liqo_quantity::ResourceArgumentError;
 pub use doctor::Doctor;
 pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
 pub use offload::{Move, MovePods, Namespaces, Offload, OffloadNamespace, Unoffload, UnoffloadNamespace};
-pub use sharing::{ExportFormat, Offer, OfferDecide, PeerLabels, Policy, Receipts};
+pub use sharing::{Contracts, ExportFormat, Offer, OfferDecide, PeerLabels, Policy, Receipts};
 
 use crate::{
     cluster::Access,
@@ -99,6 +99,9 @@ pub enum Command {
     /// Show the offers of peers, and accept or refuse them
     #[command(subcommand)]
     Offer(Offer),
+    /// Show, verify and end contracts with peers
+    #[command(subcommand)]
+    Contract(Contracts),
     /// Show what pods used under contracts since the last receipt, and what that costs
     Usage {
         /// Name or ID of one peer [default: all]
