@@ -3,6 +3,7 @@
 //! To compute an offer, this module builds the controllers' own snapshot from the lists of the API server, and calls their own
 //! decision.
 
+mod contract_words;
 mod explain;
 #[cfg(test)]
 mod page;
