@@ -379,7 +379,7 @@ fn a_policy_with_more_ranges_than_fit_is_given_up_before_it_is_written_down() {
 }
 
 #[test]
-fn through_entrances_the_world_comes_to_pods_that_are_open_to_everybody_and_to_no_others() {
+fn through_allowed_ingress_sources_the_world_comes_to_pods_that_are_open_to_everybody_and_to_no_others() {
     let ingress_sources = ["prod", "192.168.1.0/24", "no/prefix"].into_iter().filter_map(allowed_ingress_source).collect();
     let isolation = IsolationPolicy { ingress_sources, ..isolation() };
     let web = labels_of(&[("app", "web")]);
