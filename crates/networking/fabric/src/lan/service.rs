@@ -167,11 +167,7 @@ impl Service {
             }
             match LanSocket::open(&key, self.sender.clone()) {
                 Ok(socket) => {
-                    tracing::info!(
-                        interface = key.interface,
-                        ipv6 = key.is_v6,
-                        "listening for clusters on the local network"
-                    );
+                    tracing::info!(interface = key.interface, ipv6 = key.is_v6, "listening for clusters on the local network");
                     self.failed.remove(&key);
                     self.sockets.insert(key, socket);
                     is_new = true;

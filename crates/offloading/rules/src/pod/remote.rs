@@ -246,7 +246,11 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
     let pods = snapshot.pods();
     if pods.is_empty() {
         let never_named = shadow.pod_name.is_empty();
-        return if snapshot.observed_deletion || never_named || snapshot.live != Live::NotAsked { Step::Release } else { Step::ReadLive };
+        return if snapshot.observed_deletion || never_named || snapshot.live != Live::NotAsked {
+            Step::Release
+        } else {
+            Step::ReadLive
+        };
     }
     for pod in &pods {
         let grace = if shadow.deleted {
