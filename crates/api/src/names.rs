@@ -163,6 +163,8 @@ pub mod labels {
     pub const PRICE_DOMAIN: &str = "price.liqo.io";
     /// On virtual nodes: the currency of their prices.
     pub const PRICE_CURRENCY: &str = "price.liqo.io/currency";
+    /// On no node: a preference that the webhook adds to a pod is recognized by the requirement that nodes do not have it.
+    pub const PLACEMENT: &str = "liqo.io/placement";
     /// Keys of this domain and its subdomains belong to Liqo and never travel.
     pub const DOMAIN: &str = "liqo.io";
 }
