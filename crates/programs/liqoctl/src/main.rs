@@ -8,9 +8,9 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask,
     cli::{
-        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Cost, CostCommand, Doctor, Explain, Generate, Global, Install, Move, MovePods,
-        Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test, TestNetwork, Token,
-        Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
+        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Cost, CostCommand, Doctor, Explain, Generate, Global, Install,
+        Move, MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test,
+        TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
     complete, cost, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload,

@@ -32,7 +32,9 @@ use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
-use liqo_api::{ClusterConfig, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, PodPlacement, annotations, labels};
+use liqo_api::{
+    ClusterConfig, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, PodPlacement, annotations, labels,
+};
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::context::every_address;
 use liqo_controller_runtime::start::at_start;

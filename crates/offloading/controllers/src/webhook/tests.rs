@@ -45,7 +45,8 @@ impl Store {
             return (200, json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": []}));
         }
         if method == http::Method::GET && path == "/api/v1/nodes" {
-            let nodes: Vec<&Value> = state.0.iter().filter(|(path, _)| path.starts_with("/api/v1/nodes/")).map(|(_, node)| node).collect();
+            let nodes: Vec<&Value> =
+                state.0.iter().filter(|(path, _)| path.starts_with("/api/v1/nodes/")).map(|(_, node)| node).collect();
             return (200, json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": nodes}));
         }
         if method == http::Method::GET {

@@ -114,11 +114,7 @@ pub(crate) mod tests {
 
     /// A virtual node where a core costs so much.
     pub(crate) fn node(name: &str, prices: Option<(&str, &str)>) -> PricedNode {
-        let labels = [
-            (labels::TYPE, labels::TYPE_VIRTUAL_NODE),
-            (labels::POOL, "default"),
-            ("kubernetes.io/hostname", name),
-        ];
+        let labels = [(labels::TYPE, labels::TYPE_VIRTUAL_NODE), (labels::POOL, "default"), ("kubernetes.io/hostname", name)];
         let mut labels: BTreeMap<String, String> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         labels.insert(labels::REMOTE_CLUSTER_ID.to_owned(), format!("id-of-{name}"));
         let list = prices.map(|(cpu, currency)| json!({ "currency": currency, "rates": { "cpu": cpu } }));

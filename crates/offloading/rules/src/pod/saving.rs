@@ -5,29 +5,100 @@
 //! few at a time, and only to where there is room for them.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use liqo_api::{Key, Money, ResourceList};
+use k8s_openapi::api::core::v1::NodeSelector;
+use liqo_api::{Key, Money, NamespaceOffloading, PlacementStrategy, PodOffloadingStrategy, ResourceList, pods};
+use serde::Deserialize as _;
+use serde_json::Value;
 
-use crate::node::priced::{Cost, PricedNode, costs};
+use crate::json::{items, text};
+use crate::namespace::node_selector;
+use crate::node::priced::{Cost, PricedNode, charged_on_node, costs};
+use crate::pod::local_state::LocalPod;
 
 /// A pod moves only if another node costs at least this much less, in per cent of what it costs now. Small changes of prices, and two
 /// providers that undercut each other, move nothing.
 pub const MIN_SAVING_PERCENT: u32 = 10;
 
-/// A running pod on a virtual node, in a namespace whose pods may move.
+/// A pod on a virtual node, in a namespace whose pods may move.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunningPod {
     pub key: Key,
     pub uid: String,
     /// Name of its node.
     pub node: String,
+    pub labels: BTreeMap<String, String>,
     /// What it is charged.
     pub amounts: ResourceList,
-    /// Its controller creates it again, at no cost.
-    pub recreated: bool,
+    /// UID of its controller, if that creates it again at no cost.
+    pub controller: Option<String>,
+    /// Whether it is Ready, and not being deleted.
+    pub ready: bool,
+    /// The nodes that its own node selector and affinity exclude.
+    pub excluded: BTreeSet<String>,
     /// The `PodDisruptionBudgets` that select it.
     pub budgets: Vec<Key>,
+}
+
+impl RunningPod {
+    /// A pod on this node; `None` if it has ended. `nodes` are those to which it could move.
+    pub fn of(local: &LocalPod, node: &str, nodes: &[&PricedNode]) -> Option<Self> {
+        if local.finished {
+            return None;
+        }
+        let pod = local.json();
+        let spec = serde_json::from_value(pod.get("spec")?.clone()).ok()?;
+        let status = pod.get("status").and_then(|status| serde_json::from_value(status.clone()).ok()).unwrap_or_default();
+        let generation = pod.pointer("/metadata/generation").and_then(Value::as_i64);
+        let ready = items(&pod, "/status/conditions").iter().any(|one| one["type"] == "Ready" && one["status"] == "True");
+        let excluded = nodes.iter().filter(|node| !may_run_on(&pod, node)).map(|node| node.name.clone()).collect();
+        let labels = pod.pointer("/metadata/labels").and_then(|labels| BTreeMap::deserialize(labels).ok());
+        Some(Self {
+            key: local.key.clone(),
+            uid: local.uid.clone(),
+            node: node.to_owned(),
+            labels: labels.unwrap_or_default(),
+            amounts: charged_on_node(generation, spec, &status),
+            controller: local.controller.as_ref().filter(|one| one.recreates()).map(|one| one.uid.clone()),
+            ready: ready && local.deletion.is_none(),
+            excluded,
+            budgets: Vec::new(),
+        })
+    }
+}
+
+/// Whether the node selector and the required affinity of a pod let it run on a node.
+fn may_run_on(pod: &Value, node: &PricedNode) -> bool {
+    let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
+    let by_label = selector.into_iter().flatten().all(|(key, value)| node.labels.get(key).map(String::as_str) == value.as_str());
+    let required = pod.pointer("/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution");
+    let required = required.map(NodeSelector::deserialize);
+    by_label
+        && match required {
+            Some(Ok(required)) => node_selector::matches(Some(&required), &node.name, &node.labels),
+            Some(Err(_)) => false,
+            None => true,
+        }
+}
+
+/// Whether running pods of this namespace may be evicted to save money.
+pub fn moves_pods(offloading: &NamespaceOffloading) -> bool {
+    let asked =
+        |placement: &liqo_api::PodPlacement| placement.move_when_cheaper && placement.strategy == PlacementStrategy::Cheapest;
+    offloading.metadata.deletion_timestamp.is_none()
+        && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local
+        && offloading.spec.placement.as_ref().is_some_and(asked)
+}
+
+/// Whether a virtual node, as JSON, takes new pods.
+pub fn takes_new_pods(node: &Value) -> bool {
+    let is_ready = items(node, "/status/conditions").iter().any(|one| one["type"] == "Ready" && one["status"] == "True");
+    let repels = |taint: &Value| {
+        text(taint, "/key") != Some(pods::VIRTUAL_NODE_TAINT) && text(taint, "/effect") != Some("PreferNoSchedule")
+    };
+    let is_cordoned = node.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
+    is_ready && !is_cordoned && !items(node, "/spec/taints").iter().any(repels)
 }
 
 /// A virtual node, and whether pods may move to it.
@@ -43,6 +114,8 @@ pub struct Target<'a> {
 pub struct Saving {
     pub key: Key,
     pub uid: String,
+    /// UID of its controller.
+    pub controller: String,
     /// Name of its node.
     pub from: String,
     /// Name of the cheapest node that has room for it.
@@ -60,19 +133,29 @@ pub struct Facts<'a> {
     pub targets: &'a [Target<'a>],
     /// How many more pods each `PodDisruptionBudget` allows to be evicted now (`status.disruptionsAllowed`). One that is missing allows none.
     pub allowed: &'a BTreeMap<Key, u32>,
+    /// UIDs of controllers whose pods stay for now, for example because one of them has no node yet.
+    pub unsettled: &'a BTreeSet<String>,
     /// How many pods may be evicted now.
     pub max: usize,
 }
 
-/// The pods to evict now, the largest saving first.
+/// The pods to evict now, the largest saving first: at most one of each controller, and none of a controller whose pods are not all
+/// Ready. So a controller without a `PodDisruptionBudget` never lacks more than one pod.
 pub fn savings(facts: &Facts) -> Vec<Saving> {
-    let mut candidates: Vec<(&RunningPod, Money)> =
-        facts.pods.iter().filter_map(|pod| Some((pod, saving(pod, facts.targets, None)?.1))).collect();
-    candidates.sort_by_key(|(pod, saving)| (Reverse(*saving), &pod.key));
+    let not_ready = facts.pods.iter().filter(|pod| !pod.ready).filter_map(|pod| pod.controller.as_ref());
+    let mut busy: BTreeSet<&String> = not_ready.chain(facts.unsettled).collect();
+    let mut candidates: Vec<(&RunningPod, &String, Money)> = Vec::new();
+    for pod in facts.pods {
+        let Some(controller) = pod.controller.as_ref().filter(|controller| !busy.contains(controller)) else { continue };
+        if let Some((_, saving)) = saving(pod, facts.targets, None) {
+            candidates.push((pod, controller, saving));
+        }
+    }
+    candidates.sort_by_key(|(pod, _, saving)| (Reverse(*saving), &pod.key));
     let mut free: Vec<Option<ResourceList>> = facts.targets.iter().map(|target| target.free.clone()).collect();
     let mut allowed = facts.allowed.clone();
     let mut chosen = Vec::new();
-    for (pod, _) in candidates {
+    for (pod, controller, _) in candidates {
         if chosen.len() >= facts.max {
             break;
         }
@@ -82,14 +165,19 @@ pub fn savings(facts: &Facts) -> Vec<Saving> {
             [one] if allowed.get(one).is_some_and(|left| *left > 0) => Some(one),
             _ => continue,
         };
+        if busy.contains(controller) {
+            continue;
+        }
         // Those before it may have taken the room.
         let Some((index, per_hour)) = saving(pod, facts.targets, Some(&free)) else { continue };
         if let Some(left) = budget.and_then(|budget| allowed.get_mut(budget)) {
             *left -= 1;
         }
+        busy.insert(controller);
         free[index] = free[index].as_ref().map(|free| free.saturating_sub(&pod.amounts));
         let (from, to) = (pod.node.clone(), facts.targets[index].node.name.clone());
-        chosen.push(Saving { key: pod.key.clone(), uid: pod.uid.clone(), from, to, per_hour });
+        let (key, uid, controller) = (pod.key.clone(), pod.uid.clone(), controller.clone());
+        chosen.push(Saving { key, uid, controller, from, to, per_hour });
     }
     chosen
 }
@@ -97,16 +185,13 @@ pub fn savings(facts: &Facts) -> Vec<Saving> {
 /// The index of the cheapest target with room, and what the pod costs less there; `None` if that is not enough. `free` replaces what
 /// the targets say.
 fn saving(pod: &RunningPod, targets: &[Target], free: Option<&[Option<ResourceList>]>) -> Option<(usize, Money)> {
-    if !pod.recreated {
-        return None;
-    }
     let nodes: Vec<&PricedNode> = targets.iter().map(|target| target.node).collect();
     let costs: Vec<Cost> = costs(&pod.amounts, &nodes).into_iter().map(|(_, cost)| cost).collect();
     let here = nodes.iter().position(|node| node.name == pod.node)?;
     let Cost::Known(now) = costs[here] else { return None };
     let has_room = |index: usize| {
         let free = free.map_or(targets[index].free.as_ref(), |free| free[index].as_ref());
-        free.is_some_and(|free| pod.amounts.fits_in(free).is_ok())
+        !pod.excluded.contains(&nodes[index].name) && free.is_some_and(|free| pod.amounts.fits_in(free).is_ok())
     };
     let others = costs.iter().enumerate().filter(|(index, _)| *index != here && has_room(*index));
     // Where several cost the same, the first by name.
@@ -117,138 +202,4 @@ fn saving(pod: &RunningPod, targets: &[Target], free: Option<&[Option<ResourceLi
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::{collection::vec, prelude::*, sample::select};
-
-    use super::*;
-    use crate::node::priced::tests::{any_nodes, cores, node};
-
-    fn key(name: &str) -> Key {
-        Key::new("demo", name)
-    }
-
-    fn pod(name: &str, node: &str, number: i64, budgets: &[&str]) -> RunningPod {
-        let budgets = budgets.iter().map(|name| key(name)).collect();
-        RunningPod { key: key(name), uid: name.to_owned(), node: node.to_owned(), amounts: cores(number), recreated: true, budgets }
-    }
-
-    fn targets<'a>(nodes: &'a [PricedNode], free: i64) -> Vec<Target<'a>> {
-        nodes.iter().map(|node| Target { node, free: Some(cores(free)) }).collect()
-    }
-
-    fn found(pods: &[RunningPod], targets: &[Target], allowed: &[(&str, u32)], max: usize) -> Vec<(String, String, String)> {
-        let allowed = allowed.iter().map(|(name, number)| (key(name), *number)).collect();
-        let all = savings(&Facts { pods, targets, allowed: &allowed, max });
-        all.into_iter().map(|one| (one.key.name, one.to, one.per_hour.to_string())).collect()
-    }
-
-    fn moves(all: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
-        all.iter().map(|(pod, to, saved)| ((*pod).to_owned(), (*to).to_owned(), (*saved).to_owned())).collect()
-    }
-
-    fn sold(milan: &str, turin: &str) -> [PricedNode; 2] {
-        [node("milan", Some((milan, "EUR"))), node("turin", Some((turin, "EUR")))]
-    }
-
-    #[test]
-    fn the_largest_saving_is_first_and_only_so_many_move_at_a_time() {
-        let nodes = sold("0.05", "0.04");
-        let pods = [pod("small", "milan", 1, &[]), pod("big", "milan", 4, &[]), pod("there", "turin", 9, &[])];
-        assert_eq!(
-            found(&pods, &targets(&nodes, 100), &[], 9),
-            moves(&[("big", "turin", "0.04"), ("small", "turin", "0.01")])
-        );
-        assert_eq!(found(&pods, &targets(&nodes, 100), &[], 1), moves(&[("big", "turin", "0.04")]));
-        assert_eq!(found(&pods, &targets(&nodes, 100), &[], 0), []);
-    }
-
-    #[test]
-    fn less_than_a_tenth_moves_nothing() {
-        let pods = [pod("web", "milan", 1, &[])];
-        for (turin, saved) in [("0.09", Some("0.01")), ("0.0900001", None), ("0.1", None), ("0.11", None), ("0", Some("0.1"))] {
-            let nodes = sold("0.1", turin);
-            let expected: Vec<_> = saved.into_iter().flat_map(|saved| moves(&[("web", "turin", saved)])).collect();
-            assert_eq!(found(&pods, &targets(&nodes, 9), &[], 9), expected, "{turin}");
-        }
-    }
-
-    #[test]
-    fn a_budget_is_kept_and_a_pod_with_two_budgets_stays() {
-        let nodes = sold("0.05", "0.01");
-        let pods = [pod("a", "milan", 3, &["web"]), pod("b", "milan", 2, &["web"]), pod("c", "milan", 1, &["web", "all"])];
-        assert_eq!(found(&pods, &targets(&nodes, 9), &[("web", 1), ("all", 9)], 9), moves(&[("a", "turin", "0.12")]));
-        assert_eq!(found(&pods, &targets(&nodes, 9), &[("web", 0)], 9), []);
-        assert_eq!(found(&pods, &targets(&nodes, 9), &[], 9), [], "a budget that is not known allows nothing");
-    }
-
-    #[test]
-    fn pods_move_only_to_where_there_is_room_and_only_if_they_are_created_again() {
-        let nodes = sold("0.05", "0.01");
-        let pods = [pod("a", "milan", 3, &[]), pod("b", "milan", 2, &[]), pod("c", "milan", 1, &[])];
-        assert_eq!(found(&pods, &targets(&nodes, 4), &[], 9), moves(&[("a", "turin", "0.12"), ("c", "turin", "0.04")]));
-        let closed: Vec<Target> = nodes.iter().map(|node| Target { node, free: None }).collect();
-        assert_eq!(found(&pods, &closed, &[], 9), []);
-        let alone = [RunningPod { recreated: false, ..pod("alone", "milan", 1, &[]) }];
-        assert_eq!(found(&alone, &targets(&nodes, 9), &[], 9), []);
-    }
-
-    #[test]
-    fn nothing_moves_to_or_from_another_currency_or_from_an_unknown_node() {
-        let nodes = [node("milan", Some(("0.05", "EUR"))), node("nice", Some(("0.05", "EUR"))), node("ny", Some(("0.01", "USD")))];
-        let pods = [pod("a", "milan", 1, &[]), pod("b", "ny", 1, &[]), pod("c", "gone", 1, &[])];
-        assert_eq!(found(&pods, &targets(&nodes, 9), &[], 9), []);
-    }
-
-    proptest! {
-        #[test]
-        fn each_move_saves_a_tenth_budgets_are_kept_and_room_is_not_exceeded(
-            nodes in any_nodes(),
-            running in vec((0_usize..8, 1_i64..5, select(vec!["", "x", "y", "xy"])), 0..12),
-            (x, y, max, free) in (0_u32..4, 0_u32..4, 0_usize..6, 0_i64..8),
-        ) {
-            let pods: Vec<RunningPod> = running.iter().enumerate().map(|(index, (on, number, budgets))| {
-                let budgets: Vec<String> = budgets.chars().map(String::from).collect();
-                let budgets: Vec<&str> = budgets.iter().map(String::as_str).collect();
-                pod(&format!("p{index:02}"), &format!("n{on}"), *number, &budgets)
-            }).collect();
-            let allowed = BTreeMap::from([(key("x"), x), (key("y"), y)]);
-            let targets = targets(&nodes, free);
-            let chosen = savings(&Facts { pods: &pods, targets: &targets, allowed: &allowed, max });
-            prop_assert!(chosen.len() <= max);
-            let all: Vec<&PricedNode> = nodes.iter().collect();
-            let mut placed: BTreeMap<&str, i64> = BTreeMap::new();
-            for one in &chosen {
-                let index = pods.iter().position(|pod| pod.uid == one.uid).unwrap();
-                let number = running[index].1;
-                *placed.entry(&one.to).or_default() += number;
-                let costs: BTreeMap<&str, Cost> =
-                    costs(&cores(number), &all).into_iter().map(|(node, cost)| (node.name.as_str(), cost)).collect();
-                let (Cost::Known(before), Cost::Known(after)) = (costs[one.from.as_str()], costs[one.to.as_str()]) else {
-                    return Err(TestCaseError::fail("another currency"));
-                };
-                prop_assert_eq!(before - after, one.per_hour);
-                prop_assert!(one.per_hour.nanos() * 10 >= before.nanos() && one.per_hour > Money::ZERO);
-            }
-            prop_assert!(placed.values().all(|number| *number <= free));
-            for (budget, most) in &allowed {
-                let evicted = chosen.iter().filter(|one| pods.iter().any(|pod| pod.uid == one.uid && pod.budgets.contains(budget)));
-                prop_assert!(evicted.count() <= usize::try_from(*most).unwrap());
-            }
-        }
-
-        #[test]
-        fn when_all_have_moved_nothing_moves_again(nodes in any_nodes(), running in vec((0_usize..8, 1_i64..5), 0..12)) {
-            let mut pods: Vec<RunningPod> = running
-                .iter()
-                .enumerate()
-                .map(|(index, (on, number))| pod(&format!("p{index:02}"), &format!("n{on}"), *number, &[]))
-                .collect();
-            let targets = targets(&nodes, 1000);
-            let none = BTreeMap::new();
-            for one in savings(&Facts { pods: &pods, targets: &targets, allowed: &none, max: 100 }) {
-                pods.iter_mut().find(|pod| pod.uid == one.uid).unwrap().node = one.to;
-            }
-            prop_assert_eq!(savings(&Facts { pods: &pods, targets: &targets, allowed: &none, max: 100 }), []);
-        }
-    }
-}
+mod tests;

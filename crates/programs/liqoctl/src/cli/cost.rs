@@ -46,7 +46,9 @@ mod tests {
     use crate::cli::{Cli, Command};
 
     fn parse(arguments: &[&str]) -> Result<Cost, clap::Error> {
-        let Command::Cost(cost) = Cli::try_parse_from([&["liqoctl", "cost"], arguments].concat())?.command else { unreachable!() };
+        let Command::Cost(cost) = Cli::try_parse_from([&["liqoctl", "cost"], arguments].concat())?.command else {
+            unreachable!()
+        };
         Ok(cost)
     }
 
@@ -55,7 +57,9 @@ mod tests {
         let now = parse(&["-n", "demo", "--peer", "milan"]).unwrap();
         assert_eq!((now.namespace.as_deref(), now.peer.as_deref(), now.command.is_none()), (Some("demo"), Some("milan"), true));
         assert!(parse(&[]).unwrap().command.is_none());
-        let Some(CostCommand::Plan(plan)) = parse(&["plan", "-f", "web.yaml", "-n", "demo"]).unwrap().command else { unreachable!() };
+        let Some(CostCommand::Plan(plan)) = parse(&["plan", "-f", "web.yaml", "-n", "demo"]).unwrap().command else {
+            unreachable!()
+        };
         assert_eq!((plan.filename, plan.namespace.as_deref()), (PathBuf::from("web.yaml"), Some("demo")));
         assert!(parse(&["plan"]).is_err());
     }

@@ -96,13 +96,8 @@ pub async fn plan(cluster: &Cluster, file: &Path, namespace: &str) -> anyhow::Re
     for workload in &workloads {
         let offloading = offload::present(cluster, &workload.namespace).await?;
         let offloading = offloading.filter(|one| one.metadata.deletion_timestamp.is_none()).map(|one| one.spec);
-        let facts = plan::Facts {
-            nodes: &nodes,
-            pods: &pods,
-            peers: &peers,
-            own_name: &own_name,
-            offloaded: offloading.as_ref(),
-        };
+        let facts =
+            plan::Facts { nodes: &nodes, pods: &pods, peers: &peers, own_name: &own_name, offloaded: offloading.as_ref() };
         planned.push(plan::plan(workload, &facts)?);
     }
     Ok(planned)

@@ -74,7 +74,8 @@ pub fn plan(workload: &Workload, facts: &Facts) -> anyhow::Result<Planned> {
     let spec: PodSpec = serde_json::from_value(workload.pod["spec"].clone())
         .with_context(|| format!("the pod template of {} {} cannot be read", workload.kind, workload.name))?;
     let all = Nodes::of(facts);
-    let asked = Asked { workload, spec: &spec, amounts: charged(spec.clone()), obstacle: obstacle(&workload.pod).map(|one| one.message) };
+    let asked =
+        Asked { workload, spec: &spec, amounts: charged(spec.clone()), obstacle: obstacle(&workload.pod).map(|one| one.message) };
     let main = main_currency(all.virtual_nodes.iter().filter_map(|one| one.priced.per_hour(&asked.amounts).1));
     let ranks = ranks(&asked, facts, &all);
     let mut places: Vec<(bool, Place)> = vec![(true, own_place(&asked, facts, &all, &ranks))];
@@ -145,7 +146,8 @@ fn count(free: &ResourceList, amounts: &ResourceList) -> u64 {
 fn ranks<'a>(asked: &Asked, facts: &Facts, all: &'a Nodes) -> BTreeMap<Option<&'a str>, usize> {
     let Some(spec) = facts.offloaded else { return BTreeMap::new() };
     let Some(placement) = &spec.placement else { return BTreeMap::new() };
-    let nodes: Vec<&PricedNode> = all.virtual_nodes.iter().map(|one| &one.priced).filter(|node| is_selected(spec, node)).collect();
+    let nodes: Vec<&PricedNode> =
+        all.virtual_nodes.iter().map(|one| &one.priced).filter(|node| is_selected(spec, node)).collect();
     let (strategy, amounts, own_name) = (spec.pod_offloading_strategy, &asked.amounts, facts.own_name);
     let classes = preference::classes(&preference::Facts { placement, strategy, nodes: &nodes, amounts, own_name });
     let places = classes.into_iter().enumerate().flat_map(|(index, class)| {
@@ -167,7 +169,9 @@ fn own_place(asked: &Asked, facts: &Facts, all: &Nodes, ranks: &BTreeMap<Option<
     let fits = room.min(replicas);
     let mut why_not = Vec::new();
     // Pods that can run in no other cluster stay here, whatever the strategy says.
-    if asked.obstacle.is_none() && facts.offloaded.is_some_and(|spec| spec.pod_offloading_strategy == PodOffloadingStrategy::Remote) {
+    if asked.obstacle.is_none()
+        && facts.offloaded.is_some_and(|spec| spec.pod_offloading_strategy == PodOffloadingStrategy::Remote)
+    {
         why_not.push(format!("the strategy of namespace {namespace} is Remote"));
     }
     if !all.own.iter().any(|one| takes(&one)) {
@@ -230,7 +234,9 @@ fn not_allowed(asked: &Asked, facts: &Facts, node: &PricedNode) -> Option<String
         Some(spec) if spec.pod_offloading_strategy == PodOffloadingStrategy::Local => {
             Some(format!("the strategy of namespace {namespace} is Local"))
         }
-        Some(spec) if !is_selected(spec, node) => Some(format!("the cluster selector of namespace {namespace} does not select it")),
+        Some(spec) if !is_selected(spec, node) => {
+            Some(format!("the cluster selector of namespace {namespace} does not select it"))
+        }
         Some(_) => None,
     }
 }

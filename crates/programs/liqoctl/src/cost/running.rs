@@ -61,9 +61,10 @@ pub fn costs(running: &[Running], names: &BTreeMap<String, String>) -> Costs {
         let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
         let peer = names.get(node.cluster_id()).map_or_else(|| node.cluster_id(), String::as_str);
         for pod in pods {
-            let amounts = pod.spec.clone().map(|spec| {
-                charged_on_node(pod.metadata.generation, spec, &pod.status.clone().unwrap_or_default())
-            });
+            let amounts = pod
+                .spec
+                .clone()
+                .map(|spec| charged_on_node(pod.metadata.generation, spec, &pod.status.clone().unwrap_or_default()));
             let (amount, currency) = node.per_hour(&amounts.unwrap_or_default());
             let currency = currency.map(str::to_owned);
             let key = (pod.namespace().unwrap_or_default(), peer.to_owned(), currency.clone());
@@ -81,8 +82,7 @@ pub fn costs(running: &[Running], names: &BTreeMap<String, String>) -> Costs {
         per_thirty_days: in_thirty_days(per_hour),
         currency,
     };
-    let total =
-        |(currency, (pods, per_hour))| Total { pods, per_hour, per_thirty_days: in_thirty_days(per_hour), currency };
+    let total = |(currency, (pods, per_hour))| Total { pods, per_hour, per_thirty_days: in_thirty_days(per_hour), currency };
     Costs { lines: sums.into_iter().map(line).collect(), totals: totals.into_iter().map(total).collect() }
 }
 
@@ -95,12 +95,14 @@ pub fn table(costs: &Costs) -> String {
         let [per_hour, per_month] = amounts.map(|amount| in_words(amount, currency));
         vec![namespace.to_owned(), output::plain(peer), pods.to_string(), per_hour, per_month]
     };
-    let lines = costs.lines.iter().map(|line| {
-        row(&line.namespace, &line.peer, line.pods, [line.per_hour, line.per_thirty_days], line.currency.as_deref())
-    });
-    let totals = costs.totals.iter().map(|total| {
-        row("(total)", "", total.pods, [total.per_hour, total.per_thirty_days], total.currency.as_deref())
-    });
+    let lines = costs
+        .lines
+        .iter()
+        .map(|line| row(&line.namespace, &line.peer, line.pods, [line.per_hour, line.per_thirty_days], line.currency.as_deref()));
+    let totals = costs
+        .totals
+        .iter()
+        .map(|total| row("(total)", "", total.pods, [total.per_hour, total.per_thirty_days], total.currency.as_deref()));
     output::table(&["NAMESPACE", "PEER", "PODS", "PER HOUR", "PER 30 DAYS"], lines.chain(totals))
 }
 

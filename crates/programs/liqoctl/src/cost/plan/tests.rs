@@ -37,7 +37,8 @@ fn offloaded(spec: Value) -> NamespaceOffloadingSpec {
 }
 
 fn planned_with(pod: &Value, nodes: &[Value], pods: &[Value], offloaded: Option<&NamespaceOffloadingSpec>) -> Planned {
-    let deployment = json!({ "kind": "Deployment", "metadata": { "name": "web" }, "spec": { "replicas": 4, "template": { "spec": pod } } });
+    let deployment =
+        json!({ "kind": "Deployment", "metadata": { "name": "web" }, "spec": { "replicas": 4, "template": { "spec": pod } } });
     let workload = workload::parse(&deployment.to_string(), "demo").unwrap().remove(0);
     let nodes: Vec<Node> = nodes.iter().map(|node| serde_json::from_value(node.clone()).unwrap()).collect();
     let pods: Vec<Pod> = pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect();
@@ -111,7 +112,11 @@ fn the_reasons_are_named() {
     for (spec, name, expected) in [
         (None, "milan", "namespace demo is not offloaded: `liqoctl offload namespace demo`"),
         (Some(json!({ "podOffloadingStrategy": "Local" })), "milan", "the strategy of namespace demo is Local"),
-        (Some(json!({ "podOffloadingStrategy": "Remote" })), "rome", "the strategy of namespace demo is Remote; no node here takes the pods: see their node selector, affinity and tolerations"),
+        (
+            Some(json!({ "podOffloadingStrategy": "Remote" })),
+            "rome",
+            "the strategy of namespace demo is Remote; no node here takes the pods: see their node selector, affinity and tolerations",
+        ),
         (Some(only_eu.clone()), "us", "the cluster selector of namespace demo does not select it"),
         (Some(only_eu), "milan", ""),
         (Some(json!({})), "closed", "cpu costs too much"),
