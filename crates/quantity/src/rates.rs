@@ -182,7 +182,7 @@ fn rounded_fraction(value: u128, times: u128, divisor: u128) -> u128 {
     for bit in (0..u128::BITS - times.leading_zeros()).rev() {
         quotient = quotient.saturating_mul(2);
         remainder *= 2;
-        if times >> bit & 1 == 1 {
+        if (times >> bit) & 1 == 1 {
             quotient = quotient.saturating_add(whole);
             remainder += part;
         }

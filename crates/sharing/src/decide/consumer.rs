@@ -235,7 +235,7 @@ fn verdict(
     if !exists && resources.is_zero() {
         return Verdict::Wait("it is empty; the consumer accepts it as soon as it contains resources".to_owned());
     }
-    let too_dear = too_dear(&offer.spec, consume);
+    let too_dear = too_dear(&offer.spec, &resources, consume);
     if let Some(why) = too_dear.clone().filter(|_| !exists) {
         return Verdict::TooDear(why);
     }
@@ -249,11 +249,11 @@ fn verdict(
     Verdict::Accept { resources: limits.take(&resources), left_out: left_out(&offer.spec.labels, consume), too_dear }
 }
 
-/// Why the prices of an offer are above what our policy accepts. Only resources that it contains count, and what costs nothing has
+/// Why the prices of an offer are above what our policy accepts. Only the `resources` that it contains count, and what costs nothing has
 /// no currency.
-fn too_dear(offer: &ResourceOfferSpec, consume: &Consume) -> Option<String> {
+fn too_dear(offer: &ResourceOfferSpec, resources: &ResourceList, consume: &Consume) -> Option<String> {
     let (prices, limit) = (offer.prices.as_ref()?, consume.max_prices.as_ref()?);
-    let mut charged = prices.rates.iter().filter(|(name, rate)| !rate.is_zero() && offer.resource_quota.hard.contains(name));
+    let mut charged = prices.rates.iter().filter(|(name, rate)| !rate.is_zero() && resources.contains(name));
     if prices.currency != limit.currency {
         let (ours, theirs) = (&limit.currency, &prices.currency);
         return charged.next().map(|_| format!("its prices are in {theirs}, and the consumer's PeeringPolicy accepts {ours}"));

@@ -126,6 +126,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{provider, with_node_spec as with};
     use crate::node::object::Outage;
+    use liqo_api::PriceList;
 
     fn created(peer_labels: &[(&str, &str)]) -> Value {
         with(peer_labels, Outage::None, |spec| new_node(spec, "t1"))
@@ -167,6 +168,30 @@ mod tests {
         json_patch::merge(&mut live, &patch);
         assert_eq!(with(&[("zone", "b")], Outage::None, |spec| metadata_patch(spec, &live)), None);
         assert_eq!(live["metadata"]["labels"]["added-by"], "somebody");
+    }
+
+    #[test]
+    fn prices_are_written_when_they_change_and_removed_with_their_labels() {
+        let list = |cpu: &str| {
+            let value = json!({"currency": "EUR", "rates": {"cpu": cpu}});
+            serde_json::from_value::<PriceList>(value).unwrap()
+        };
+        let patched = |live: &Value, prices: Option<&PriceList>| {
+            with(&[], Outage::None, |spec| metadata_patch(&NodeSpec { prices, ..spec.clone() }, live))
+        };
+        let prices = list("0.04");
+        let mut live = with(&[], Outage::None, |spec| new_node(&NodeSpec { prices: Some(&prices), ..spec.clone() }, "t1"));
+        assert_eq!(live["metadata"]["annotations"]["liqo.io/prices"], r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#);
+        assert_eq!(patched(&live, Some(&prices)), None);
+        let patch = patched(&live, Some(&list("0.05"))).unwrap();
+        assert_eq!(patch["metadata"]["labels"], json!({"price.liqo.io/cpu": "0.05"}));
+        json_patch::merge(&mut live, &patch);
+        assert_eq!(live["metadata"]["annotations"]["liqo.io/prices"], r#"{"currency":"EUR","rates":{"cpu":"0.05"}}"#);
+        let patch = patched(&live, None).unwrap();
+        assert_eq!(patch["metadata"]["labels"], json!({"price.liqo.io/cpu": null, "price.liqo.io/currency": null}));
+        assert_eq!(patch["metadata"]["annotations"]["liqo.io/prices"], Value::Null);
+        json_patch::merge(&mut live, &patch);
+        assert_eq!(patched(&live, None), None);
     }
 
     #[test]
