@@ -198,7 +198,7 @@ async fn evict(consumer: &Consumer, saving: &Saving) -> Result<bool, StepError> 
         Outcome::Accepted => {
             tracing::info!(pod = %key, from, to, %per_hour, "pod evicted, another node costs less");
             let message = format!("evicted from node {from}, because node {to} costs {per_hour} less per hour");
-            consumer.context.events.warning(&object_ref("v1", "Pod", key, Some(uid.clone())), "MovedToSave", message).await;
+            consumer.context.events.normal(&object_ref("v1", "Pod", key, Some(uid.clone())), "MovedWhenCheaper", message).await;
             Ok(true)
         }
         Outcome::Gone => Ok(false),
