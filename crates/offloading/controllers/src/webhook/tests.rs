@@ -302,8 +302,10 @@ fn a_namespace_that_is_taken_back_offloads_nothing_new() {
     };
     assert_eq!(Offloading::of(object(json!({"name": "offloading", "deletionTimestamp": "2026-01-01T00:00:00Z"}))), None);
     let selector = Some(vec![json!({"matchFields": []})]);
+    let offloaded = object(json!({"name": "offloading"}));
+    let cluster_selector = offloaded.spec.cluster_selector.clone();
     assert_eq!(
-        Offloading::of(object(json!({"name": "offloading"}))),
-        Some(Offloading { strategy: PodOffloadingStrategy::Remote, selector, refusals: Refusals::default() })
+        Offloading::of(offloaded),
+        Some(Offloading { selector, cluster_selector, ..offloading(PodOffloadingStrategy::Remote) })
     );
 }
