@@ -142,8 +142,11 @@ fn count(free: &ResourceList, amounts: &ResourceList) -> u64 {
     counts.min().map_or(u64::MAX, |count| u64::try_from(count).unwrap_or_default())
 }
 
-/// The ranks of places by the placement of the namespace. `None` is this cluster.
-fn ranks<'a>(asked: &Asked, facts: &Facts, all: &'a Nodes) -> BTreeMap<Option<&'a str>, usize> {
+/// Ranks by the name of the virtual node. `None` is this cluster.
+type Ranks = BTreeMap<Option<String>, usize>;
+
+/// The ranks of places by the placement of the namespace.
+fn ranks(asked: &Asked, facts: &Facts, all: &Nodes) -> Ranks {
     let Some(spec) = facts.offloaded else { return BTreeMap::new() };
     let Some(placement) = &spec.placement else { return BTreeMap::new() };
     let nodes: Vec<&PricedNode> =
@@ -152,7 +155,7 @@ fn ranks<'a>(asked: &Asked, facts: &Facts, all: &'a Nodes) -> BTreeMap<Option<&'
     let classes = preference::classes(&preference::Facts { placement, strategy, nodes: &nodes, amounts, own_name });
     let places = classes.into_iter().enumerate().flat_map(|(index, class)| {
         let own = class.own.then_some(None);
-        own.into_iter().chain(class.nodes.into_iter().map(Some)).map(move |place| (place, index + 1))
+        own.into_iter().chain(class.nodes.into_iter().map(|name| Some(name.to_owned()))).map(move |place| (place, index + 1))
     });
     places.collect()
 }
@@ -161,7 +164,7 @@ fn is_selected(spec: &NamespaceOffloadingSpec, node: &PricedNode) -> bool {
     node_selector::matches(spec.cluster_selector.as_ref(), &node.name, &node.labels)
 }
 
-fn own_place(asked: &Asked, facts: &Facts, all: &Nodes, ranks: &BTreeMap<Option<&str>, usize>) -> Place {
+fn own_place(asked: &Asked, facts: &Facts, all: &Nodes, ranks: &Ranks) -> Place {
     let (replicas, namespace) = (asked.workload.replicas, &asked.workload.namespace);
     let needed = requests::of_pod(asked.spec);
     let takes = |one: &&Free| why_not_on_node(asked.spec, one.node).is_none();
@@ -191,7 +194,7 @@ fn own_place(asked: &Asked, facts: &Facts, all: &Nodes, ranks: &BTreeMap<Option<
     }
 }
 
-fn place(asked: &Asked, facts: &Facts, one: &Free, ranks: &BTreeMap<Option<&str>, usize>, main: Option<&str>) -> Place {
+fn place(asked: &Asked, facts: &Facts, one: &Free, ranks: &Ranks, main: Option<&str>) -> Place {
     let (replicas, name) = (asked.workload.replicas, one.priced.name.clone());
     let (of_one, currency) = one.priced.per_hour(&asked.amounts);
     let per_hour = Money::from_nanos(of_one.nanos().saturating_mul(i128::from(replicas)));
@@ -212,7 +215,7 @@ fn place(asked: &Asked, facts: &Facts, one: &Free, ranks: &BTreeMap<Option<&str>
     }
     let peer = facts.peers.get(one.priced.cluster_id()).map_or_else(|| one.priced.cluster_id(), String::as_str);
     Place {
-        rank: ranks.get(&Some(name.as_str())).copied(),
+        rank: ranks.get(&Some(name.clone())).copied(),
         peer: Some(peer.to_owned()),
         name,
         per_hour,
