@@ -293,7 +293,8 @@ pub fn table(planned: &[Planned]) -> String {
 
 fn table_of(planned: &Planned) -> String {
     let Planned { kind, name, namespace, replicas, amounts, places } = planned;
-    let amounts: Vec<String> = amounts.iter().map(|(name, amount)| format!("{name} {amount}")).collect();
+    let amounts = amounts.iter().filter(|(_, amount)| !amount.is_zero());
+    let amounts: Vec<String> = amounts.map(|(name, amount)| format!("{name} {amount}")).collect();
     let pods = if *replicas == 1 { "pod" } else { "pods" };
     let head = format!("{kind} {name} in namespace {namespace}: {replicas} {pods}, each {}", amounts.join(", "));
     let row = |place: &Place| {

@@ -66,7 +66,7 @@ fn possible_places_come_first_and_then_the_cheapest() {
     let cheapest = offloaded(json!({ "placement": { "strategy": "Cheapest" } }));
     let planned = planned_with(&two_cores(), &nodes, &[], Some(&cheapest));
     let shown = "\
-Deployment web in namespace demo: 4 pods, each cpu 2, ephemeral-storage 0, memory 1Gi, pods 1
+Deployment web in namespace demo: 4 pods, each cpu 2, memory 1Gi, pods 1
 PLACE    FIT NOW   PER HOUR   PER 30 DAYS   RANK   WHY NOT
 turin    4/4       0.24 EUR   172.8 EUR     2      -
 milan    4/4       0.32 EUR   230.4 EUR     3      -
