@@ -228,6 +228,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
     fn prices(currency: &str, rates: serde_json::Value) -> PriceList {
         from_value(json!({ "currency": currency, "rates": rates })).unwrap()
     }

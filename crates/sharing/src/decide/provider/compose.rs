@@ -63,9 +63,8 @@ impl<'a> Composer<'a> {
         let recent_write = self.snapshot.recent_write(requester, &allocation.pool);
         let offer = requester.offers.get(allocation.pool.as_str());
         let published = offer.map(|offer| &offer.spec.resource_quota.hard);
-        let wanted = |offer: &ResourceOffer| {
-            self.spec(allocation, offer.spec.resource_quota.hard.clone(), self.prices(allocation).clone())
-        };
+        let wanted =
+            |offer: &ResourceOffer| self.spec(allocation, offer.spec.resource_quota.hard.clone(), self.prices(allocation));
         let outdated = offer.is_some_and(|offer| offer.spec != wanted(offer));
         let policy_changed = self.policy_changed(requester);
         // The end of an old notice must be removed at once: the next notice would be over from the beginning.
@@ -91,8 +90,8 @@ impl<'a> Composer<'a> {
 
     /// The prices that the offer may have now. An offer that was just written keeps them, unless the policy has changed: prices
     /// change no more often than an offer is usually rewritten, also where its amounts follow a plugin or make room at once.
-    fn prices<'p>(&'p self, allocation: &'p PoolAllocation) -> &'p Option<PriceList> {
-        self.recent_prices(allocation).map_or(&allocation.prices, |write| &write.prices)
+    fn prices(&self, allocation: &PoolAllocation) -> Option<PriceList> {
+        self.recent_prices(allocation).map_or(&allocation.prices, |write| &write.prices).clone()
     }
 
     /// The last write, if the prices that it wrote must stay for now.
@@ -136,7 +135,7 @@ impl<'a> Composer<'a> {
             namespace: requester.namespace.to_owned(),
             namespace_uid: requester.tenant.uid.clone(),
             consumer: requester.tenant.consumer.clone(),
-            spec: self.spec(allocation, hard, self.prices(allocation).clone()),
+            spec: self.spec(allocation, hard, self.prices(allocation)),
             exists: requester.offers.contains_key(allocation.pool.as_str()),
             grows,
         }

@@ -4,6 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use serde_json::{Value, from_value, json};
 
+#[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
 fn prices(currency: &str, rates: Value) -> PriceList {
     from_value(json!({ "currency": currency, "rates": rates })).unwrap()
 }

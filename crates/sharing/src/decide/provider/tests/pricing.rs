@@ -1,6 +1,8 @@
 //! Prices in offers.
 
 use super::*;
+use proptest::{collection::vec, prelude::*};
+
 use crate::decide::publish::MIN_REWRITE_INTERVAL;
 use liqo_api::PriceList;
 
@@ -9,6 +11,7 @@ fn selling(prices: &Value) -> [(&'static str, i32, Value); 1] {
     [("default", 0, json!({ "provide": { "percentage": 100, "prices": prices } }))]
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "an offer may have no prices")]
 fn eur(cpu: &str) -> Option<PriceList> {
     Some(serde_json::from_value(json!({ "currency": "EUR", "rates": { "cpu": cpu } })).unwrap())
 }
@@ -132,4 +135,57 @@ fn a_withdrawn_offer_keeps_its_prices() {
     let snapshot = milan().asks(ROME, "").under(&selling(&json!({ "currency": "EUR", "rates": { "cpu": "0.04" } }))).settled();
     let withdrawn = snapshot.under(&[]);
     assert_eq!(withdrawn.prices(), [(cluster(ROME), eur("0.04"))]);
+}
+
+impl Snapshot {
+    /// What the controller does at this time: it decides, writes, and remembers what it wrote.
+    fn reconcile(mut self, now: Instant) -> Self {
+        self.recent_writes.retain(|_, write| now.saturating_duration_since(write.at) < MIN_REWRITE_INTERVAL);
+        let plan = decide(&self, now);
+        for OfferWrite { namespace_uid, spec, .. } in &plan.writes {
+            let written = RecentWrite { at: now, hard: spec.resource_quota.hard.clone(), prices: spec.prices.clone() };
+            self.recent_writes.insert((namespace_uid.clone(), spec.pool.clone()), written);
+        }
+        self.after(plan)
+    }
+}
+
+proptest! {
+    /// Whatever pods come and go, whatever a plugin answers, and whoever makes room for another consumer.
+    #[test]
+    fn no_price_changes_twice_within_ten_seconds(
+        events in vec((0..=10_u8, 0..8000_u64, any::<bool>()), 1..40),
+        has_plugin in any::<bool>(),
+    ) {
+        let source = if has_plugin { json!({ "plugin": { "address": "p.liqo:6001" } }) } else { json!({}) };
+        let provide = json!({ "percentage": 100, "source": source, "prices": by_utilization() });
+        let mut snapshot = milan().asks(ROME, "").under(&[("default", 0, json!({ "provide": provide }))]);
+        let (mut now, mut changed) = (Instant::now(), None);
+        for (used, millis, more) in events {
+            now += Duration::from_millis(millis);
+            snapshot.pods = Arc::default();
+            snapshot = snapshot.pod("mapped-1", Some(ROME), &format!("cpu={used}, pods=1"));
+            if has_plugin {
+                let pools = BTreeMap::from([("default".to_owned(), list(if more { "cpu=12" } else { "cpu=11" }))]);
+                snapshot.plugin_answers.insert(cluster(ROME), PluginAnswer { pools: Some(pools), ..PluginAnswer::default() });
+            } else if more && snapshot.requests.len() == 1 {
+                snapshot = snapshot.asks(TURIN, "");
+            }
+            let before = snapshot.published(ROME);
+            snapshot = snapshot.reconcile(now);
+            if snapshot.published(ROME) != before {
+                prop_assert!(changed.is_none_or(|last| now.saturating_duration_since(last) >= MIN_REWRITE_INTERVAL));
+                changed = Some(now);
+            }
+        }
+        // When nothing happens any more, the prices settle.
+        for _ in 0..2 {
+            now += MIN_REWRITE_INTERVAL;
+            snapshot = snapshot.reconcile(now);
+        }
+        now += MIN_REWRITE_INTERVAL;
+        let (settled, requeue) = (snapshot.published(ROME), decide(&snapshot.clone().reconcile(now), now).requeue_after);
+        prop_assert_eq!(snapshot.reconcile(now).published(ROME), settled);
+        prop_assert!(has_plugin || requeue.is_none(), "{requeue:?}");
+    }
 }
