@@ -126,16 +126,16 @@ pub fn terms(classes: &[Class]) -> Vec<Value> {
     let mut terms = Vec::new();
     for (weight, (own, nodes)) in weights(kept.len()).into_iter().zip(kept) {
         if own {
-            terms.push(term(weight, json!({"key": labels::TYPE, "operator": "NotIn", "values": [labels::TYPE_VIRTUAL_NODE]})));
+            terms.push(term(weight, &json!({"key": labels::TYPE, "operator": "NotIn", "values": [labels::TYPE_VIRTUAL_NODE]})));
         }
         if !nodes.is_empty() {
-            terms.push(term(weight, json!({"key": HOSTNAME, "operator": "In", "values": nodes})));
+            terms.push(term(weight, &json!({"key": HOSTNAME, "operator": "In", "values": nodes})));
         }
     }
     terms
 }
 
-fn term(weight: i32, expression: Value) -> Value {
+fn term(weight: i32, expression: &Value) -> Value {
     json!({"weight": weight, "preference": {"matchExpressions": [mark(), expression]}})
 }
 
