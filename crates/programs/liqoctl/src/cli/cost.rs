@@ -23,7 +23,7 @@ pub struct Cost {
 pub enum CostCommand {
     /// Show what workloads would cost in this cluster and in each other one, and why they cannot run there
     ///
-    /// It creates nothing. It reads Deployments, StatefulSets, Jobs and the like, and Pods.
+    /// It creates nothing. It reads Deployments, `StatefulSets`, Jobs and the like, and Pods.
     Plan(CostPlan),
 }
 

@@ -102,15 +102,15 @@ struct Asked<'a> {
 }
 
 /// A node and what is free there.
-struct Free<'a> {
+struct Room<'a> {
     node: &'a Node,
     priced: PricedNode,
     free: ResourceList,
 }
 
 struct Nodes<'a> {
-    own: Vec<Free<'a>>,
-    virtual_nodes: Vec<Free<'a>>,
+    own: Vec<Room<'a>>,
+    virtual_nodes: Vec<Room<'a>>,
 }
 
 impl<'a> Nodes<'a> {
@@ -128,7 +128,7 @@ impl<'a> Nodes<'a> {
             let used = on_it.map(used).fold(ResourceList::new(), |sum, one| sum + &one);
             let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
             let free = allocatable.map(requests::list).unwrap_or_default().saturating_sub(&used);
-            let one = Free { node, priced: PricedNode::of(&name, node.labels().clone(), node.annotations()), free };
+            let one = Room { node, priced: PricedNode::of(&name, node.labels().clone(), node.annotations()), free };
             if is_virtual { virtual_nodes.push(one) } else { own.push(one) }
         }
         Self { own, virtual_nodes }
@@ -167,7 +167,7 @@ fn is_selected(spec: &NamespaceOffloadingSpec, node: &PricedNode) -> bool {
 fn own_place(asked: &Asked, facts: &Facts, all: &Nodes, ranks: &Ranks) -> Place {
     let (replicas, namespace) = (asked.workload.replicas, &asked.workload.namespace);
     let needed = requests::of_pod(asked.spec);
-    let takes = |one: &&Free| why_not_on_node(asked.spec, one.node).is_none();
+    let takes = |one: &&Room| why_not_on_node(asked.spec, one.node).is_none();
     let room = all.own.iter().filter(takes).map(|one| count(&one.free, &needed)).fold(0, u64::saturating_add);
     let fits = room.min(replicas);
     let mut why_not = Vec::new();
@@ -194,7 +194,7 @@ fn own_place(asked: &Asked, facts: &Facts, all: &Nodes, ranks: &Ranks) -> Place 
     }
 }
 
-fn place(asked: &Asked, facts: &Facts, one: &Free, ranks: &Ranks, main: Option<&str>) -> Place {
+fn place(asked: &Asked, facts: &Facts, one: &Room, ranks: &Ranks, main: Option<&str>) -> Place {
     let (replicas, name) = (asked.workload.replicas, one.priced.name.clone());
     let (of_one, currency) = one.priced.per_hour(&asked.amounts);
     let per_hour = Money::from_nanos(of_one.nanos().saturating_mul(i128::from(replicas)));

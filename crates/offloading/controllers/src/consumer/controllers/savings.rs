@@ -230,7 +230,7 @@ mod tests {
             !memory.paused(count, start + after).is_empty()
         };
         assert!(paused(1, Duration::ZERO) && !paused(1, PAUSE));
-        assert!(paused(2, PAUSE) && paused(3, PAUSE_AFTER_FAILURE - Duration::from_secs(1)));
+        assert!(paused(2, PAUSE) && paused(3, PAUSE_AFTER_FAILURE / 2));
         assert!(!paused(2, PAUSE_AFTER_FAILURE));
     }
 

@@ -22,7 +22,7 @@ fn pod(name: &str, node: &str, number: i64, budgets: &[&str]) -> RunningPod {
     }
 }
 
-fn targets<'a>(nodes: &'a [PricedNode], free: i64) -> Vec<Target<'a>> {
+fn targets(nodes: &[PricedNode], free: i64) -> Vec<Target<'_>> {
     nodes.iter().map(|node| Target { node, free: Some(cores(free)) }).collect()
 }
 

@@ -73,7 +73,7 @@ milan    4/4       0.32 EUR   230.4 EUR     3      -
 rome     2/4       0          0             1      there is room for 2 of 4 pods now
 small    0/4       0.32 EUR   230.4 EUR     3      there is no room: cpu: 1 short (2 requested, 1 available)
 boston   4/4       0.08 USD   57.6 USD      4      USD cannot be compared with EUR, so it counts as the most expensive";
-    assert_eq!(table(&[planned.clone()]), shown);
+    assert_eq!(table(std::slice::from_ref(&planned)), shown);
     let json = serde_json::to_value(&planned).unwrap();
     assert_eq!((&json["places"][1]["peer"], &json["places"][1]["perHour"]), (&json!("milan"), &json!("0.32")));
 }
