@@ -39,10 +39,12 @@ mod offers;
 mod offloading;
 mod outages;
 mod peering;
+mod placement;
 mod plugins;
 mod pods;
 mod policies;
 mod pools;
+mod prices;
 mod runner;
 mod scripted_plugin;
 mod services;
@@ -349,6 +351,14 @@ fn sharing() -> Set {
                 usage_beyond_a_new_cap_is_reclaimed_after_the_notice,
                 a_node_has_a_plugins_amounts_and_follows_its_arguments,
                 a_plugin_offers_what_is_free_on_labelled_nodes;
+            // It changes the policies `default` of milan and turin, and peers rome with turin.
+            placement:
+                a_deployment_goes_to_the_cheaper_provider_and_after_a_price_change_to_the_other;
+            // They change the policies `default` of milan, rome and turin.
+            prices:
+                prices_get_from_the_policy_to_the_node_and_follow_time_and_utilization,
+                a_node_that_becomes_too_dear_keeps_its_pods_and_takes_no_new_ones,
+                an_offer_that_costs_too_much_waits_until_the_price_falls;
             plugins:
                 a_plugin_that_lies_hangs_or_dies_is_reported_and_its_last_offer_stays,
                 a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy;

@@ -41,6 +41,7 @@ mod namespace_offloading;
 mod network_config;
 mod peering_policy;
 pub mod policies;
+mod prices;
 mod reasons;
 pub mod record_text;
 mod reflected_object;
@@ -67,6 +68,7 @@ pub use namespace_map::*;
 pub use namespace_offloading::*;
 pub use network_config::*;
 pub use peering_policy::*;
+pub use prices::*;
 pub use reasons::*;
 pub use reflected_object::*;
 pub use resource_offer::*;
@@ -79,7 +81,7 @@ pub use tunnel_endpoint::*;
 pub use virtual_node::*;
 
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-pub use liqo_quantity::{Quantity, ResourceList};
+pub use liqo_quantity::{Money, Quantity, Rates, ResourceList};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;

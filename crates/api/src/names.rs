@@ -158,6 +158,13 @@ pub mod labels {
     pub const LEADER: &str = "liqo.io/leader";
     /// On Leases of gateways: `true`.
     pub const GATEWAY: &str = "liqo.io/gateway";
+    /// On virtual nodes: the price of a resource for one unit and hour, under the resource's name in this domain, as in
+    /// `price.liqo.io/cpu`.
+    pub const PRICE_DOMAIN: &str = "price.liqo.io";
+    /// On virtual nodes: the currency of their prices.
+    pub const PRICE_CURRENCY: &str = "price.liqo.io/currency";
+    /// On no node: a preference that the webhook adds to a pod is recognized by the requirement that nodes do not have it.
+    pub const PLACEMENT: &str = "liqo.io/placement";
     /// Keys of this domain and its subdomains belong to Liqo and never travel.
     pub const DOMAIN: &str = "liqo.io";
 }
@@ -183,6 +190,8 @@ pub mod annotations {
     pub const CLUSTER_NAME: &str = "liqo.io/cluster-name";
     /// On a Node: the commands that keep new pods off it, separated by commas. The last one of them uncordons the node.
     pub const CORDONED_BY: &str = "liqo.io/cordoned-by";
+    /// On a virtual node: its prices, as the JSON of a [`PriceList`](crate::PriceList).
+    pub const PRICES: &str = "liqo.io/prices";
     /// On the Lease of a gateway: its WireGuard key (base64).
     pub const GATEWAY_KEY: &str = "liqo.io/gateway-key";
     /// On the Lease of a gateway whose key was renewed: its first key (base64). The flows that it carries follow from this key.
@@ -249,6 +258,11 @@ pub mod pods {
     pub const VIRTUAL_NODE_TAINT: &str = "virtual-node.liqo.io/not-allowed";
     /// Key of the `NoSchedule` taint of a virtual node whose peer does not answer.
     pub const UNREACHABLE_TAINT: &str = "virtual-node.liqo.io/peer-unreachable";
+    /// Key of the `NoSchedule` taint of a virtual node that gets no new pods for another reason, which is in its condition
+    /// [`NO_NEW_PODS`]; its value is `true`.
+    pub const NO_NEW_PODS_TAINT: &str = "virtual-node.liqo.io/no-new-pods";
+    /// Condition on a virtual node: it gets no new pods now, and its message says why.
+    pub const NO_NEW_PODS: &str = "NoNewPods";
     /// Condition on a local pod: whether the provider accepted it, and why not.
     pub const OFFLOADED: &str = "liqo.io/Offloaded";
     /// Reason of [`OFFLOADED`]: the provider accepted the pod, but not all objects to which the pod refers.

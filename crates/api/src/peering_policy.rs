@@ -4,7 +4,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, is_own, schema};
+use crate::{ClusterId, Condition, PriceList, PricePolicy, is_own, schema};
 
 /// With which peers this cluster shares, what and how much, and what it accepts from them. If several policies select a peer, the one
 /// with the highest priority applies; among equal priorities, the first by name. Without a policy a peer gets nothing.
@@ -201,6 +201,9 @@ pub struct Provide {
     /// Whether a peer needs a token to borrow for the first time. Without tokens, every cluster that the policy selects may borrow:
     /// with `discoveredBy: [LAN]`, whoever is on the local network.
     pub token_required: bool,
+    /// What the resources cost. If absent, nothing, unless a plugin gives prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prices: Option<PricePolicy>,
     /// What pods of the peers may be and use here.
     #[serde(skip_serializing_if = "Usage::is_default")]
     pub usage: Usage,
@@ -220,6 +223,7 @@ impl Default for Provide {
             absence_seconds: None,
             approval: Approval::default(),
             token_required: true,
+            prices: None,
             usage: Usage::default(),
         }
     }
@@ -557,6 +561,10 @@ pub struct Consume {
     /// in part.
     #[serde(skip_serializing_if = "ResourceList::is_empty")]
     pub max_resources: ResourceList,
+    /// The highest price of each resource that this cluster accepts, and the only currency. An offer with a higher price waits. A
+    /// virtual node whose price rises above keeps its pods and gets no new ones. A resource without a limit may have any price.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_prices: Option<PriceList>,
     /// Labels with a domain that the virtual nodes of one peer take over from its offers, in addition to architecture, operating system,
     /// region and zone. A `*` at the end matches everything. They may draw pods that select nodes by them.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -136,6 +136,8 @@ reasons! {
         Refused = "Refused",
         /// The offers contain nothing that this cluster's policy accepts.
         NothingInIt = "NothingInIt",
+        /// The offers cost more than this cluster's policy accepts, or in another currency.
+        PriceTooHigh = "PriceTooHigh",
         NoOffer = "NoOffer",
     }
 

@@ -6,7 +6,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Time};
+use crate::{ClusterId, PriceList, Time};
 
 /// One pool of resources that a provider offers to one consumer. It is in the tenant namespace, named after its pool. The consumer stores
 /// a copy in its provider namespace.
@@ -67,7 +67,13 @@ pub struct ResourceOfferSpec {
     /// Time from which the provider ends pods that use more than the offer, the youngest first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<Time>,
+    /// The prices of the resources now. If absent, they cost nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<PriceList>,
 }
+
+/// The beginning of a consumer's message about an accepted offer whose node gets no new pods now.
+pub const NO_NEW_PODS: &str = "no new pods: ";
 
 /// Limits of a pool.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]

@@ -1,6 +1,7 @@
 //! Parts of schemas that the derive macros cannot express.
 
 use k8s_openapi::api::core::v1::Toleration;
+use liqo_quantity::{MAX_RATES, Rates};
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
 use crate::record_text::{MAX_OBJECT_LEN, MAX_POD_LEN};
@@ -48,6 +49,18 @@ pub fn requested_resources(generator: &mut SchemaGenerator) -> Schema {
     }]);
     list.insert("x-kubernetes-validations".to_owned(), rule);
     list
+}
+
+/// Half as many rates as an offer may have, because those of the policy and those of a pool come together in it.
+pub fn some_rates(generator: &mut SchemaGenerator) -> Schema {
+    let mut rates = Rates::json_schema(generator);
+    rates.insert("maxProperties".to_owned(), (MAX_RATES / 2).into());
+    rates
+}
+
+/// Rates by the name of a pool, at most as many as a provider offers.
+pub fn rates_of_pools(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "maxProperties": 16, "additionalProperties": some_rates(generator) })
 }
 
 /// Tolerations of named taints that are not Liqo's own. Without the maximum lengths the API server rejects the rule as too costly.
@@ -107,6 +120,11 @@ pub fn prefix_map(_: &mut SchemaGenerator) -> Schema {
             "message": "the text of a prefix is too long",
         }],
     })
+}
+
+/// A list of names of virtual nodes and clusters.
+pub fn order_of_clusters(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "minLength": 1, "maxLength": 253 } })
 }
 
 /// The conditions of an object: a list keyed by type, so that each writer applies only its own.

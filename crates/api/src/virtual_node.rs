@@ -5,7 +5,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, Time, schema};
+use crate::{ClusterId, Condition, PriceList, Time, schema};
 
 /// One accepted pool, which becomes a Node. It is in the provider namespace, named after its pool.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -45,6 +45,13 @@ pub struct VirtualNodeSpec {
     /// Labels that the provider advertises. Only harmless ones get on the Node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// The prices of the resources now. If absent, they cost nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<PriceList>,
+    /// Why the Node gets no new pods now, for people. Its pods stay. If absent, it gets new pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub no_new_pods: Option<String>,
 }
 
 /// The state of the Node.

@@ -1,4 +1,4 @@
-//! Exact Kubernetes quantities and lists of them.
+//! Exact Kubernetes quantities, lists of them, and what they cost.
 //!
 //! Clusters lend each other quantities: `1500m` of cpu, `4Gi` of memory, one GPU. Sums of quantities decide whether
 //! a pod still fits into an offer, so this crate computes exactly, never in floating point: a [`Quantity`] is a
@@ -18,6 +18,9 @@
 //!   Unit: the smallest step of a resource; shares are rounded to it
 //! ```
 //!
+//! A [`Money`] amount is exact, too: a whole number of billionths of a currency. [`Rates`] are prices of resources, and
+//! [`cost`] tells what an amount costs for some time, and how it is rounded.
+//!
 //! Two rules are worth knowing before you read on:
 //!
 //! - **Text.** The parser accepts everything that Kubernetes' grammar allows. The printer writes Kubernetes'
@@ -31,16 +34,22 @@
 
 #![warn(missing_docs)]
 
+mod decimal;
 mod list;
+mod money;
 mod name;
 mod parse;
 mod print;
 mod quantity;
+mod rates;
 mod resource;
 mod share;
 mod wire;
 
+pub use decimal::ParseDecimalError;
 pub use list::{ResourceList, Shortage};
+pub use money::{Money, is_currency};
 pub use parse::ParseQuantityError;
 pub use quantity::{Format, Quantity};
+pub use rates::{AmountSeconds, MAX_RATES, PricedUnit, RateArgument, RateArgumentError, Rates, cost, per_hour, priced_unit};
 pub use resource::{ResourceArgument, ResourceArgumentError, Unit, unit_of};

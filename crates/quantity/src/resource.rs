@@ -158,7 +158,7 @@ impl FromStr for ResourceArgument {
 }
 
 /// Whether a container or a node may have a resource with this name: a native one, or an extended one with a domain.
-fn is_resource_name(name: &str) -> bool {
+pub(crate) fn is_resource_name(name: &str) -> bool {
     match name.split_once('/') {
         None => matches!(name, "cpu" | "memory" | "pods" | "storage" | "ephemeral-storage") || page_size(name).is_some(),
         Some((domain, name)) => is_dns_subdomain(domain) && is_qualified(name),

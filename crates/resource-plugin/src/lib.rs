@@ -51,7 +51,7 @@ mod source;
 pub use async_trait::async_trait;
 pub use changes::{Announcer, Changes};
 pub use client::{AddressError, Fault, LARGEST_ANSWER, Pem, PluginClient, PluginError, Settings, State, Tls, TlsError};
-pub use model::{Change, Pool};
+pub use model::{Change, Pool, Prices};
 pub use server::{DEFAULT_PORT, Options, ServeError, Server, serve};
 pub use source::{ResourceSource, SourceError};
 pub use wire::Generation;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use liqo_quantity::{Quantity, ResourceList};
+use liqo_quantity::{MAX_RATES, Money, Quantity, Rates, ResourceList, is_currency};
 
 /// Maximum number of pools in one answer. A consumer accepts no more.
 pub const MAX_POOLS: usize = 16;
@@ -20,6 +20,18 @@ pub struct Pool {
     pub prefix: Option<String>,
     /// The amounts of the pool.
     pub resources: ResourceList,
+    /// What they cost. If absent, [`ResourceSource::prices`](crate::ResourceSource::prices), and without these what the policy of the
+    /// provider says. Only the third generation of the protocol sends it.
+    pub prices: Option<Prices>,
+}
+
+/// What resources cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prices {
+    /// The currency, such as `EUR` or `credits`: letters, digits and dashes, at most 12, beginning with a letter.
+    pub currency: String,
+    /// The price of each resource for one unit and hour. A resource without a rate costs nothing.
+    pub rates: Rates,
 }
 
 impl Pool {
@@ -31,6 +43,12 @@ impl Pool {
     /// A pool with a name.
     pub fn named(name: impl Into<String>, resources: ResourceList) -> Self {
         Self { name: Some(name.into()), resources, ..Self::default() }
+    }
+
+    /// The same pool at these prices.
+    #[must_use]
+    pub fn at(self, prices: Prices) -> Self {
+        Self { prices: Some(prices), ..self }
     }
 
     /// Distinguishes the pool from other pools of the same answer.
@@ -111,6 +129,27 @@ pub enum PoolsError {
         /// The amount.
         quantity: Quantity,
     },
+    /// A currency that is none.
+    #[error("{0} has prices without a valid currency: letters, digits and dashes, at most 12, beginning with a letter")]
+    Currency(PoolId),
+    /// More than [`MAX_RATES`] prices in a pool.
+    #[error("{pool} has {count} prices; the maximum is {MAX_RATES}")]
+    TooManyRates {
+        /// The pool.
+        pool: PoolId,
+        /// Number of its prices.
+        count: usize,
+    },
+    /// A negative price.
+    #[error("{pool} has the price {rate} for {resource}: a price cannot be negative")]
+    NegativeRate {
+        /// The pool.
+        pool: PoolId,
+        /// The resource.
+        resource: String,
+        /// The price.
+        rate: Money,
+    },
 }
 
 /// Checks that these pools can be offered together.
@@ -130,11 +169,27 @@ pub fn check(pools: &[Pool]) -> Result<(), PoolsError> {
         if let Some((resource, quantity)) = pool.resources.iter().find(|(_, quantity)| quantity.is_negative()) {
             return Err(PoolsError::Negative { pool: id, resource: resource.to_owned(), quantity });
         }
+        if let Some(prices) = &pool.prices {
+            check_prices(&id, prices)?;
+        }
         if !seen.insert(id.clone()) {
             return Err(PoolsError::Duplicate(id));
         }
     }
     Ok(())
+}
+
+fn check_prices(id: &PoolId, prices: &Prices) -> Result<(), PoolsError> {
+    if !is_currency(&prices.currency) {
+        return Err(PoolsError::Currency(id.clone()));
+    }
+    if prices.rates.len() > MAX_RATES {
+        return Err(PoolsError::TooManyRates { pool: id.clone(), count: prices.rates.len() });
+    }
+    let negative = prices.rates.iter().find(|(_, rate)| rate.is_negative());
+    negative.map_or(Ok(()), |(resource, rate)| {
+        Err(PoolsError::NegativeRate { pool: id.clone(), resource: resource.to_owned(), rate })
+    })
 }
 
 fn is_dns_label(text: &str) -> bool {
@@ -176,6 +231,23 @@ mod tests {
     fn the_error_of_a_negative_amount_names_the_pool() {
         let error = check(&[Pool::named("gold", cpu("-1"))]).unwrap_err();
         assert_eq!(error.to_string(), "pool \"gold\" has -1 of cpu: an amount cannot be negative");
+    }
+
+    #[test]
+    fn prices_have_a_currency_and_are_not_negative() {
+        let priced = |currency: &str, rate: &str| {
+            let rates = [("cpu", rate.parse().unwrap())].into_iter().collect();
+            check(&[Pool::named("gold", cpu("1")).at(Prices { currency: currency.into(), rates })])
+        };
+        assert_eq!(priced("EUR", "0.04"), Ok(()));
+        assert!(matches!(priced("", "0.04"), Err(PoolsError::Currency(_))));
+        assert_eq!(
+            priced("EUR", "-1").unwrap_err().to_string(),
+            "pool \"gold\" has the price -1 for cpu: a price cannot be negative"
+        );
+        let rates = (0..=MAX_RATES).map(|number| (format!("example.com/r{number}"), Money::ZERO)).collect();
+        let many = check(&[Pool::unnamed(cpu("1")).at(Prices { currency: "EUR".into(), rates })]);
+        assert!(matches!(many, Err(PoolsError::TooManyRates { count: 65, .. })));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::{StreamExt as _, stream, stream::BoxStream};
 
-use crate::model::{Change, Pool};
+use crate::model::{Change, Pool, Prices};
 
 /// Decides how much each cluster is offered: your plugin, or a source inside Liqo.
 ///
@@ -17,7 +17,13 @@ pub trait ResourceSource: Send + Sync + 'static {
     /// What the cluster with this ID is offered now. No pools means no offer.
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError>;
 
-    /// Changes from now on: one [`Change`] whenever `read` would answer differently. Receivers read again.
+    /// What the resources of all pools that have no prices of their own cost this cluster now. By default nothing is said about it,
+    /// and the prices in the policy of the provider apply. Needs the third generation of the protocol.
+    fn prices(&self, _cluster: &str) -> Option<Prices> {
+        None
+    }
+
+    /// Changes from now on: one [`Change`] whenever `read` or `prices` would answer differently. Receivers read again.
     ///
     /// [`crate::Announcer`] creates such streams. By default, nothing ever changes.
     fn changes(&self) -> BoxStream<'static, Change> {
@@ -57,6 +63,10 @@ impl SourceError {
 impl<S: ResourceSource + ?Sized> ResourceSource for Arc<S> {
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError> {
         (**self).read(cluster).await
+    }
+
+    fn prices(&self, cluster: &str) -> Option<Prices> {
+        (**self).prices(cluster)
     }
 
     fn changes(&self) -> BoxStream<'static, Change> {

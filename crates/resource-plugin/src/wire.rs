@@ -7,10 +7,10 @@
 use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
-use liqo_quantity::{ParseQuantityError, Quantity, ResourceArgument, ResourceList, unit_of};
+use liqo_quantity::{MAX_RATES, ParseDecimalError, ParseQuantityError, Quantity, ResourceArgument, ResourceList, unit_of};
 use prost::Message;
 
-use crate::model::{MAX_CLUSTER_ID_LEN, MAX_POOLS, MAX_RESOURCES, Pool, PoolId, PoolsError, check};
+use crate::model::{MAX_CLUSTER_ID_LEN, MAX_POOLS, MAX_RESOURCES, Pool, PoolId, PoolsError, Prices, check};
 
 /// Name of the gRPC service. It has no package.
 pub const SERVICE: &str = "resource_reader";
@@ -90,6 +90,18 @@ pub enum AnswerError {
         /// Why it is not a quantity.
         source: Box<ParseQuantityError>,
     },
+    /// A text that is not an amount of money.
+    #[error("{pool} has the price {text:?} for {resource}: {source}")]
+    Rate {
+        /// The pool.
+        pool: PoolId,
+        /// The resource.
+        resource: String,
+        /// The text.
+        text: String,
+        /// Why it is not an amount of money.
+        source: ParseDecimalError,
+    },
     /// A pool without any resource that a pod can request.
     #[error(
         "{pool} names only {}, which no pod can request: use cpu, memory, pods, storage, ephemeral-storage, hugepages-<size>, or domain/name",
@@ -117,6 +129,9 @@ pub enum TellError {
         /// Number of pools.
         count: usize,
     },
+    /// The generation has no prices.
+    #[error("{0} has no prices: use --generation p3")]
+    Prices(Generation),
     /// The pools cannot be offered in any generation.
     #[error(transparent)]
     Pools(#[from] PoolsError),
@@ -139,6 +154,9 @@ pub fn encode_answer(generation: Generation, pools: &[Pool]) -> Result<Bytes, Te
     if generation != Generation::P3 && pools.len() > 1 {
         return Err(TellError::SeveralPools { generation, count: pools.len() });
     }
+    if generation != Generation::P3 && pools.iter().any(|pool| pool.prices.is_some()) {
+        return Err(TellError::Prices(generation));
+    }
     let only = pools.first().map(|pool| pool.resources.clone()).unwrap_or_default();
     let bytes = match generation {
         Generation::P1 => TextList { resources: texts(&only).collect() }.encode_to_vec(),
@@ -148,6 +166,10 @@ pub fn encode_answer(generation: Generation, pools: &[Pool]) -> Result<Bytes, Te
                 resources: quantities(&pool.resources),
                 name: pool.name.clone().unwrap_or_default(),
                 prefix: pool.prefix.clone().unwrap_or_default(),
+                prices: pool.prices.as_ref().map(|prices| PricesMessage {
+                    currency: prices.currency.clone(),
+                    rates: prices.rates.iter().map(|(name, rate)| (name.to_owned(), rate.to_string())).collect(),
+                }),
             };
             PoolsMessage { pools: pools.iter().map(message).collect() }.encode_to_vec()
         }
@@ -217,6 +239,17 @@ struct PoolMessage {
     name: String,
     #[prost(string, tag = "3")]
     prefix: String,
+    #[prost(message, optional, tag = "4")]
+    prices: Option<PricesMessage>,
+}
+
+/// `Prices` of P3.
+#[derive(Clone, PartialEq, Message)]
+struct PricesMessage {
+    #[prost(string, tag = "1")]
+    currency: String,
+    #[prost(btree_map = "string, string", tag = "2")]
+    rates: BTreeMap<String, String>,
 }
 
 /// `PoolResourceList` of P3.
@@ -247,23 +280,25 @@ struct UncheckedPool {
     prefix: String,
     /// `None` if no quantity was sent, which Kubernetes reads as zero.
     resources: BTreeMap<String, Option<String>>,
+    prices: Option<PricesMessage>,
 }
 
 fn decode_pools(generation: Generation, answer: &[u8]) -> Result<Vec<UncheckedPool>, prost::DecodeError> {
-    let pool = |PoolMessage { resources, name, prefix }| UncheckedPool {
+    let pool = |PoolMessage { resources, name, prefix, prices }| UncheckedPool {
         name,
         prefix,
+        prices,
         resources: resources.into_iter().map(|(name, quantity)| (name, quantity.string)).collect(),
     };
     Ok(match generation {
         Generation::P1 => {
             let resources = TextList::decode(answer)?.resources;
             let resources = resources.into_iter().map(|(name, text)| (name, Some(text))).collect();
-            vec![UncheckedPool { name: String::new(), prefix: String::new(), resources }]
+            vec![UncheckedPool { name: String::new(), prefix: String::new(), resources, prices: None }]
         }
         Generation::P2 => {
             let list = PoolMessage::decode(answer)?;
-            vec![pool(PoolMessage { name: String::new(), prefix: String::new(), ..list })]
+            vec![pool(PoolMessage { name: String::new(), prefix: String::new(), prices: None, ..list })]
         }
         Generation::P3 => PoolsMessage::decode(answer)?.pools.into_iter().map(pool).collect(),
     })
@@ -281,7 +316,7 @@ fn is_plausible(pools: &[UncheckedPool]) -> bool {
 impl UncheckedPool {
     fn check(self) -> Result<Pool, AnswerError> {
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let mut pool = Pool { name: some(self.name), prefix: some(self.prefix), resources: ResourceList::new() };
+        let mut pool = Pool { name: some(self.name), prefix: some(self.prefix), ..Pool::default() };
         if self.resources.len() > MAX_RESOURCES {
             return Err(PoolsError::TooManyResources { pool: pool.id(), count: self.resources.len() }.into());
         }
@@ -304,6 +339,7 @@ impl UncheckedPool {
             };
             pool.resources.insert(resource, quantity);
         }
+        pool.prices = self.prices.map(|prices| prices.check(&pool)).transpose()?;
         if pool.resources.is_empty() && !others.is_empty() {
             return Err(AnswerError::Names { pool: pool.id(), names: others });
         }
@@ -311,5 +347,23 @@ impl UncheckedPool {
             tracing::debug!(pool = %pool.id(), names = others.join(", "), "removed resources that no pod can request");
         }
         Ok(pool)
+    }
+}
+
+impl PricesMessage {
+    /// Removes prices of what no pod can request.
+    fn check(self, pool: &Pool) -> Result<Prices, AnswerError> {
+        if self.rates.len() > MAX_RATES {
+            return Err(PoolsError::TooManyRates { pool: pool.id(), count: self.rates.len() }.into());
+        }
+        let requestable = self.rates.into_iter().filter(|(resource, _)| ResourceArgument::new(resource, "0").is_ok());
+        let rate = |(resource, text): (String, String)| match text.parse() {
+            Ok(rate) => Ok((resource, rate)),
+            Err(source) => {
+                let text = text.chars().take(80).collect();
+                Err(AnswerError::Rate { pool: pool.id(), resource, text, source })
+            }
+        };
+        Ok(Prices { currency: self.currency, rates: requestable.map(rate).collect::<Result<_, _>>()? })
     }
 }

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 use liqo_byte_mutations::mutated;
-use liqo_quantity::ResourceList;
+use liqo_quantity::{RateArgument, ResourceList};
 use liqo_resource_plugin::{
     Generation::{self, P1, P2, P3},
-    Pool,
+    Pool, Prices,
     arguments::resources,
     model::{MAX_CLUSTER_ID_LEN, MAX_POOLS, MAX_RESOURCES, PoolsError},
     wire::{AnswerError, TellError, decode_answer, decode_cluster, encode_answer, encode_cluster},
@@ -21,6 +21,10 @@ const THREE_POOLS: &[u8] = b"\n\x16\n\x0e\n\x03cpu\x12\x07\n\x051500m\x12\x04gol
     \n\x0e\n\x0c\n\x04pods\x12\x04\n\x0210";
 
 const ALL: [(Generation, &[u8]); 3] = [(P1, ONE_LIST_P1), (P2, ONE_LIST_P2), (P3, ONE_LIST_P3)];
+
+/// `gold` of [`THREE_POOLS`] with prices: field 4 of the pool.
+const PRICED: &[u8] = b"\n\x2b\n\x0e\n\x03cpu\x12\x07\n\x051500m\x12\x04gold\
+    \x22\x13\n\x03EUR\x12\x0c\n\x03cpu\x12\x050.040";
 
 fn list(texts: &[&str]) -> ResourceList {
     resources(texts).unwrap()
@@ -53,6 +57,48 @@ fn only_the_third_generation_supports_several_pools() {
     for generation in [P1, P2] {
         assert_eq!(encode_answer(generation, &three_pools()), Err(TellError::SeveralPools { generation, count: 3 }));
     }
+}
+
+fn priced() -> Vec<Pool> {
+    let rates = ["cpu=0.04".parse::<RateArgument>().unwrap()].into_iter().collect();
+    vec![Pool::named("gold", list(&["cpu=1500m"])).at(Prices { currency: "EUR".into(), rates })]
+}
+
+#[test]
+fn prices_are_one_more_field_of_a_pool_that_others_ignore() {
+    assert_eq!(decode_answer(P3, PRICED).unwrap(), priced());
+    let encoded = encode_answer(P3, &priced()).unwrap();
+    assert_eq!(
+        encoded,
+        b"\n\x2a\n\x0e\n\x03cpu\x12\x07\n\x051500m\x12\x04gold\x22\x12\n\x03EUR\x12\x0b\n\x03cpu\x12\x040.04"[..]
+    );
+    // The fields before the prices are the bytes of a pool without them, which older controllers read.
+    assert_eq!(encoded[2..24], THREE_POOLS[2..24]);
+    // A field that we do not know is ignored, as older controllers ignore the prices.
+    let unknown = [b"\n\x1a", &THREE_POOLS[2..24], b"\x2a\x02hi"].concat();
+    assert_eq!(decode_answer(P3, &unknown).unwrap()[0].prices, None);
+    for generation in [P1, P2] {
+        assert_eq!(encode_answer(generation, &priced()), Err(TellError::Prices(generation)));
+    }
+}
+
+#[test]
+fn invalid_prices_are_refused_with_the_reason() {
+    let with = |prices: &[u8]| {
+        let pool = [&THREE_POOLS[2..24], &[0x22, u8::try_from(prices.len()).unwrap()], prices].concat();
+        decode_answer(P3, &[&[0x0a, u8::try_from(pool.len()).unwrap()], &pool[..]].concat())
+    };
+    assert_eq!(with(b"\n\x03EUR\x12\x0b\n\x03cpu\x12\x040.04").unwrap(), priced(), "this test encodes correctly");
+    assert!(matches!(with(b"\n\x03EUR\x12\x0b\n\x03cpu\x12\x04much"), Err(AnswerError::Rate { text, .. }) if text == "much"));
+    assert!(matches!(with(b"\n\x03EUR\x12\x09\n\x03cpu\x12\x02-1"), Err(AnswerError::Pools(PoolsError::NegativeRate { .. }))));
+    assert!(matches!(with(b"\x12\x08\n\x03cpu\x12\x011"), Err(AnswerError::Pools(PoolsError::Currency(_)))));
+    let other = with(b"\n\x03EUR\x12\x08\n\x03ram\x12\x011").unwrap();
+    assert!(other[0].prices.as_ref().unwrap().rates.is_empty(), "no pod can request it");
+    let rate = |number| format!("\x12\x14\n\x0fexample.com/r{number:02}\x12\x011").into_bytes();
+    let many = [&b"\n\x03EUR"[..], &(0..65).flat_map(rate).collect::<Vec<u8>>()].concat();
+    let pool = [&THREE_POOLS[2..24], &[0x22, 0x9b, 0x0b], &many].concat();
+    let answer = [&[0x0a, 0xb4, 0x0b], &pool[..]].concat();
+    assert!(matches!(decode_answer(P3, &answer), Err(AnswerError::Pools(PoolsError::TooManyRates { count: 65, .. }))));
 }
 
 #[test]
@@ -179,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mutated_answer_is_refused_in_few_words_or_has_few_pools_and_resources(bytes in mutated(prop_oneof![Just(THREE_POOLS.to_vec()), Just(ONE_LIST_P2.to_vec()), Just(unusable_names(40))])) {
+    fn a_mutated_answer_is_refused_in_few_words_or_has_few_pools_and_resources(bytes in mutated(prop_oneof![Just(THREE_POOLS.to_vec()), Just(PRICED.to_vec()), Just(ONE_LIST_P2.to_vec()), Just(unusable_names(40))])) {
         for generation in [P1, P2, P3] {
             match decode_answer(generation, &bytes) {
                 Ok(pools) => {

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::decide::{
-    plugin::{Task, pause, pools, record_source, task},
+    plugin::{NamedPools, Task, pause, pools, record_source, task},
     snapshot::PluginAnswer,
 };
 
@@ -200,10 +200,10 @@ impl Plugins {
         let mut state = self.state();
         let old = state.answers.get(id).filter(|(asked, _)| asked == source);
         let (answer, outcome) = match pools {
-            Ok(pools) => (PluginAnswer { pools: Some(pools), problem: None }, Ok(())),
+            Ok(NamedPools { amounts, prices }) => (PluginAnswer { pools: Some(amounts), prices, problem: None }, Ok(())),
             Err(error) => {
-                let pools = old.and_then(|(_, answer)| answer.pools.clone());
-                (PluginAnswer { pools, problem: Some(error.to_string()) }, Err(error))
+                let last = old.map(|(_, answer)| answer.clone()).unwrap_or_default();
+                (PluginAnswer { problem: Some(error.to_string()), ..last }, Err(error))
             }
         };
         let new = (source.clone(), answer);
@@ -214,11 +214,7 @@ impl Plugins {
         outcome
     }
 
-    async fn ask(
-        self: &Arc<Self>,
-        id: &ClusterId,
-        source: &PluginSource,
-    ) -> Result<BTreeMap<String, liqo_api::ResourceList>, Error> {
+    async fn ask(self: &Arc<Self>, id: &ClusterId, source: &PluginSource) -> Result<NamedPools, Error> {
         let client = self.client(source).await?;
         let answer = client.read(id.as_str()).await?;
         let own_name = self.context.config().spec.cluster_name.clone();

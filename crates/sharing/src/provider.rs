@@ -206,7 +206,8 @@ impl ProviderController {
                 failed.insert(consumer);
                 // The other offers wait before they make room for this one again.
                 if let Some(offer) = newcomer {
-                    lock(&self.recent_writes).insert(offer, RecentWrite { at: Instant::now(), hard: ResourceList::new() });
+                    lock(&self.recent_writes)
+                        .insert(offer, RecentWrite { at: Instant::now(), hard: ResourceList::new(), prices: None });
                 }
                 failures.push(failure);
             }
@@ -240,9 +241,10 @@ impl ProviderController {
         let pool = spec.pool.clone();
         let offer = marked(ResourceOffer::new(&pool, spec), labels::CONSUMER_ID, &consumer);
         put(&api, FIELD_MANAGER, &offer, exists).await.step("write", "ResourceOffer", Key::new(namespace, pool.clone()))?;
-        let hard = offer.spec.resource_quota.hard;
-        tracing::info!(%consumer, pool, offered = %hard, "offer written");
-        lock(&self.recent_writes).insert((namespace_uid, pool), RecentWrite { at: Instant::now(), hard });
+        let (hard, prices) = (offer.spec.resource_quota.hard, offer.spec.prices);
+        let per_hour = prices.as_ref().map(ToString::to_string);
+        tracing::info!(%consumer, pool, offered = %hard, per_hour, "offer written");
+        lock(&self.recent_writes).insert((namespace_uid, pool), RecentWrite { at: Instant::now(), hard, prices });
         Ok(())
     }
 

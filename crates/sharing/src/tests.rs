@@ -34,5 +34,6 @@ pub fn offer_of(provider: u8, hard: &str) -> ResourceOfferSpec {
         notice_seconds: Some(300),
         withdrawal_timestamp: None,
         reclaim_timestamp: None,
+        prices: None,
     }
 }

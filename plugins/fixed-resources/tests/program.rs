@@ -122,6 +122,18 @@ async fn each_generation_has_its_golden_bytes_for_every_cluster() {
 }
 
 #[tokio::test]
+async fn prices_follow_the_amounts_of_the_pool() {
+    let program = Program::start(&["--resource=cpu=2,memory=2G,pods=10", "--price=cpu=0.040,memory=1", "--currency=EUR"]);
+    let amounts = b"\n\x0a\n\x03cpu\x12\x03\n\x012\n\x0e\n\x06memory\x12\x04\n\x022G\n\x0c\n\x04pods\x12\x04\n\x0210";
+    let prices = b"\n\x03EUR\x12\x0b\n\x03cpu\x12\x040.04\x12\x0b\n\x06memory\x12\x011";
+    let pool = [&amounts[..], b"\x22\x1f", prices].concat();
+    assert_eq!(
+        program.ask("ReadResources", b"\n\x04rome").await,
+        [&[b'\n', u8::try_from(pool.len()).unwrap()], &pool[..]].concat()
+    );
+}
+
+#[tokio::test]
 async fn a_subscriber_gets_all_once_and_its_stream_ends_with_the_program() {
     let program = Program::start(&ARGUMENTS);
     let mut body = program.call("Subscribe", b"").await;
@@ -156,9 +168,22 @@ fn the_error_of_an_invalid_argument_is_one_line() {
         assert!(errors.starts_with("fixed-resources: --resource: ") && errors.contains(expected), "{arguments:?}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
-    for arguments in
-        [&[][..], &["--resource=cpu=1", "--port=65536"], &["--resource=cpu=1", "--port=0"], &["--resource=cpu=1", "--tls-key=f"]]
-    {
+    let (output, errors) = run(&["--resource=cpu=1", "--price=cpu=1", "--currency=EUR", "--generation=p2"]);
+    assert_eq!(
+        (output.status.code(), errors.as_str()),
+        (Some(2), "fixed-resources: --price: only generation p3 of the protocol has prices\n")
+    );
+    for arguments in [
+        &[][..],
+        &["--resource=cpu=1", "--port=65536"],
+        &["--resource=cpu=1", "--port=0"],
+        &["--resource=cpu=1", "--tls-key=f"],
+        &["--resource=cpu=1", "--price=cpu=1"],
+        &["--resource=cpu=1", "--currency=EUR"],
+        &["--resource=cpu=1", "--price=cpu=-1", "--currency=EUR"],
+        &["--resource=cpu=1", "--price=gpu=1", "--currency=EUR"],
+        &["--resource=cpu=1", "--price=cpu=1", "--currency=E R"],
+    ] {
         let (output, errors) = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
         assert!(errors.starts_with("error: "), "{errors}");

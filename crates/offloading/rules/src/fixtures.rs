@@ -40,6 +40,8 @@ pub fn with_node_spec<T>(peer_labels: &[(&str, &str)], outage: Outage, then: imp
         version: "v1.34.4",
         outage,
         withdrawal: None,
+        prices: None,
+        no_new_pods: None,
     })
 }
 

@@ -15,7 +15,7 @@
 //!
 //! `unoffload`, `unpeer` and `move pods` also evict pods themselves, with [`evict`], because only a command can wait for a budget and give up.
 //!
-//! `policy explain` uses the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
+//! `policy explain` and `cost` use the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
 //! rules of their own.
 //!
 //! The commands return values; [`output`] prints them as a table, JSON or YAML. `liqo-playground` and the tests call the same
@@ -28,6 +28,7 @@ pub mod bench_report;
 pub mod cli;
 pub mod cluster;
 pub mod complete;
+pub mod cost;
 pub mod discover;
 pub mod doctor;
 pub mod evict;

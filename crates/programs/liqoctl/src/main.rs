@@ -8,12 +8,12 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask,
     cli::{
-        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Explain, Generate, Global, Install, Move, MovePods,
-        Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test, TestNetwork, Token,
-        Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
+        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Cost, CostCommand, Doctor, Explain, Generate, Global, Install,
+        Move, MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test,
+        TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
-    complete, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload,
+    complete, cost, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload,
     offload_bench,
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
@@ -56,6 +56,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Unoffload(Unoffload::Namespace(arguments)) => unoffload(&global, &arguments).await,
         Command::Move(Move::Pods(arguments)) => move_pods(&global, &arguments).await,
         Command::Offer(command) => offers(&global, command).await,
+        Command::Cost(arguments) => costs(&global, arguments).await,
         Command::Policy(command) => policies(&global, command).await,
         Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
         Command::Discover => show_discovered(&global).await,
@@ -310,6 +311,18 @@ async fn decide(
     }
     let node = offer::decide(cluster, &foreign, &pool, decision, arguments.timeout, &Progress::new()).await?;
     output::print(global.output, &offer::Decided { peer, pool, decision, node, lost_pods }, offer::outcome)
+}
+
+async fn costs(global: &Global, arguments: Cost) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    if let Some(CostCommand::Plan(arguments)) = arguments.command {
+        let namespace = arguments.namespace.unwrap_or_else(|| cluster.client.default_namespace().to_owned());
+        let planned = cost::plan(&cluster, &arguments.filename, &namespace).await?;
+        return output::print(global.output, &planned, |planned| cost::plan::table(planned));
+    }
+    let costs = cost::running(&cluster, arguments.namespace.as_deref(), arguments.peer.as_deref()).await?;
+    output::print(global.output, &costs, cost::running::table)
 }
 
 async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {

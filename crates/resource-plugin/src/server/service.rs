@@ -100,7 +100,7 @@ async fn try_read(shared: &Shared, request: &[u8]) -> Result<Bytes, Status> {
     if cluster.is_empty() {
         return Err(Status::invalid_argument("the request contains no cluster ID"));
     }
-    let pools = shared.source.read(&cluster).await.map_err(|error| {
+    let mut pools = shared.source.read(&cluster).await.map_err(|error| {
         match &error {
             SourceError::NotReady(_) | SourceError::UnknownCluster(_) => {
                 tracing::debug!(cluster, %error, "the source cannot answer");
@@ -109,6 +109,11 @@ async fn try_read(shared: &Shared, request: &[u8]) -> Result<Bytes, Status> {
         }
         status_of(&error)
     })?;
+    if let Some(prices) = shared.source.prices(&cluster) {
+        for pool in pools.iter_mut().filter(|pool| pool.prices.is_none()) {
+            pool.prices = Some(prices.clone());
+        }
+    }
     tracing::debug!(cluster, pools = pools.len(), "read");
     wire::encode_answer(shared.generation, &pools).map_err(|error| {
         tracing::error!(cluster, %error, "cannot encode the source's answer");

@@ -11,10 +11,10 @@ use std::{
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    Accept, ClusterId, Consume, OfferAcceptedReason, OfferDecision, OfferPhase, RequestedResources, ResourceList, ResourceOffer,
-    ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
+    Accept, ClusterId, Consume, NO_NEW_PODS, OfferAcceptedReason, OfferDecision, OfferPhase, PriceList, RequestedResources,
+    ResourceList, ResourceOffer, ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
 };
-use liqo_quantity::{ResourceArgument, unit_of};
+use liqo_quantity::{ResourceArgument, priced_unit, unit_of};
 
 use super::reduce::ADVERTISED;
 
@@ -25,6 +25,8 @@ const MAX_LABELS: usize = 64;
 /// Maximum number of labels that a message names, and maximum length of each in characters.
 const MAX_NAMED: usize = 5;
 const MAX_KEY_LEN: usize = 80;
+/// Maximum length of our answer's message, from the schema.
+const MAX_MESSAGE_LEN: usize = 1024;
 /// Further resources of an offer are ignored.
 const MAX_RESOURCES: usize = 64;
 
@@ -106,10 +108,12 @@ pub fn judge(
         };
         let status = verdict.status();
         match verdict {
-            Verdict::Accept(resources, _) => {
+            Verdict::Accept { resources, too_dear, .. } => {
                 outcomes.accepted.push(name);
-                here.extend(apply_node(intent, offer, resources, local));
+                outcomes.closed.extend(too_dear.as_ref().map(|why| format!("pool {name} takes no new pods: {why}")));
+                here.extend(apply_node(intent, offer, resources, too_dear, local));
             }
+            Verdict::TooDear(why) => outcomes.too_dear.push(format!("pool {name}: {why}")),
             Verdict::Ask(_) => outcomes.waiting.push(name),
             Verdict::Wait(why) => outcomes.empty.push(format!("pool {name}: {why}")),
             Verdict::Refuse(why) if is_pool_name(name) => outcomes.refused.push(format!("pool {name}: {why}")),
@@ -142,8 +146,16 @@ pub fn remove_all(local: &LocalObjects) -> Vec<Action> {
 }
 
 enum Verdict {
-    /// Accepts this part of the offer. The text names what is left out of its labels.
-    Accept(ResourceList, Option<String>),
+    /// Accepts a part of the offer.
+    Accept {
+        resources: ResourceList,
+        /// Names the labels that are left out.
+        left_out: Option<String>,
+        /// Why the node gets no new pods: its prices rose above what our policy accepts.
+        too_dear: Option<String>,
+    },
+    /// Waits until the prices are within what our policy accepts.
+    TooDear(String),
     /// The user has to decide.
     Ask(String),
     /// The offer contains nothing useful yet.
@@ -153,12 +165,20 @@ enum Verdict {
 
 impl Verdict {
     fn status(&self) -> ResourceOfferStatus {
-        match self {
-            Self::Accept(_, left_out) => ResourceOfferStatus { phase: OfferPhase::Accepted, message: left_out.clone() },
-            Self::Ask(why) => ResourceOfferStatus { phase: OfferPhase::ManualActionRequired, message: Some(why.clone()) },
-            Self::Wait(why) => ResourceOfferStatus { phase: OfferPhase::Pending, message: Some(why.clone()) },
-            Self::Refuse(why) => ResourceOfferStatus { phase: OfferPhase::Refused, message: Some(why.clone()) },
-        }
+        let (phase, message) = match self {
+            Self::Accept { left_out, too_dear, .. } => {
+                let closed = too_dear.as_ref().map(|why| format!("{NO_NEW_PODS}{why}"));
+                let said: Vec<String> = closed.into_iter().chain(left_out.clone()).collect();
+                (OfferPhase::Accepted, Some(said.join("; ")).filter(|text| !text.is_empty()))
+            }
+            Self::TooDear(why) => {
+                (OfferPhase::Pending, Some(format!("{why}; the consumer accepts it as soon as the price falls")))
+            }
+            Self::Ask(why) => (OfferPhase::ManualActionRequired, Some(why.clone())),
+            Self::Wait(why) => (OfferPhase::Pending, Some(why.clone())),
+            Self::Refuse(why) => (OfferPhase::Refused, Some(why.clone())),
+        };
+        ResourceOfferStatus { phase, message: message.map(|text| text.chars().take(MAX_MESSAGE_LEN).collect()) }
     }
 }
 
@@ -215,6 +235,10 @@ fn verdict(
     if !exists && resources.is_zero() {
         return Verdict::Wait("it is empty; the consumer accepts it as soon as it contains resources".to_owned());
     }
+    let too_dear = too_dear(&offer.spec, &resources, consume);
+    if let Some(why) = too_dear.clone().filter(|_| !exists) {
+        return Verdict::TooDear(why);
+    }
     // An offer that was accepted before the policy became manual stays accepted.
     if !exists && decision.is_none() && consume.accept == Accept::Manual {
         return Verdict::Ask("the consumer's PeeringPolicy requires a decision by the user: `liqoctl offer accept`".to_owned());
@@ -222,7 +246,23 @@ fn verdict(
     if !exists && resources.capped_by(&limits.resources).is_zero() {
         return Verdict::Wait("the consumer's PeeringPolicy accepts no more resources of this provider now".to_owned());
     }
-    Verdict::Accept(limits.take(&resources), left_out(&offer.spec.labels, consume))
+    Verdict::Accept { resources: limits.take(&resources), left_out: left_out(&offer.spec.labels, consume), too_dear }
+}
+
+/// Why the prices of an offer are above what our policy accepts. Only the `resources` that it contains count, and what costs nothing has
+/// no currency.
+fn too_dear(offer: &ResourceOfferSpec, resources: &ResourceList, consume: &Consume) -> Option<String> {
+    let (prices, limit) = (offer.prices.as_ref()?, consume.max_prices.as_ref()?);
+    let mut charged = prices.rates.iter().filter(|(name, rate)| !rate.is_zero() && resources.contains(name));
+    if prices.currency != limit.currency {
+        let (ours, theirs) = (&limit.currency, &prices.currency);
+        return charged.next().map(|_| format!("its prices are in {theirs}, and the consumer's PeeringPolicy accepts {ours}"));
+    }
+    let above = charged.find_map(|(name, rate)| Some((name, rate, limit.rates.get(name).filter(|most| rate > *most)?)));
+    above.map(|(name, rate, most)| {
+        let (unit, currency) = (priced_unit(name), &limit.currency);
+        format!("{name} costs {rate} {currency} per {unit} and hour, and the consumer's PeeringPolicy accepts at most {most}")
+    })
 }
 
 /// Whether a virtual node takes over a label of an offer. Other software gives meaning to labels with its domain: they could draw pods
@@ -264,6 +304,9 @@ fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: b
     if spec.labels.len() > MAX_LABELS {
         return Some(format!("it has more than {MAX_LABELS} labels"));
     }
+    if let Some(defect) = spec.prices.as_ref().and_then(PriceList::defect) {
+        return Some(defect);
+    }
     // An existing node stays until the withdrawal, so that its pods can move away.
     if offer.metadata.deletion_timestamp.is_some() || (spec.withdrawal_timestamp.is_some() && !exists) {
         return Some("the provider withdraws it".to_owned());
@@ -285,7 +328,13 @@ fn is_pool_name(name: &str) -> bool {
         && name.bytes().last().is_some_and(inside)
 }
 
-fn apply_node(intent: &BorrowingIntent, offer: &ResourceOffer, resources: ResourceList, local: &LocalObjects) -> Option<Action> {
+fn apply_node(
+    intent: &BorrowingIntent,
+    offer: &ResourceOffer,
+    resources: ResourceList,
+    no_new_pods: Option<String>,
+    local: &LocalObjects,
+) -> Option<Action> {
     let pool = offer.spec.pool.clone();
     let node = local.nodes.get(&pool);
     let keeps = |key: &str| intent.consume.as_ref().is_some_and(|consume| keeps_label(consume, key));
@@ -296,6 +345,8 @@ fn apply_node(intent: &BorrowingIntent, offer: &ResourceOffer, resources: Resour
         resources,
         withdrawal_timestamp: offer.spec.withdrawal_timestamp.clone(),
         labels: offer.spec.labels.iter().filter(|(key, _)| keeps(key)).map(|(key, value)| (key.clone(), value.clone())).collect(),
+        prices: offer.spec.prices.clone(),
+        no_new_pods,
     };
     // A node that is being deleted is created again when it is gone.
     let unchanged = node.is_some_and(|node| node.deleting || node.spec == spec);
@@ -318,6 +369,9 @@ fn mirror(name: &str, offer: &ResourceOffer, status: &ResourceOfferStatus, local
 #[derive(Default)]
 struct Outcomes<'a> {
     accepted: Vec<&'a str>,
+    /// Accepted ones that take no new pods.
+    closed: Vec<String>,
+    too_dear: Vec<String>,
     waiting: Vec<&'a str>,
     empty: Vec<String>,
     refused: Vec<String>,
@@ -329,7 +383,9 @@ impl Outcomes<'_> {
         let pools = |names: &[&str]| format!("{} {}", if names.len() == 1 { "pool" } else { "pools" }, names.join(", "));
         self.accepted.sort_unstable();
         if !self.accepted.is_empty() {
-            return DesiredCondition::yes(kind, OfferAcceptedReason::Accepted, format!("{} accepted", pools(&self.accepted)));
+            let accepted = format!("{} accepted", pools(&self.accepted));
+            let message = [accepted].into_iter().chain(self.closed).collect::<Vec<_>>().join("; ");
+            return DesiredCondition::yes(kind, OfferAcceptedReason::Accepted, message);
         }
         if !self.waiting.is_empty() {
             let command = format!("`liqoctl offer accept {} {}`", intent.peer, self.waiting[0]);
@@ -337,8 +393,12 @@ impl Outcomes<'_> {
             return DesiredCondition::no(kind, OfferAcceptedReason::ManualActionRequired, message);
         }
         if !self.refused.is_empty() {
-            self.refused.extend(self.empty);
+            self.refused.extend(self.too_dear.into_iter().chain(self.empty));
             return DesiredCondition::no(kind, OfferAcceptedReason::Refused, self.refused.join("; "));
+        }
+        if !self.too_dear.is_empty() {
+            self.too_dear.extend(self.empty);
+            return DesiredCondition::no(kind, OfferAcceptedReason::PriceTooHigh, self.too_dear.join("; "));
         }
         if !self.empty.is_empty() {
             return DesiredCondition::no(kind, OfferAcceptedReason::NothingInIt, self.empty.join("; "));

@@ -6,6 +6,7 @@
 //!                 pools     partitions the nodes as the policies say
 //!                 source    computes what is free in each partition
 //!                 shares    splits that between policies and consumers, by the rules of the ledger
+//!                 prices    computes what a pool costs now
 //!                 publish   selects the offers that are worth a write
 //!                 absence   which consumers are silent for too long
 //!
@@ -27,6 +28,7 @@ pub(crate) mod peer_conditions;
 pub(crate) mod plugin;
 pub mod pods;
 pub(crate) mod pools;
+pub(crate) mod prices;
 pub mod provider;
 pub(crate) mod publish;
 pub mod reduce;

@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use liqo_api::{DEFAULT_POOL, PluginSource, ResourceList};
-use liqo_resource_plugin::Pool;
+use liqo_api::{DEFAULT_POOL, PluginSource, PriceList, ResourceList};
+use liqo_resource_plugin::{Pool, Prices};
 
 use super::pools::pool_name;
 
@@ -48,17 +48,33 @@ pub fn record_source(recorded: &mut Vec<PluginSource>, source: &PluginSource) {
     }
 }
 
+/// The pools of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NamedPools {
+    /// The amounts, by pool.
+    pub amounts: BTreeMap<String, ResourceList>,
+    /// The prices, by pool, if the plugin gives any.
+    pub prices: BTreeMap<String, PriceList>,
+}
+
 /// The pools of an answer by name, or the reason why the answer is invalid. A pool without a name becomes the default pool; a
 /// pool with a prefix gets the name of this cluster after it.
-pub fn pools(answer: Vec<Pool>, own_name: &str) -> Result<BTreeMap<String, ResourceList>, String> {
-    let mut pools = BTreeMap::new();
+pub fn pools(answer: Vec<Pool>, own_name: &str) -> Result<NamedPools, String> {
+    let mut pools = NamedPools::default();
     for pool in answer {
         let name = match (pool.name, pool.prefix) {
             (Some(name), _) => name,
             (None, Some(prefix)) => pool_name(&format!("{prefix}-{own_name}")),
             (None, None) => DEFAULT_POOL.to_owned(),
         };
-        if pools.insert(name.clone(), pool.resources).is_some() {
+        if let Some(Prices { currency, rates }) = pool.prices {
+            let prices = PriceList { currency, rates };
+            if let Some(defect) = prices.defect() {
+                return Err(format!("pool {name}: {defect}"));
+            }
+            pools.prices.insert(name.clone(), prices);
+        }
+        if pools.amounts.insert(name.clone(), pool.resources).is_some() {
             return Err(format!("it offers two pools named {name}"));
         }
     }
@@ -110,9 +126,23 @@ mod tests {
     fn every_pool_gets_a_name() {
         let prefixed = Pool { prefix: Some("gpu".into()), resources: list("cpu=2"), ..Pool::default() };
         let answer = vec![Pool::unnamed(list("cpu=1")), prefixed, Pool::named("gold", list("cpu=3"))];
-        let found: Vec<_> = pools(answer, "milan").unwrap().into_keys().collect();
+        let found: Vec<_> = pools(answer, "milan").unwrap().amounts.into_keys().collect();
         assert_eq!(found, ["default", "gold", "gpu-milan"]);
-        assert!(pools(Vec::new(), "milan").unwrap().is_empty());
+        assert_eq!(pools(Vec::new(), "milan").unwrap(), NamedPools::default());
+    }
+
+    #[test]
+    fn prices_go_with_the_name_of_their_pool() {
+        let prices = |currency: &str| Prices {
+            currency: currency.into(),
+            rates: [("cpu", "0.04".parse().unwrap())].into_iter().collect(),
+        };
+        let prefixed = Pool { prefix: Some("gpu".into()), prices: Some(prices("EUR")), ..Pool::unnamed(list("cpu=2")) };
+        let found = pools(vec![Pool::unnamed(list("cpu=1")), prefixed.clone()], "milan").unwrap();
+        assert_eq!(found.prices.keys().collect::<Vec<_>>(), ["gpu-milan"]);
+        assert_eq!(found.prices["gpu-milan"].to_string(), "cpu=0.04 EUR");
+        let wrong = Pool { prices: Some(prices("")), ..prefixed };
+        assert!(pools(vec![wrong], "milan").unwrap_err().contains("pool gpu-milan: its prices have no valid currency"));
     }
 
     #[test]

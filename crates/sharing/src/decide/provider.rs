@@ -6,6 +6,7 @@
 //!   usage         charges pods to allocations; the rest of each partition is free
 //!   shares        splits each partition's budget between the claimants
 //!   reclaim       gives notice where more is used than allowed
+//!   pricing       what each pool costs now
 //!   publish       selects the offers that are worth a write
 //! ```
 
@@ -15,6 +16,7 @@ mod conditions;
 #[cfg(test)]
 mod histories;
 mod policy_status;
+mod pricing;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -68,10 +70,19 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
         // Pods of a pool whose last node is gone are charged to no partition.
         allocation.target = sum.max(&allocation.floor);
     }
+    // Most clusters have no prices.
+    let in_use = if policies.iter().any(|policy| policy.prices.is_some()) {
+        usage.of_partitions(&partitions, budgets.iter().map(|budget| budget.max_promised(&claimants, &policies)))
+    } else {
+        Vec::new()
+    };
+    requeue_after = earlier(requeue_after, pricing::set_prices(snapshot, &requesters, &mut allocations, &in_use));
 
     let composer = Composer::new(snapshot, &requesters, &allocations, &partitions);
     let mut plan = Plan { deletions: deletions(snapshot, &requesters), ..Plan::default() };
     let mut states: Vec<OfferState> = allocations.iter().map(|allocation| composer.state(allocation)).collect();
+    let next_prices = allocations.iter().filter_map(|allocation| composer.prices_wait(allocation, now)).min();
+    requeue_after = earlier(requeue_after, next_prices);
     add_conditions(snapshot, &requesters, &allocations, &states, &mut plan);
     for members in components(&allocations, &partitions) {
         let total = total(&allocations, &members, &budgets, &claimants, &policies, &partitions);

@@ -8,8 +8,8 @@ use std::{
 
 use jiff::Timestamp;
 use liqo_api::{
-    ClusterId, Condition, PeeringPolicy, PeeringPolicyStatus, PluginSource, RESOURCE_REQUEST, ResourceList, ResourceOffer,
-    ResourceOfferSpec,
+    ClusterId, Condition, PeeringPolicy, PeeringPolicyStatus, PluginSource, PriceList, RESOURCE_REQUEST, ResourceList,
+    ResourceOffer, ResourceOfferSpec,
 };
 use liqo_api::{
     Key,
@@ -68,10 +68,12 @@ pub struct PolicyVersion {
 }
 
 /// What a resource plugin answered about one consumer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PluginAnswer {
     /// The last valid answer, by pool; `None` if there was none since this process started.
     pub pools: Option<BTreeMap<String, ResourceList>>,
+    /// The prices of that answer, by pool, if it gives any.
+    pub prices: BTreeMap<String, PriceList>,
     /// Why the latest call failed.
     pub problem: Option<String>,
 }
@@ -82,6 +84,8 @@ pub struct RecentWrite {
     pub at: Instant,
     /// The amounts that were written.
     pub hard: ResourceList,
+    /// The prices that were written.
+    pub prices: Option<PriceList>,
 }
 
 /// What the provider side must write.
@@ -210,6 +214,14 @@ impl Snapshot {
             (consumer.clone(), plugin(consumer).filter(|_| request.resources.is_ok()))
         };
         tenants.map(with_plugin).collect()
+    }
+
+    /// The last write of a consumer's offer, if it was so recent that the cache may not show it.
+    pub(crate) fn recent_write(&self, requester: &Requester, pool: &str) -> Option<&RecentWrite> {
+        if self.recent_writes.is_empty() {
+            return None;
+        }
+        self.recent_writes.get(&(requester.tenant.uid.clone(), pool.to_owned()))
     }
 
     /// The policy that applies to a consumer.

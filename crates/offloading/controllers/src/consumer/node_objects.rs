@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use liqo_offloading_rules::json::text;
 use liqo_offloading_rules::node::difference::is_ours;
-use liqo_offloading_rules::node::difference::labels_patch;
+use liqo_offloading_rules::node::difference::metadata_patch;
 use liqo_offloading_rules::node::difference::new_node;
 use liqo_offloading_rules::node::difference::status_patch;
 use liqo_offloading_rules::node::object::NodeSpec;
@@ -82,12 +82,12 @@ pub async fn ensure(client: &Client, cluster: &ClusterId, spec: &NodeSpec<'_>, k
     }
     let parameters = PatchParams::default();
     // First, because it names the version that it was decided on.
-    if let Some(patch) = taints_patch(&live, spec.outage) {
+    if let Some(patch) = taints_patch(&live, spec) {
         let answer = api.patch(spec.name, &parameters, &Patch::Merge(&patch)).await;
         // If somebody else wrote the Node meanwhile, the watch tells, and it is tried again.
         unless_changed(answer).step("taint", "Node", &key)?;
     }
-    if let Some(patch) = labels_patch(spec, &live) {
+    if let Some(patch) = metadata_patch(spec, &live) {
         api.patch(spec.name, &parameters, &Patch::Merge(&patch)).await.step("label", "Node", &key)?;
     }
     if let Some(patch) = status_patch(spec, &live, &now) {

@@ -20,6 +20,9 @@ pub fn is_ours(live: &Value, cluster: &ClusterId, pool: &str) -> bool {
 pub fn new_node(spec: &NodeSpec, now: &str) -> Value {
     let mut whole = node(spec);
     whole["metadata"]["annotations"] = json!({ annotations::TRAVELLED: recorded(spec) });
+    if let Some(prices) = prices(spec) {
+        whole["metadata"]["annotations"][annotations::PRICES] = prices.into();
+    }
     whole["status"] = node_status(spec, &json!({}), now);
     whole
 }
@@ -30,13 +33,21 @@ fn recorded(spec: &NodeSpec) -> String {
     keys.join(",")
 }
 
-/// A merge patch for the labels of a live Node; `None` if they are right. Labels of others stay.
-pub fn labels_patch(spec: &NodeSpec, live: &Value) -> Option<Value> {
+/// The annotation with the prices.
+fn prices(spec: &NodeSpec) -> Option<String> {
+    spec.prices.and_then(|prices| serde_json::to_string(prices).ok())
+}
+
+/// A merge patch for the labels and annotations of a live Node; `None` if they are right. Those of others stay.
+pub fn metadata_patch(spec: &NodeSpec, live: &Value) -> Option<Value> {
     let wanted = node_labels(spec);
     let now = live.pointer("/metadata/labels");
     let has = |key: &str| now.and_then(|now| now.get(key)).and_then(Value::as_str);
     let record = recorded(spec);
-    let before = live.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)).and_then(Value::as_str);
+    let annotation = |key: &str| live.pointer("/metadata/annotations").and_then(|all| all.get(key)).and_then(Value::as_str);
+    let before = annotation(annotations::TRAVELLED);
+    let prices = prices(spec);
+    let same_prices = annotation(annotations::PRICES) == prices.as_deref();
     let mut changes: Map<String, Value> = wanted
         .iter()
         .filter(|(key, value)| has(key) != Some(value.as_str()))
@@ -44,10 +55,14 @@ pub fn labels_patch(spec: &NodeSpec, live: &Value) -> Option<Value> {
         .collect();
     let gone = before.unwrap_or_default().split(',').filter(|key| !wanted.contains_key(*key) && has(key).is_some());
     changes.extend(gone.map(|key| (key.to_owned(), Value::Null)));
-    if changes.is_empty() && before == Some(record.as_str()) {
+    if changes.is_empty() && before == Some(record.as_str()) && same_prices {
         return None;
     }
-    Some(json!({ "metadata": { "labels": changes, "annotations": { annotations::TRAVELLED: record } } }))
+    let mut annotations = Map::from_iter([(annotations::TRAVELLED.to_owned(), record.into())]);
+    if !same_prices {
+        annotations.insert(annotations::PRICES.to_owned(), prices.map_or(Value::Null, Value::from));
+    }
+    Some(json!({ "metadata": { "labels": changes, "annotations": annotations } }))
 }
 
 /// A strategic merge patch for the status of a live Node; `None` if it is right.
@@ -111,6 +126,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{provider, with_node_spec as with};
     use crate::node::object::Outage;
+    use liqo_api::PriceList;
 
     fn created(peer_labels: &[(&str, &str)]) -> Value {
         with(peer_labels, Outage::None, |spec| new_node(spec, "t1"))
@@ -126,7 +142,7 @@ mod tests {
         let live = created(&[("zone", "a")]);
         assert!(is_ready(&live) && is_ours(&live, &provider(), "default"));
         with(&[("zone", "a")], Outage::None, |spec| {
-            assert_eq!(labels_patch(spec, &live), None);
+            assert_eq!(metadata_patch(spec, &live), None);
             assert_eq!(status_patch(spec, &live, "t2"), None);
         });
     }
@@ -138,7 +154,7 @@ mod tests {
         live["metadata"]["labels"]["added-by"] = json!("somebody");
         live["status"]["conditions"].as_array_mut().unwrap().push(json!({"type": "Theirs", "status": "True"}));
         with(&[], Outage::None, |spec| {
-            assert_eq!(labels_patch(spec, &live), None);
+            assert_eq!(metadata_patch(spec, &live), None);
             assert_eq!(status_patch(spec, &live, "t2"), None);
         });
     }
@@ -147,11 +163,35 @@ mod tests {
     fn labels_that_the_peer_no_longer_advertises_go_and_those_of_others_stay() {
         let mut live = created(&[("zone", "a"), ("gpu", "yes")]);
         live["metadata"]["labels"]["added-by"] = json!("somebody");
-        let patch = with(&[("zone", "b")], Outage::None, |spec| labels_patch(spec, &live)).unwrap();
+        let patch = with(&[("zone", "b")], Outage::None, |spec| metadata_patch(spec, &live)).unwrap();
         assert_eq!(patch["metadata"]["labels"], json!({"zone": "b", "gpu": null}));
         json_patch::merge(&mut live, &patch);
-        assert_eq!(with(&[("zone", "b")], Outage::None, |spec| labels_patch(spec, &live)), None);
+        assert_eq!(with(&[("zone", "b")], Outage::None, |spec| metadata_patch(spec, &live)), None);
         assert_eq!(live["metadata"]["labels"]["added-by"], "somebody");
+    }
+
+    #[test]
+    fn prices_are_written_when_they_change_and_removed_with_their_labels() {
+        let list = |cpu: &str| {
+            let value = json!({"currency": "EUR", "rates": {"cpu": cpu}});
+            serde_json::from_value::<PriceList>(value).unwrap()
+        };
+        let patched = |live: &Value, prices: Option<&PriceList>| {
+            with(&[], Outage::None, |spec| metadata_patch(&NodeSpec { prices, ..spec.clone() }, live))
+        };
+        let prices = list("0.04");
+        let mut live = with(&[], Outage::None, |spec| new_node(&NodeSpec { prices: Some(&prices), ..spec.clone() }, "t1"));
+        assert_eq!(live["metadata"]["annotations"]["liqo.io/prices"], r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#);
+        assert_eq!(patched(&live, Some(&prices)), None);
+        let patch = patched(&live, Some(&list("0.05"))).unwrap();
+        assert_eq!(patch["metadata"]["labels"], json!({"price.liqo.io/cpu": "0.05"}));
+        json_patch::merge(&mut live, &patch);
+        assert_eq!(live["metadata"]["annotations"]["liqo.io/prices"], r#"{"currency":"EUR","rates":{"cpu":"0.05"}}"#);
+        let patch = patched(&live, None).unwrap();
+        assert_eq!(patch["metadata"]["labels"], json!({"price.liqo.io/cpu": null, "price.liqo.io/currency": null}));
+        assert_eq!(patch["metadata"]["annotations"]["liqo.io/prices"], Value::Null);
+        json_patch::merge(&mut live, &patch);
+        assert_eq!(patched(&live, None), None);
     }
 
     #[test]

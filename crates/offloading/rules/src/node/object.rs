@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use liqo_api::{labels, pods};
+use liqo_api::{PriceList, labels, pods};
 use serde_json::{Map, Value, json};
 
 use crate::json::{domain, items, text};
@@ -70,6 +70,10 @@ pub struct NodeSpec<'a> {
     pub outage: Outage,
     /// When the provider takes the pool back, if it does.
     pub withdrawal: Option<&'a str>,
+    /// The provider's prices, checked.
+    pub prices: Option<&'a PriceList>,
+    /// Why no new pods come although the provider answers, if so.
+    pub no_new_pods: Option<&'a str>,
 }
 
 /// Metadata and spec of the Node. Its status is `node_status`, its taints afterwards are [`taints`].
@@ -80,14 +84,15 @@ pub fn node(spec: &NodeSpec) -> Value {
         "metadata": {"name": spec.name, "labels": node_labels(spec)},
         "spec": {
             "providerID": format!("liqo://{}/{}", spec.cluster_id, spec.pool),
-            "taints": taints(&[], spec.outage),
+            "taints": taints(&[], spec),
         },
     })
 }
 
-/// The labels of the Node: ours, and those of the peer that only describe.
+/// The labels of the Node: ours, the prices, and those of the peer that only describe.
 pub fn node_labels(spec: &NodeSpec) -> BTreeMap<String, String> {
     let mut wanted = described_by(spec.peer_labels);
+    wanted.extend(spec.prices.map(PriceList::node_labels).unwrap_or_default());
     for (key, value) in [
         ("kubernetes.io/hostname", spec.name),
         ("node.kubernetes.io/exclude-from-external-load-balancers", "true"),
@@ -111,11 +116,13 @@ pub fn described_by(peer_labels: &BTreeMap<String, String>) -> BTreeMap<String, 
 }
 
 /// The taints that the Node should have, including those that others set.
-pub fn taints(live: &[Value], outage: Outage) -> Vec<Value> {
-    let ours = [pods::VIRTUAL_NODE_TAINT, pods::UNREACHABLE_TAINT];
+pub fn taints(live: &[Value], spec: &NodeSpec) -> Vec<Value> {
+    let ours = [pods::VIRTUAL_NODE_TAINT, pods::UNREACHABLE_TAINT, pods::NO_NEW_PODS_TAINT];
     let mut wanted = vec![json!({"key": pods::VIRTUAL_NODE_TAINT, "value": "true", "effect": "NoExecute"})];
-    if outage != Outage::None {
-        wanted.push(json!({"key": pods::UNREACHABLE_TAINT, "value": "true", "effect": "NoSchedule"}));
+    let closed_by =
+        [(pods::UNREACHABLE_TAINT, spec.outage != Outage::None), (pods::NO_NEW_PODS_TAINT, spec.no_new_pods.is_some())];
+    for (key, _) in closed_by.into_iter().filter(|(_, closed)| *closed) {
+        wanted.push(json!({"key": key, "value": "true", "effect": "NoSchedule"}));
     }
     wanted.extend(live.iter().filter(|taint| !text(taint, "/key").is_some_and(|key| ours.contains(&key))).cloned());
     wanted
@@ -123,9 +130,9 @@ pub fn taints(live: &[Value], outage: Outage) -> Vec<Value> {
 
 /// A merge patch that sets the taints of a live Node, if they differ. It contains the resource version, because it replaces the
 /// whole list and the home cluster's controllers write it, too.
-pub fn taints_patch(live: &Value, outage: Outage) -> Option<Value> {
+pub fn taints_patch(live: &Value, spec: &NodeSpec) -> Option<Value> {
     let now = items(live, "/spec/taints");
-    let wanted = taints(now, outage);
+    let wanted = taints(now, spec);
     let same = wanted.len() == now.len() && wanted.iter().all(|taint| now.contains(taint));
     (!same)
         .then(|| json!({"metadata": {"resourceVersion": live.pointer("/metadata/resourceVersion")}, "spec": {"taints": wanted}}))
@@ -151,15 +158,23 @@ pub(crate) fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
     for pressure in ["MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"] {
         conditions.push(condition(pressure, "False", "NotKnownOfAPeer", "unknown: the other cluster manages its own nodes"));
     }
-    let was_withdrawn = |live: &Value| {
-        items(live, "/status/conditions").iter().any(|one| one["type"] == POOL_WITHDRAWN && one["status"] == "True")
-    };
+    let was = |kind: &str| items(live, "/status/conditions").iter().any(|one| one["type"] == kind && one["status"] == "True");
     if let Some(until) = spec.withdrawal {
         let message =
             format!("the provider takes the pool back at {until}; no new pods come, and those here are evicted until then");
         conditions.push(condition(POOL_WITHDRAWN, "True", "NoticeGiven", &message));
-    } else if was_withdrawn(live) {
+    } else if was(POOL_WITHDRAWN) {
         conditions.push(condition(POOL_WITHDRAWN, "False", "NoticeWithdrawn", "the provider offers the pool on"));
+    }
+    if let Some(why) = spec.no_new_pods {
+        conditions.push(condition(
+            pods::NO_NEW_PODS,
+            "True",
+            "OutsideLimits",
+            &format!("no new pods come, and those here stay: {why}"),
+        ));
+    } else if was(pods::NO_NEW_PODS) {
+        conditions.push(condition(pods::NO_NEW_PODS, "False", "WithinLimits", "new pods come again"));
     }
     for condition in &mut conditions {
         keep_times(condition, items(live, "/status/conditions"), now);
@@ -281,6 +296,8 @@ mod tests {
             ("kubernetes.io/hostname", "n1"),
             ("liqo.io/type", "local"),
             ("liqo.io/remote-cluster-id", "somebody"),
+            ("price.liqo.io/cpu", "0"),
+            ("price.liqo.io/currency", "EUR"),
             ("node.kubernetes.io/exclude-from-external-load-balancers", "false"),
             ("x.k8s.io/y", "1"),
             ("notkubernetes.io/y", "1"),
@@ -331,7 +348,8 @@ mod tests {
     fn taints_of_others_stay() {
         let theirs = json!({"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"});
         let live = json!({"metadata": {"resourceVersion": "7"}, "spec": {"taints": [theirs]}});
-        let patch = taints_patch(&live, Outage::Suspected).unwrap();
+        let patch_for = |live: &Value, outage| with(&[], outage, |spec| taints_patch(live, spec));
+        let patch = patch_for(&live, Outage::Suspected).unwrap();
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         let taints = patch["spec"]["taints"].as_array().unwrap();
         assert_eq!(
@@ -339,8 +357,37 @@ mod tests {
             ["virtual-node.liqo.io/not-allowed", "virtual-node.liqo.io/peer-unreachable", "node.kubernetes.io/unreachable"]
         );
         let settled = json!({"spec": {"taints": taints}});
-        assert_eq!(taints_patch(&settled, Outage::Suspected), None);
-        assert_eq!(taints_patch(&settled, Outage::None).unwrap()["spec"]["taints"].as_array().unwrap().len(), 2);
+        assert_eq!(patch_for(&settled, Outage::Suspected), None);
+        assert_eq!(patch_for(&settled, Outage::None).unwrap()["spec"]["taints"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_node_that_gets_no_new_pods_has_a_taint_and_says_why() {
+        let closed = |live: &Value, why: Option<&str>| {
+            with(&[], Outage::None, |spec| {
+                let spec = NodeSpec { no_new_pods: why, ..spec.clone() };
+                let status = node_status(&spec, live, "t");
+                let said = items(&status, "/conditions").iter().find(|one| one["type"] == pods::NO_NEW_PODS).cloned();
+                (taints(&[], &spec), said)
+            })
+        };
+        let (taints, said) = closed(&json!({}), Some("cpu costs 0.05 EUR"));
+        assert_eq!(taints[1], json!({"key": "virtual-node.liqo.io/no-new-pods", "value": "true", "effect": "NoSchedule"}));
+        let said = said.unwrap();
+        assert_eq!(said["message"], "no new pods come, and those here stay: cpu costs 0.05 EUR");
+        let (taints, over) = closed(&json!({"status": {"conditions": [said]}}), None);
+        assert_eq!((taints.len(), over.unwrap()["status"].as_str()), (1, Some("False")));
+        assert_eq!(closed(&json!({}), None).1, None);
+    }
+
+    #[test]
+    fn prices_are_labels_of_the_node_and_win_over_those_of_the_peer() {
+        let prices: PriceList = serde_json::from_value(json!({"currency": "EUR", "rates": {"cpu": "0.04"}})).unwrap();
+        let hostile = [("price.liqo.io/cpu", "0"), ("price.liqo.io/memory", "0")];
+        let labels = with(&hostile, Outage::None, |spec| node_labels(&NodeSpec { prices: Some(&prices), ..spec.clone() }));
+        let of_prices: Vec<_> = labels.iter().filter(|(key, _)| key.starts_with("price.")).collect();
+        assert_eq!(of_prices.len(), 2);
+        assert_eq!((labels["price.liqo.io/cpu"].as_str(), labels["price.liqo.io/currency"].as_str()), ("0.04", "EUR"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The command line: commands, flags, help.
 
+mod cost;
 mod doctor;
 mod network;
 mod offload;
@@ -13,6 +14,7 @@ use clap::{
 };
 use liqo_quantity::ResourceArgumentError;
 
+pub use cost::{Cost, CostCommand, CostPlan};
 pub use doctor::Doctor;
 pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
 pub use offload::{Move, MovePods, Namespaces, Offload, OffloadNamespace, Unoffload, UnoffloadNamespace};
@@ -99,6 +101,8 @@ pub enum Command {
     /// Show the offers of peers, and accept or refuse them
     #[command(subcommand)]
     Offer(Offer),
+    /// Show what the pods in other clusters cost now, or with `plan` what workloads would cost where
+    Cost(Cost),
     /// Show the policies of this cluster, and what they mean for a peer
     #[command(subcommand)]
     Policy(Policy),

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     doctor::{Verdict, advice},
     inspect::{Read, is_virtual},
+    output::plain,
     readiness,
 };
 
@@ -192,14 +193,16 @@ fn state(node: &Node) -> NodeState {
     let is_cordoned = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
     // Every virtual node has the first of these taints, and the API server adds the second one to a cordoned node.
     let usual = [pods::VIRTUAL_NODE_TAINT, "node.kubernetes.io/unschedulable"];
+    let closed = conditions.into_iter().flatten().find(|one| one.type_ == pods::NO_NEW_PODS && one.status == "True");
+    let why = closed.and_then(|closed| closed.message.as_deref()).map(|why| format!(" ({})", plain(why))).unwrap_or_default();
     let repels = |taint: &&Taint| taint.effect != "PreferNoSchedule" && !usual.contains(&taint.key.as_str());
     let taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
     let taints: Vec<&str> = taints.filter(repels).map(|taint| taint.key.as_str()).collect();
     match (is_cordoned, taints.as_slice()) {
         (false, []) => NodeState::Open,
         (true, []) => NodeState::Closed("it is cordoned".to_owned()),
-        (false, taints) => NodeState::Closed(format!("it has the taints {}", taints.join(", "))),
-        (true, taints) => NodeState::Closed(format!("it is cordoned and has the taints {}", taints.join(", "))),
+        (false, taints) => NodeState::Closed(format!("it has the taints {}{why}", taints.join(", "))),
+        (true, taints) => NodeState::Closed(format!("it is cordoned and has the taints {}{why}", taints.join(", "))),
     }
 }
 

@@ -122,6 +122,8 @@ pub fn progress(
             Some(name) => Progress::Done(Some(name)),
             None => Progress::Waiting("the virtual node does not exist yet".to_owned()),
         },
+        // It is empty or costs too much, and the controllers accept it as soon as that changes.
+        (OfferDecision::Accept, Some(OfferPhase::Pending)) if !unreachable && !message.is_empty() => Progress::Waiting(message),
         (OfferDecision::Accept, Some(OfferPhase::Refused)) => Progress::Against(format!("it stays refused: {message}")),
         (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) if node.is_none() => Progress::Done(None),
         (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) => {
@@ -206,6 +208,8 @@ mod tests {
             matches!(of(Some("ManualActionRequired"), None, "True"), Progress::Waiting(text) if text.contains("not processed"))
         );
         assert!(matches!(of(Some("ManualActionRequired"), None, "False"), Progress::Waiting(text) if text.contains("50 s")));
+        assert_eq!(of(Some("Pending"), None, "True"), Progress::Waiting("the policy says so".to_owned()));
+        assert!(matches!(of(Some("Pending"), None, "False"), Progress::Waiting(text) if text.contains("50 s")));
         assert_eq!(of(Some("Refused"), None, "True"), Progress::Against("it stays refused: the policy says so".to_owned()));
         assert!(matches!(of(None, None, "True"), Progress::Against(_)));
         let refused = |phase: Option<&str>, node: Option<VirtualNode>| {

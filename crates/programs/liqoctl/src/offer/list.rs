@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{
-    ClusterId, ForeignCluster, OfferDecision, OfferPhase, ResourceList, ResourceOffer, provider_namespace, tenant_namespace,
+    ClusterId, ForeignCluster, Money, NO_NEW_PODS, OfferDecision, OfferPhase, PriceList, ResourceList, ResourceOffer,
+    provider_namespace, tenant_namespace,
 };
+use liqo_quantity::per_hour;
 use serde::Serialize;
 
 use super::decide::phase;
@@ -50,6 +52,12 @@ pub struct Shown {
     /// From then on, the provider ends pods beyond the offer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<String>,
+    /// The price of each resource now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prices: Option<PriceList>,
+    /// What all of the offer costs for one hour now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price_per_hour: Option<Money>,
 }
 
 /// The offers of all peers, or of one.
@@ -86,6 +94,8 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             peer: foreign(&id).map_or_else(|| id.to_string(), kube::ResourceExt::name_any),
             cluster_id: id,
             pool,
+            price_per_hour: offer.spec.prices.as_ref().map(|prices| per_hour(&prices.rates, &offer.spec.resource_quota.hard)),
+            prices: offer.spec.prices,
             resources: offer.spec.resource_quota.hard,
             phase: Some(phase),
             message: offer.status.and_then(|status| status.message),
@@ -118,6 +128,8 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             notice_seconds: None,
             withdrawal_timestamp: None,
             reclaim_timestamp: None,
+            prices: None,
+            price_per_hour: None,
         });
     }
     rows.sort_by(|one, other| (&one.peer, &one.pool).cmp(&(&other.peer, &other.pool)));
@@ -145,16 +157,27 @@ pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
             row.push(one.decision.map_or_else(|| "-".to_owned(), |decision| format!("{decision:?}")));
         }
         row.push(plain(&one.resources.rounded()));
-        row.push(notes(one, which));
+        row.push(price(one));
+        let rates = one.prices.as_ref().filter(|_| of.is_some()).map(|prices| format!("per hour and unit: {}", prices.rates));
+        let notes: Vec<String> = rates.as_deref().map(plain).into_iter().chain(notes(one, which)).collect();
+        row.push(if notes.is_empty() { "-".to_owned() } else { notes.join("; ") });
         row
     };
     match which {
-        Which::Received => output::table(&["PEER", "POOL", "PHASE", "DECIDED", "AMOUNTS", "NOTES"], shown.iter().map(row)),
-        Which::Made => output::table(&["PEER", "POOL", "PHASE", "AMOUNTS", "NOTES"], shown.iter().map(row)),
+        Which::Received => {
+            output::table(&["PEER", "POOL", "PHASE", "DECIDED", "AMOUNTS", "PRICE", "NOTES"], shown.iter().map(row))
+        }
+        Which::Made => output::table(&["PEER", "POOL", "PHASE", "AMOUNTS", "PRICE", "NOTES"], shown.iter().map(row)),
     }
 }
 
-fn notes(one: &Shown, which: Which) -> String {
+/// What all of the offer costs for one hour.
+fn price(one: &Shown) -> String {
+    let price = one.prices.as_ref().zip(one.price_per_hour);
+    price.map_or_else(|| "-".to_owned(), |(prices, all)| plain(&format!("{all} {}/h", prices.currency)))
+}
+
+fn notes(one: &Shown, which: Which) -> Vec<String> {
     let mut notes = Vec::new();
     match (one.phase, which) {
         (Some(OfferPhase::ManualActionRequired), Which::Received) => {
@@ -162,12 +185,15 @@ fn notes(one: &Shown, which: Which) -> String {
         }
         (Some(OfferPhase::ManualActionRequired), Which::Made) => notes.push("the consumer has to decide".to_owned()),
         (Some(OfferPhase::Accepted), _) if one.resources.is_zero() => notes.push("nothing is offered now".to_owned()),
-        (Some(OfferPhase::Accepted), _) => {}
+        (Some(OfferPhase::Accepted), _) => {
+            let closed = one.message.as_deref().filter(|message| message.starts_with(NO_NEW_PODS));
+            notes.extend(closed.map(plain));
+        }
         _ => notes.extend(one.message.as_deref().map(plain)),
     }
     notes.extend(one.withdrawal_timestamp.as_ref().map(|at| format!("withdrawn, ends at {at}")));
     notes.extend(one.reclaim_timestamp.as_ref().map(|at| format!("from {at} on, the provider ends pods beyond the offer")));
-    if notes.is_empty() { "-".to_owned() } else { notes.join("; ") }
+    notes
 }
 
 #[cfg(test)]
@@ -199,7 +225,13 @@ mod tests {
         let milan = provider_namespace(&id(2));
         vec![
             offer(milan.clone(), "gold", "ManualActionRequired", Some("decide"), json!({})),
-            offer(milan.clone(), "bulk", "Accepted", None, json!({ "withdrawalTimestamp": "2026-01-01T00:05:00Z" })),
+            offer(
+                milan.clone(),
+                "bulk",
+                "Accepted",
+                Some("no new pods: too dear"),
+                json!({ "withdrawalTimestamp": "2026-01-01T00:05:00Z", "prices": { "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } } }),
+            ),
             offer(milan, "old", "Refused", Some("it was\n refused by hand"), json!({})),
             offer(tenant_namespace(&id(3)), "default", "Accepted", None, json!({ "reclaimTimestamp": "2026-01-01T00:05:00Z" })),
             offer(tenant_namespace(&id(4)), "default", "ManualActionRequired", Some("decide"), json!({})),
@@ -222,13 +254,19 @@ mod tests {
             json!({ "resourceQuota": { "hard": { "cpu": "0" } } }),
         ));
         let expected = "\
-PEER    POOL     PHASE                  DECIDED   AMOUNTS             NOTES
-milan   bulk     Accepted               -         cpu=2, memory=4Gi   withdrawn, ends at 2026-01-01T00:05:00Z
-milan   dry      Accepted               -         cpu=0               nothing is offered now
-milan   gold     ManualActionRequired   -         cpu=2, memory=4Gi   you have to decide: `liqoctl offer accept milan gold`
-milan   old      Refused                Refuse    cpu=2, memory=4Gi   it was refused by hand
-milan   silver   not offered            Accept    nothing             -";
+PEER    POOL     PHASE                  DECIDED   AMOUNTS             PRICE       NOTES
+milan   bulk     Accepted               -         cpu=2, memory=4Gi   0.1 EUR/h   no new pods: too dear; withdrawn, ends at 2026-01-01T00:05:00Z
+milan   dry      Accepted               -         cpu=0               -           nothing is offered now
+milan   gold     ManualActionRequired   -         cpu=2, memory=4Gi   -           you have to decide: `liqoctl offer accept milan gold`
+milan   old      Refused                Refuse    cpu=2, memory=4Gi   -           it was refused by hand
+milan   silver   not offered            Accept    nothing             -           -";
         assert_eq!(table(&rows(&known(), offers, Which::Received), None, Which::Received), expected);
+    }
+
+    #[test]
+    fn the_rates_of_one_peer_are_among_the_notes() {
+        let text = table(&rows(&known(), everything(), Which::Received), Some("milan"), Which::Received);
+        assert!(text.contains("per hour and unit: cpu=0.04, memory=0.005; no new pods: too dear"), "{text}");
     }
 
     #[test]
@@ -237,14 +275,15 @@ milan   silver   not offered            Accept    nothing             -";
         let text = table(&rows(&known(), everything(), Which::Made), None, Which::Made);
         let lines: Vec<Vec<&str>> =
             text.lines().map(|line| line.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
-        assert_eq!(lines[0], ["PEER", "POOL", "PHASE", "AMOUNTS", "NOTES"]);
+        assert_eq!(lines[0], ["PEER", "POOL", "PHASE", "AMOUNTS", "PRICE", "NOTES"]);
         let of_stranger =
-            [stranger.as_str(), "default", "ManualActionRequired", "cpu=2, memory=4Gi", "the consumer has to decide"];
+            [stranger.as_str(), "default", "ManualActionRequired", "cpu=2, memory=4Gi", "-", "the consumer has to decide"];
         let of_turin = [
             "turin",
             "default",
             "Accepted",
             "cpu=2, memory=4Gi",
+            "-",
             "from 2026-01-01T00:05:00Z on, the provider ends pods beyond the offer",
         ];
         assert!(lines.contains(&of_stranger.to_vec()), "{text}");
@@ -256,6 +295,7 @@ milan   silver   not offered            Accept    nothing             -";
     fn programs_get_a_list() {
         let json = serde_json::to_value(rows(&known(), everything(), Which::Received)).unwrap();
         assert_eq!(json[0]["withdrawalTimestamp"], "2026-01-01T00:05:00Z");
+        assert_eq!((&json[0]["pricePerHour"], &json[0]["prices"]["rates"]["cpu"]), (&json!("0.1"), &json!("0.04")));
         assert_eq!(json[1]["phase"], "ManualActionRequired");
         assert_eq!((&json[3]["decision"], json[3].get("phase")), (&json!("Accept"), None));
     }

@@ -7,8 +7,8 @@ use kube::ResourceExt as _;
 use liqo_api::policies::{PolicyPeer, selects};
 use liqo_api::selectors::label_selector;
 use liqo_api::{
-    Approval, ClusterId, ForeignCluster, OfferPhase, PeerSelector, PeeringIntent, PeeringPolicy, ResourceList, ResourceOffer,
-    ResourceOfferSpec, labels, links, provider_namespace,
+    Approval, ClusterId, ForeignCluster, OfferPhase, PeerSelector, PeeringIntent, PeeringPolicy, PriceList, ResourceList,
+    ResourceOffer, ResourceOfferSpec, labels, links, provider_namespace,
 };
 use liqo_sharing::decide::{
     lists::Lists,
@@ -115,6 +115,9 @@ pub struct Received {
 pub struct ReceivedPool {
     pub name: String,
     pub resources: ResourceList,
+    /// What it costs now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prices: Option<PriceList>,
     /// The phase of the offer.
     pub phase: OfferPhase,
 }
@@ -160,6 +163,9 @@ pub struct Pool {
     /// How much the current offer contains; nothing if there is no offer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub standing: Option<ResourceList>,
+    /// What it costs now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prices: Option<PriceList>,
     /// When it ends, if it is withdrawn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<String>,
@@ -207,6 +213,7 @@ fn received(offers: &[ResourceOffer], foreign: &ForeignCluster) -> Option<Receiv
     let pool = |offer: &ResourceOffer| ReceivedPool {
         name: offer.name_any(),
         resources: offer.spec.resource_quota.hard.clone(),
+        prices: offer.spec.prices.clone(),
         phase: offer.status.as_ref().map(|status| status.phase).unwrap_or_default(),
     };
     let pools: Vec<_> = offers.iter().filter(|offer| offer.namespace().as_ref() == Some(&ours)).map(pool).collect();
@@ -324,6 +331,7 @@ fn pools(offers: &BTreeMap<String, ResourceOfferSpec>, standing: &BTreeMap<Strin
         name: name.clone(),
         resources: offer.resource_quota.hard.clone(),
         standing: standing.get(name).map(|offer| offer.resource_quota.hard.clone()),
+        prices: offer.prices.clone(),
         withdrawal_timestamp: offer.withdrawal_timestamp.as_ref().map(|time| time.0.to_string()),
         reclaim_timestamp: offer.reclaim_timestamp.as_ref().map(|time| time.0.to_string()),
     };

@@ -6,6 +6,7 @@
 mod explain;
 #[cfg(test)]
 mod page;
+mod price_words;
 mod render;
 #[cfg(test)]
 mod tests;

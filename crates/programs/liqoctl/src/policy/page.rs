@@ -1,10 +1,13 @@
-//! Tests that the examples in the users' page on policies are valid.
+//! Tests that the examples of policies in the users' pages are valid.
 
 use kube::CustomResourceExt as _;
 use liqo_api::{PeeringPolicy, PoolBy};
 use serde_json::{Map, Value};
 
-const PAGE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/policies.md"));
+const PAGES: [&str; 2] = [
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/policies.md")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/prices.md")),
+];
 
 /// The documents in all YAML blocks of a page.
 fn documents(page: &str) -> Vec<Value> {
@@ -58,8 +61,9 @@ fn schema() -> Value {
 
 #[test]
 fn every_policy_on_the_page_can_be_applied() {
-    let documents = documents(PAGE);
-    assert!(documents.len() >= 9, "{}", documents.len());
+    // A list of arguments is no policy.
+    let documents: Vec<Value> = PAGES.into_iter().flat_map(documents).filter(Value::is_object).collect();
+    assert!(documents.len() >= 11, "{}", documents.len());
     for document in documents {
         let name = document["metadata"]["name"].as_str().unwrap().to_owned();
         assert_eq!((&document["apiVersion"], &document["kind"]), (&"sharing.liqo.io/v1alpha1".into(), &"PeeringPolicy".into()));
@@ -75,7 +79,7 @@ fn every_policy_on_the_page_can_be_applied() {
 }
 
 #[test]
-fn the_page_names_every_field_of_a_policy() {
+fn the_pages_name_every_field_of_a_policy() {
     fn names(schema: &Value, found: &mut Vec<String>) {
         let no_fields = Map::new();
         for (name, inner) in schema["properties"].as_object().unwrap_or(&no_fields) {
@@ -89,7 +93,7 @@ fn the_page_names_every_field_of_a_policy() {
     let mut found = Vec::new();
     names(&schema(), &mut found);
     assert!(found.len() > 30, "{found:?}");
-    let words: Vec<&str> = PAGE.split(|c: char| !c.is_alphanumeric()).collect();
+    let words: Vec<&str> = PAGES.into_iter().flat_map(|page| page.split(|c: char| !c.is_alphanumeric())).collect();
     let missing: Vec<&String> = found.iter().filter(|name| !words.contains(&name.as_str())).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

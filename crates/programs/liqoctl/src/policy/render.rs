@@ -1,6 +1,7 @@
 //! The explanation as text for people.
 
-use liqo_api::ResourceList;
+use liqo_api::{PriceList, ResourceList};
+use liqo_quantity::per_hour;
 
 use super::explain::{Considered, Explanation, Outcome, Pool, Received, pairs};
 use crate::output::{Paint, plain};
@@ -77,7 +78,8 @@ fn offer(outcome: &Outcome, paint: Paint, lines: &mut Vec<String>) {
     };
     lines.push(paint.strong(&title));
     for pool in &outcome.pools {
-        lines.push(format!("  pool {}: {}{}", pool.name, amounts(&pool.resources), change(outcome, pool)));
+        let cost = pool.prices.as_ref().map(|prices| cost(prices, &pool.resources)).unwrap_or_default();
+        lines.push(format!("  pool {}: {}{cost}{}", pool.name, amounts(&pool.resources), change(outcome, pool)));
     }
     if outcome.pools.is_empty() {
         lines.push("  nothing".to_owned());
@@ -90,7 +92,9 @@ fn offer(outcome: &Outcome, paint: Paint, lines: &mut Vec<String>) {
 fn received(received: &Received, paint: Paint, lines: &mut Vec<String>) {
     lines.push(paint.strong("Its offer to this cluster"));
     for pool in &received.pools {
-        lines.push(format!("  pool {}: {} ({:?})", plain(&pool.name), plain(&amounts(&pool.resources)), pool.phase));
+        let cost = pool.prices.as_ref().map(|prices| cost(prices, &pool.resources)).unwrap_or_default();
+        let amounts = amounts(&pool.resources);
+        lines.push(format!("  pool {}: {}{} ({:?})", plain(&pool.name), plain(&amounts), plain(&cost), pool.phase));
     }
     if received.pools.is_empty() {
         lines.push("  nothing".to_owned());
@@ -100,6 +104,12 @@ fn received(received: &Received, paint: Paint, lines: &mut Vec<String>) {
 
 fn amounts(list: &ResourceList) -> String {
     list.rounded()
+}
+
+/// What all of it costs, and each unit.
+fn cost(prices: &PriceList, resources: &ResourceList) -> String {
+    let PriceList { currency, rates } = prices;
+    format!(", for {} {currency} per hour ({rates})", per_hour(rates, resources))
 }
 
 /// The difference from the current offer.

@@ -7,6 +7,8 @@ use liqo_api::{
 };
 use serde::Serialize;
 
+use super::price_words;
+
 /// The meaning of one field of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sentence {
@@ -32,6 +34,7 @@ pub fn of_policy(spec: &PeeringPolicySpec) -> Vec<Sentence> {
 fn of_amounts(provide: &Provide) -> Vec<Sentence> {
     let source = &provide.source;
     let mut all = vec![sentence("provide.source", self::source(source))];
+    let prices = provide.prices.as_ref().map(|prices| price_words::of_policy(prices, source.plugin.is_some()));
     if source.plugin.is_none() && source.fixed.is_none() {
         all.push(sentence(
             "provide.percentage",
@@ -47,6 +50,7 @@ fn of_amounts(provide: &Provide) -> Vec<Sentence> {
             format!("at most {} for each peer; resources that are not named are not capped", provide.caps),
         ));
     }
+    all.extend(prices.into_iter().flatten().map(|(field, text)| sentence(field, text)));
     if source.plugin.is_some() {
         return all;
     }
@@ -253,6 +257,7 @@ fn of_consume(consume: &Consume) -> Vec<Sentence> {
         );
         all.push(sentence("consume.maxResources", text));
     }
+    all.extend(consume.max_prices.as_ref().map(|limits| sentence("consume.maxPrices", price_words::of_limits(limits))));
     if !consume.node_labels.is_empty() {
         let text = format!("its virtual nodes also take over the labels {}", consume.node_labels.join(", "));
         all.push(sentence("consume.nodeLabels", text));

@@ -1,3 +1,5 @@
+mod prices;
+
 use super::*;
 use crate::tests::{cluster, list, offer_of};
 use liqo_api::Time;
@@ -85,6 +87,8 @@ fn a_good_offer_is_accepted_and_becomes_a_virtual_node() {
         pool: "default".to_owned(),
         resources: list("cpu=4, memory=4Gi"),
         labels: BTreeMap::new(),
+        prices: None,
+        no_new_pods: None,
     };
     assert_eq!(
         judgement.actions,

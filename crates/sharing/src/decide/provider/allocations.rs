@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use liqo_api::{OfferPhase, PeeringPolicy, Provide, Quantity, ResourceList, ResourceOffer};
+use liqo_api::{OfferPhase, PeeringPolicy, PriceList, Provide, Quantity, ResourceList, ResourceOffer};
 
 use super::notice_end;
 use crate::decide::{
@@ -32,6 +32,8 @@ pub struct PoolAllocation<'a> {
     pub overuse: Option<(String, Quantity, Quantity)>,
     /// The least that the offer contains: what is used, unless that is being reclaimed.
     pub floor: ResourceList,
+    /// What it costs now.
+    pub prices: Option<PriceList>,
 }
 
 impl PoolAllocation<'_> {
@@ -81,6 +83,7 @@ pub fn allocations<'a>(
             reclaim_at: None,
             overuse: None,
             floor: ResourceList::new(),
+            prices: None,
         };
         if let Some(at) = local.iter().position(|one| one.metadata.name == policy.metadata.name) {
             let mut names: Vec<String> = pools::names(at, policies[at], partitions).into_iter().collect();

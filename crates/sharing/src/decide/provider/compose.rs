@@ -2,18 +2,18 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use liqo_api::Key;
-use liqo_api::{Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time};
+use liqo_api::{PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time};
 
 use super::{allocations::PoolAllocation, earlier, notice_end, usage::PoolUsage};
 use crate::decide::{
     pools::{self, NodePartition},
-    publish::OfferState,
-    snapshot::{OfferWrite, Plan, PolicyVersion, Requester, Snapshot},
+    publish::{MIN_REWRITE_INTERVAL, OfferState},
+    snapshot::{OfferWrite, Plan, PolicyVersion, RecentWrite, Requester, Snapshot},
     source,
 };
 
@@ -60,14 +60,13 @@ impl<'a> Composer<'a> {
 
     pub fn state(&self, allocation: &PoolAllocation) -> OfferState {
         let requester = &self.requesters[allocation.requester];
-        let id = (requester.tenant.uid.clone(), allocation.pool.clone());
-        let recent_write = self.snapshot.recent_writes.get(&id);
+        let recent_write = self.snapshot.recent_write(requester, &allocation.pool);
         let offer = requester.offers.get(allocation.pool.as_str());
         let published = offer.map(|offer| &offer.spec.resource_quota.hard);
-        let outdated = offer.is_some_and(|offer| offer.spec != self.spec(allocation, offer.spec.resource_quota.hard.clone()));
-        let applied = self.snapshot.applied_policies.get(&requester.tenant.consumer);
-        let policy_changed =
-            applied.is_some_and(|applied| requester.policy.is_none_or(|policy| *applied != PolicyVersion::of(policy)));
+        let wanted =
+            |offer: &ResourceOffer| self.spec(allocation, offer.spec.resource_quota.hard.clone(), self.prices(allocation));
+        let outdated = offer.is_some_and(|offer| offer.spec != wanted(offer));
+        let policy_changed = self.policy_changed(requester);
         // The end of an old notice must be removed at once: the next notice would be over from the beginning.
         let notice_ends = allocation.reclaim_at.is_none() && offer.is_some_and(|offer| offer.spec.reclaim_timestamp.is_some());
         let urgent = policy_changed || notice_ends || allocation.local_policy.is_none();
@@ -83,7 +82,33 @@ impl<'a> Composer<'a> {
         }
     }
 
-    fn spec(&self, allocation: &PoolAllocation, hard: ResourceList) -> ResourceOfferSpec {
+    /// Whether the policy of a consumer has changed since the last decision.
+    fn policy_changed(&self, requester: &Requester) -> bool {
+        let applied = self.snapshot.applied_policies.get(&requester.tenant.consumer);
+        applied.is_some_and(|applied| requester.policy.is_none_or(|policy| *applied != PolicyVersion::of(policy)))
+    }
+
+    /// The prices that the offer may have now. An offer that was just written keeps them, unless the policy has changed: prices
+    /// change no more often than an offer is usually rewritten, also where its amounts follow a plugin or make room at once.
+    fn prices(&self, allocation: &PoolAllocation) -> Option<PriceList> {
+        self.recent_prices(allocation).map_or(&allocation.prices, |write| &write.prices).clone()
+    }
+
+    /// The last write, if the prices that it wrote must stay for now.
+    fn recent_prices(&self, allocation: &PoolAllocation) -> Option<&RecentWrite> {
+        let requester = &self.requesters[allocation.requester];
+        let write = self.snapshot.recent_write(requester, &allocation.pool)?;
+        let exists = requester.offers.contains_key(allocation.pool.as_str());
+        (exists && !self.policy_changed(requester)).then_some(write)
+    }
+
+    /// The time until the offer gets its new prices, if they wait.
+    pub fn prices_wait(&self, allocation: &PoolAllocation, now: Instant) -> Option<Duration> {
+        let write = self.recent_prices(allocation).filter(|write| write.prices != allocation.prices)?;
+        Some(MIN_REWRITE_INTERVAL.saturating_sub(now.saturating_duration_since(write.at)))
+    }
+
+    fn spec(&self, allocation: &PoolAllocation, hard: ResourceList, prices: Option<PriceList>) -> ResourceOfferSpec {
         let own = &self.snapshot.own;
         let usage = &allocation.policy.usage;
         let description = &self.descriptions[&(allocation.local_policy, allocation.pool.as_str())];
@@ -100,6 +125,7 @@ impl<'a> Composer<'a> {
             notice_seconds: Some(allocation.policy.notice_seconds),
             withdrawal_timestamp: None,
             reclaim_timestamp: allocation.reclaim_at.map(Time),
+            prices,
         }
     }
 
@@ -109,7 +135,7 @@ impl<'a> Composer<'a> {
             namespace: requester.namespace.to_owned(),
             namespace_uid: requester.tenant.uid.clone(),
             consumer: requester.tenant.consumer.clone(),
-            spec: self.spec(allocation, hard),
+            spec: self.spec(allocation, hard, self.prices(allocation)),
             exists: requester.offers.contains_key(allocation.pool.as_str()),
             grows,
         }

@@ -63,7 +63,10 @@ fn event() -> impl Strategy<Value = Event> {
 fn policies(which: u8) -> Vec<Arc<PeeringPolicy>> {
     let everybody = |provide: serde_json::Value| json!({ "provide": provide });
     let rome = |provide: serde_json::Value| json!({ "peers": { "clusterIDs": [cluster(ROME)] }, "provide": provide });
-    let plain = everybody(json!({ "percentage": 80, "offerUpdateThresholdPercentage": 0 }));
+    let prices = json!({ "currency": "EUR", "rates": { "cpu": "0.04" },
+        "schedule": [{ "from": "00:05", "to": "00:20", "percentage": 50 }],
+        "utilization": [{ "above": 50, "percentage": 150 }, { "above": 80, "percentage": 200 }] });
+    let plain = everybody(json!({ "percentage": 80, "offerUpdateThresholdPercentage": 0, "prices": prices }));
     match which {
         0 => vec![policy("default", 0, plain)],
         1 => vec![
@@ -94,7 +97,9 @@ fn policies(which: u8) -> Vec<Arc<PeeringPolicy>> {
         _ => vec![policy(
             "default",
             0,
-            everybody(json!({ "percentage": 100, "overcommitPercentage": 150, "offerUpdateThresholdPercentage": 0 })),
+            everybody(
+                json!({ "percentage": 100, "overcommitPercentage": 150, "offerUpdateThresholdPercentage": 0, "prices": prices }),
+            ),
         )],
     }
 }
@@ -146,6 +151,20 @@ impl Snapshot {
         let namespace = liqo_api::tenant_namespace(&cluster(CONSUMERS[who]));
         let offers = self.offers.iter().filter(|(key, _)| key.namespace == namespace);
         offers.map(|(_, offer)| offer.spec.resource_quota.hard.get("cpu")).sum()
+    }
+
+    /// Whether all consumers of each policy see the same prices.
+    fn has_equal_prices(&self) -> bool {
+        let mut of_policies: BTreeMap<&str, &Option<liqo_api::PriceList>> = BTreeMap::new();
+        CONSUMERS.iter().all(|consumer| {
+            let Some(policy) = self.policy(&cluster(*consumer)) else { return true };
+            let namespace = liqo_api::tenant_namespace(&cluster(*consumer));
+            let mut offers = self.offers.iter().filter(|(key, _)| key.namespace == namespace);
+            offers.all(|(_, offer)| {
+                let name = policy.metadata.name.as_deref().unwrap_or_default();
+                *of_policies.entry(name).or_insert(&offer.spec.prices) == &offer.spec.prices
+            })
+        })
     }
 
     fn refuses(&self, who: usize) -> bool {
@@ -210,6 +229,7 @@ proptest! {
             let offered: Quantity = (0..CONSUMERS.len()).map(|who| snapshot.offered(who)).sum();
             let used: Quantity = (0..CONSUMERS.len()).map(|who| snapshot.used(who)).sum();
             prop_assert!(offered <= snapshot.max_promised().max(used) + snapshot.displaced(), "{offered} offered, {} free, {used} used", snapshot.max_promised());
+            prop_assert!(snapshot.has_equal_prices(), "{:?}", snapshot.offers);
             for (who, consumer) in CONSUMERS.iter().enumerate() {
                 let due = snapshot.offers.iter().any(|(key, offer)| {
                     key.namespace == liqo_api::tenant_namespace(&cluster(*consumer))

@@ -2,6 +2,7 @@
 
 mod policies;
 mod pools;
+mod pricing;
 mod reclaim;
 mod requests;
 

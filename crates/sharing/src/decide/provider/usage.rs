@@ -9,6 +9,7 @@ use super::allocations::PoolAllocation;
 use crate::decide::{
     ledger,
     pools::NodePartition,
+    prices::Utilization,
     reduce::{ClaimedOwner, LocalNode},
     shares::{PartitionBudget, Shares},
     snapshot::{Requester, Snapshot},
@@ -138,6 +139,22 @@ impl<'a> PoolUsage<'a> {
                 *used.entry(partition).or_default() += &part;
             }
         }
+    }
+
+    /// How much of each partition is in use, where `promised` is what may be. The key has the pools of the partition, for each policy.
+    pub fn of_partitions(
+        &self,
+        partitions: &[NodePartition],
+        promised: impl Iterator<Item = ResourceList>,
+    ) -> Vec<(Vec<Option<String>>, Utilization)> {
+        let mut used = vec![ResourceList::new(); partitions.len()];
+        for (&partition, amount) in self.by_partition.iter().flatten() {
+            used[partition] += amount;
+        }
+        let of_one = |((partition, used), total): ((&NodePartition, ResourceList), ResourceList)| {
+            (partition.pools.clone(), Utilization { used, total })
+        };
+        partitions.iter().zip(used).zip(promised).map(of_one).collect()
     }
 
     /// The budget of each partition, with the floors of its claimants.

@@ -129,6 +129,8 @@ async fn write_node(consumer: &Consumer, node: &VirtualNode, name: &str, port: u
         version: &version,
         outage,
         withdrawal: withdrawal.as_deref(),
+        prices: node.spec.prices.as_ref(),
+        no_new_pods: node.spec.no_new_pods.as_deref(),
     };
     let known = consumer.nodes.get(&Key::new("", name));
     Ok(node_objects::ensure(&consumer.context.client, &node.spec.cluster_id, &spec, known.as_deref()).await?)

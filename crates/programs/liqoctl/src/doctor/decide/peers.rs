@@ -6,7 +6,7 @@ pub mod advice;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use liqo_api::{
-    Condition, ForeignCluster, OfferPhase, TunnelEndpoint, TunnelReason, links, provider_namespace, tenant_namespace,
+    Condition, ForeignCluster, NO_NEW_PODS, OfferPhase, TunnelEndpoint, TunnelReason, links, provider_namespace, tenant_namespace,
 };
 
 use self::advice::Advice;
@@ -223,6 +223,9 @@ fn credential(peer: &ForeignCluster, facts: &Facts, is_broken: bool) -> Option<F
     })
 }
 
+/// What to do about prices above the limit.
+const TOO_DEAR: &str = "if it costs too much, wait until the price falls, or raise `consume.maxPrices` of this cluster's policy";
+
 /// The state of each offer of the peer.
 fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
     let check = Check::Offers;
@@ -234,6 +237,7 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
     let judge = |offer: &liqo_api::ResourceOffer| {
         let (pool, name) = (&offer.spec.pool, peer.name_any());
         let status = offer.status.clone().unwrap_or_default();
+        let says = status.message.unwrap_or_default();
         if let Some(at) = &offer.spec.withdrawal_timestamp {
             let advice = "its pods move away until then; borrow from another cluster, or ask the provider's owner";
             return Finding::warn(check, format!("pool {pool} is withdrawn, and ends at {}", at.0), advice);
@@ -254,6 +258,9 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
                     "the provider has nothing free, or its policy gives nothing: `liqoctl policy explain` there; `liqoctl offer list {name}`"
                 ),
             ),
+            OfferPhase::Accepted if says.starts_with(NO_NEW_PODS) => {
+                Finding::warn(check, format!("pool {pool}: {says}"), TOO_DEAR)
+            }
             OfferPhase::Accepted => Finding::ok(check, format!("pool {pool}: {}", offer.spec.resource_quota.hard)),
             OfferPhase::ManualActionRequired => Finding::warn(
                 check,
@@ -262,11 +269,14 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
             ),
             OfferPhase::Refused => Finding::warn(
                 check,
-                format!("pool {pool} is refused: {}", status.message.unwrap_or_default()),
+                format!("pool {pool} is refused: {says}"),
                 format!(
                     "`liqoctl policy explain {name}` says which rule refuses it; `liqoctl offer forget {name} {pool}` undoes a manual decision"
                 ),
             ),
+            OfferPhase::Pending if !says.is_empty() => {
+                Finding::warn(check, format!("pool {pool} waits: {says}"), format!("`liqoctl offer list {name}`; {TOO_DEAR}"))
+            }
             OfferPhase::Pending => {
                 Finding::unknown(check, format!("the controllers have not answered the offer of pool {pool} yet"))
             }

@@ -219,6 +219,14 @@ fn a_pod_without_a_node_says_what_the_virtual_nodes_lack() {
     let step = find(&facts, StepName::VirtualNode);
     let expected = "milan is Ready, but it is cordoned and has the taints virtual-node.liqo.io/peer-unreachable";
     assert_eq!((step.verdict, step.what.as_str()), (Verdict::Warn, expected));
+    let mut dear = node("milan", "True", json!({ "taints": [{ "key": pods::NO_NEW_PODS_TAINT, "effect": "NoSchedule" }] }));
+    let why = of(json!({ "type": pods::NO_NEW_PODS, "status": "True", "message": "no new pods come: cpu costs too much" }));
+    dear.status.as_mut().unwrap().conditions.as_mut().unwrap().push(why);
+    facts.virtual_nodes = Ok(vec![dear]);
+    assert_eq!(
+        find(&facts, StepName::VirtualNode).what,
+        "milan is Ready, but it has the taints virtual-node.liqo.io/no-new-pods (no new pods come: cpu costs too much)"
+    );
     facts.virtual_nodes = Ok(Vec::new());
     assert_eq!(waits_for(&facts), Some(StepName::VirtualNode));
     facts.offloading = Ok(None);

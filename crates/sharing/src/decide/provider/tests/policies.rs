@@ -73,7 +73,7 @@ fn fixed_amounts_come_first_and_never_exceed_what_exists() {
 #[test]
 fn a_new_policy_applies_at_once_whatever_the_threshold() {
     let mut snapshot = milan().asks(ROME, "").settled();
-    let written = RecentWrite { at: Instant::now(), hard: list("cpu=10, pods=10") };
+    let written = RecentWrite { at: Instant::now(), hard: list("cpu=10, pods=10"), prices: None };
     snapshot.recent_writes.insert(("tenant-1".into(), DEFAULT_POOL.into()), written);
     assert_eq!(snapshot.writes(), []);
     let snapshot = snapshot.under(&[("other", 0, json!({ "provide": { "percentage": 98 } }))]);
@@ -86,14 +86,15 @@ fn the_amounts_of_a_plugin_are_offered_exactly_except_for_caps() {
     let mut snapshot = milan().asks(ROME, "cpu=3").under(&[("default", 0, plugin)]);
     assert_eq!((snapshot.writes(), snapshot.plan().peer_conditions[&cluster(ROME)].reason.as_str()), (vec![], "NothingOffered"));
     let pools = BTreeMap::from([("gold".to_owned(), list("cpu=64, memory=2Gi")), ("default".to_owned(), list("cpu=100m"))]);
-    snapshot.plugin_answers.insert(cluster(ROME), PluginAnswer { pools: Some(pools), problem: None });
+    snapshot.plugin_answers.insert(cluster(ROME), PluginAnswer { pools: Some(pools), ..PluginAnswer::default() });
     let offer = |pool: &str, hard: &str| (cluster(ROME), pool.to_owned(), hard.to_owned());
     assert_eq!(snapshot.pools(), [offer("default", "cpu=100m"), offer("gold", "cpu=2900m, memory=1Gi")]);
     let mut snapshot = snapshot.settled();
     // A failing plugin changes no offer, even after a restart.
-    snapshot
-        .plugin_answers
-        .insert(cluster(ROME), PluginAnswer { pools: None, problem: Some("plugin p.liqo:6001 does not answer".into()) });
+    snapshot.plugin_answers.insert(
+        cluster(ROME),
+        PluginAnswer { problem: Some("plugin p.liqo:6001 does not answer".into()), ..PluginAnswer::default() },
+    );
     let plan = snapshot.plan();
     assert_eq!((plan.writes, plan.deletions), (vec![], vec![]));
     assert_eq!(plan.peer_conditions[&cluster(ROME)].reason, "PluginFailed");

@@ -173,6 +173,9 @@ fn offer_accepted(reason: OfferAcceptedReason) -> Advice {
         OfferAcceptedReason::Refused => {
             Repair("`liqoctl policy explain PEER` says which rule of this cluster refuses it; see also `liqoctl offer list PEER`")
         }
+        OfferAcceptedReason::PriceTooHigh => Decide(
+            "an offer costs more than `consume.maxPrices` of this cluster's policy allows: `liqoctl offer list PEER`; it is accepted as soon as the price falls or the limit rises",
+        ),
         OfferAcceptedReason::NothingInIt => Decide(NOTHING_FOR_US),
         OfferAcceptedReason::NoOffer => Repair(NOTHING_FOR_US),
     }

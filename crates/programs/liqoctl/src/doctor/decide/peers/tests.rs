@@ -182,6 +182,26 @@ fn offers_that_end_wait_or_are_empty_are_shown() {
 }
 
 #[test]
+fn an_offer_that_costs_too_much_says_so() {
+    let mut facts = facts();
+    let mut with = |phase: &str, message: &str| {
+        let offer = json!({
+            "metadata": { "name": "default", "namespace": provider_namespace(&milan()) },
+            "spec": { "clusterID": milan(), "pool": "default", "resourceQuota": { "hard": { "cpu": "2" } } },
+            "status": { "phase": phase, "message": message },
+        });
+        facts.liqo.offers = Ok(vec![of(offer)]);
+        let found = verdict(&facts, Check::Offers);
+        (found.verdict, found.what)
+    };
+    let closed = "no new pods: cpu costs 0.05 EUR";
+    assert_eq!(with("Accepted", closed), (Verdict::Warn, format!("pool default: {closed}")));
+    assert_eq!(with("Accepted", "the node has no label x").0, Verdict::Ok);
+    assert_eq!(with("Pending", "cpu costs too much"), (Verdict::Warn, "pool default waits: cpu costs too much".to_owned()));
+    assert_eq!(with("Pending", "").0, Verdict::Unknown);
+}
+
+#[test]
 fn a_kubelet_that_nobody_signs_for_is_shown() {
     let mut facts = facts();
     let mut with = |status: &str| {

@@ -1,0 +1,85 @@
+//! What each pool costs now. All consumers of a policy pay the same for a pool.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use liqo_api::{PriceList, PricePolicy};
+
+use super::{allocations::PoolAllocation, earlier};
+use crate::decide::{
+    prices::{self, Utilization},
+    snapshot::{PluginAnswer, Requester, Snapshot},
+};
+
+/// How much of one partition is in use, with the pool of its nodes for each policy.
+type PartitionUse = (Vec<Option<String>>, Utilization);
+
+/// Sets the prices of all allocations. Returns the time until a schedule may change them.
+pub fn set_prices(
+    snapshot: &Snapshot,
+    requesters: &[Requester],
+    allocations: &mut [PoolAllocation],
+    partitions: &[PartitionUse],
+) -> Option<Duration> {
+    let mut next = None;
+    let mut set: Vec<Option<PriceList>> = Vec::new();
+    // The prices of the pools of policies that lend nodes.
+    let mut of_pools: BTreeMap<(usize, &str), Option<PriceList>> = BTreeMap::new();
+    for allocation in allocations.iter() {
+        let policy = allocation.policy.prices.as_ref();
+        next = earlier(next, policy.and_then(|policy| prices::next_change(policy, snapshot.wall_time)));
+        let Some(local) = allocation.local_policy else {
+            set.push(of_plugin(snapshot, requesters, allocation));
+            continue;
+        };
+        let Some(policy) = policy else {
+            set.push(None);
+            continue;
+        };
+        let pool = allocation.pool.as_str();
+        let of_pool = of_pools.entry((local, pool)).or_insert_with(|| {
+            let members = allocations.iter().filter(|one| one.local_policy == Some(local) && one.pool == pool);
+            let published: Vec<&PriceList> = members.filter_map(|one| published(snapshot, requesters, one)).collect();
+            let base = prices::base(Some(policy), None, pool)?;
+            Some(prices::now(policy, &base, snapshot.wall_time, &utilization(partitions, local, pool), &published))
+        });
+        set.push(of_pool.clone());
+    }
+    for (allocation, prices) in allocations.iter_mut().zip(set) {
+        allocation.prices = prices;
+    }
+    next
+}
+
+/// How much of a pool is in use, in all its partitions together.
+fn utilization(partitions: &[PartitionUse], policy: usize, pool: &str) -> Utilization {
+    let mut sum = Utilization::default();
+    for (_, one) in partitions.iter().filter(|(pools, _)| pools[policy].as_deref() == Some(pool)) {
+        sum.used += &one.used;
+        sum.total += &one.total;
+    }
+    sum
+}
+
+/// The prices of a pool of a plugin. It is one consumer's own, so only that consumer uses it.
+fn of_plugin(snapshot: &Snapshot, requesters: &[Requester], allocation: &PoolAllocation) -> Option<PriceList> {
+    let published = published(snapshot, requesters, allocation);
+    let answer = snapshot.plugin_answers.get(&requesters[allocation.requester].tenant.consumer);
+    // Until the plugin answers for the first time, the offer stays as it is.
+    let Some(PluginAnswer { pools: Some(_), prices: of_plugin, .. }) = answer else { return published.cloned() };
+    let policy = allocation.policy.prices.as_ref();
+    let base = prices::base(policy, of_plugin.get(&allocation.pool), &allocation.pool)?;
+    let constant = PricePolicy::default();
+    let utilization = Utilization { used: allocation.in_use.clone(), total: allocation.target.clone() };
+    let published: Vec<&PriceList> = published.into_iter().collect();
+    Some(prices::now(policy.unwrap_or(&constant), &base, snapshot.wall_time, &utilization, &published))
+}
+
+/// The prices that the consumer knows. The cache may not show the last write yet.
+fn published<'a>(snapshot: &'a Snapshot, requesters: &[Requester<'a>], allocation: &PoolAllocation) -> Option<&'a PriceList> {
+    let requester = &requesters[allocation.requester];
+    let offer = requester.offers.get(allocation.pool.as_str())?;
+    match snapshot.recent_write(requester, &allocation.pool) {
+        Some(write) => write.prices.as_ref(),
+        None => offer.spec.prices.as_ref(),
+    }
+}
