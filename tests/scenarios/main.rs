@@ -41,6 +41,7 @@ mod offers;
 mod offloading;
 mod outages;
 mod peering;
+mod placement;
 mod plugins;
 mod pods;
 mod policies;
@@ -357,6 +358,9 @@ fn sharing() -> Set {
                 usage_beyond_a_new_cap_is_reclaimed_after_the_notice,
                 a_node_has_a_plugins_amounts_and_follows_its_arguments,
                 a_plugin_offers_what_is_free_on_labelled_nodes;
+            // It changes the policies `default` of milan and turin, and peers rome with turin.
+            placement:
+                a_deployment_goes_to_the_cheaper_provider_and_after_a_price_change_to_the_other;
             // They change the policies `default` of milan, rome and turin.
             prices:
                 prices_get_from_the_policy_to_the_node_and_follow_time_and_utilization,

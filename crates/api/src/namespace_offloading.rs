@@ -56,6 +56,41 @@ pub struct NamespaceOffloadingSpec {
     /// Virtual nodes on which pods may run. If absent or empty, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_selector: Option<NodeSelector>,
+    /// Which nodes new pods prefer among those on which they may run. If absent, the scheduler decides alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PodPlacement>,
+}
+
+/// Which nodes new pods prefer among those on which they may run.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = kube::core::Rule::new("(self.strategy == 'FixedOrder') == (has(self.order) && self.order.size() > 0)").message("FixedOrder needs an order, and no other strategy has one"))]
+#[x_kube(validation = kube::core::Rule::new("!has(self.moveWhenCheaper) || !self.moveWhenCheaper || self.strategy == 'Cheapest'").message("moveWhenCheaper needs the strategy Cheapest"))]
+pub struct PodPlacement {
+    /// How the nodes are compared.
+    pub strategy: PlacementStrategy,
+    /// For `FixedOrder`, the best first: names of virtual nodes, names or IDs of clusters. The name of this cluster means its own nodes.
+    /// What is not named comes last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::order_of_clusters")]
+    pub order: Vec<String>,
+    /// Whether running pods are evicted, as their `PodDisruptionBudgets` allow, if another node would cost at least 10 % less.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub move_when_cheaper: bool,
+}
+
+/// How the nodes on which a pod may run are compared.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlacementStrategy {
+    /// This cluster's own nodes first, then the others, the cheapest first.
+    #[default]
+    OwnFirst,
+    /// The cheapest first. This cluster's own nodes cost nothing.
+    Cheapest,
+    /// Evenly over providers with `podOffloadingStrategy` `Remote`, otherwise over nodes, each virtual node as one.
+    Spread,
+    /// As `order` says.
+    FixedOrder,
 }
 
 /// When Kubernetes evicts a pod from a node that does not answer. The texts are `Never` and, for example, `30s`.

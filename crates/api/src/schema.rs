@@ -135,6 +135,11 @@ pub fn prefix_map(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// A list of names of virtual nodes and clusters.
+pub fn order_of_clusters(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "minLength": 1, "maxLength": 253 } })
+}
+
 /// The conditions of an object: a list keyed by type, so that each writer applies only its own.
 pub fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -32,13 +32,22 @@ impl Events {
 
     /// Reports that something is wrong; `note` says what to do.
     pub async fn warning(&self, object: &ObjectReference, reason: &str, note: impl Into<String>) {
+        self.publish(object, EventType::Warning, "Warn", reason, note.into()).await;
+    }
+
+    /// Reports what was done as a user wished.
+    pub async fn normal(&self, object: &ObjectReference, reason: &str, note: impl Into<String>) {
+        self.publish(object, EventType::Normal, "Note", reason, note.into()).await;
+    }
+
+    async fn publish(&self, object: &ObjectReference, type_: EventType, action: &str, reason: &str, note: String) {
         // The API server takes at most 1024 bytes.
-        let note: String = note.into().chars().take(250).collect();
+        let note: String = note.chars().take(250).collect();
         let event = Event {
-            type_: EventType::Warning,
+            type_,
             reason: reason.to_owned(),
             // Events that differ only in their note are counted as one, with the first note. So each note gets its own action.
-            action: format!("Warn-{}", short_hash(&note)),
+            action: format!("{action}-{}", short_hash(&note)),
             secondary: None,
             note: Some(note),
         };

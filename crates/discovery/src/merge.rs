@@ -1,4 +1,4 @@
-//! Merges what was found in all ways into one picture of each cluster, and decides what follows for its `ForeignCluster`.
+//! Merges what was found in all ways into one snapshot of each cluster, and decides what follows for its `ForeignCluster`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ pub const MAX_CREATED: usize = 64;
 
 /// A cluster that was found in at least one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundCluster {
     pub announcement: Announcement,
     /// The ways: `LAN`, `DNS` or both.
     pub ways: Vec<Discovery>,
@@ -21,12 +21,16 @@ pub struct Found {
 }
 
 /// Merges what was found on the local network and in each `SearchDomain`. This cluster itself is left out.
-pub fn merge(own: &ClusterId, lan: &[Announcement], domains: &BTreeMap<String, Vec<Announcement>>) -> BTreeMap<ClusterId, Found> {
-    let mut merged: BTreeMap<ClusterId, Found> = BTreeMap::new();
+pub fn merge(
+    own: &ClusterId,
+    lan: &[Announcement],
+    domains: &BTreeMap<String, Vec<Announcement>>,
+) -> BTreeMap<ClusterId, FoundCluster> {
+    let mut merged: BTreeMap<ClusterId, FoundCluster> = BTreeMap::new();
     let lan = lan.iter().map(|one| (Discovery::LAN, "LAN", one));
     let dns = domains.iter().flat_map(|(domain, all)| all.iter().map(|one| (Discovery::DNS, domain.as_str(), one)));
     for (way, source, announcement) in lan.chain(dns).filter(|(.., one)| one.cluster_id != *own) {
-        let found = merged.entry(announcement.cluster_id.clone()).or_insert_with(|| Found {
+        let found = merged.entry(announcement.cluster_id.clone()).or_insert_with(|| FoundCluster {
             announcement: Announcement { auth_urls: Vec::new(), ..announcement.clone() },
             ways: Vec::new(),
             sources: Vec::new(),
@@ -127,7 +131,7 @@ pub enum Change {
 }
 
 /// Decides about one cluster. `created` is the number of `ForeignCluster`s that discovery created so far.
-pub fn decide(found: Option<&Found>, known: Option<&Known>, verified: &Verified, created: usize) -> Change {
+pub fn decide(found: Option<&FoundCluster>, known: Option<&Known>, verified: &Verified, created: usize) -> Change {
     match (found, known) {
         (_, Some(known)) if known.by_person || known.deleting => Change::Nothing,
         // A person gave it the URL, by which it may be reached in another way on purpose. Or a consumer came by itself: that somebody
@@ -154,12 +158,12 @@ pub fn decide(found: Option<&Found>, known: Option<&Known>, verified: &Verified,
     }
 }
 
-fn first_proved(found: &Found, verified: &Verified) -> Option<String> {
+fn first_proved(found: &FoundCluster, verified: &Verified) -> Option<String> {
     found.announcement.auth_urls.iter().find(|url| verified.proved.contains(*url)).cloned()
 }
 
 /// Why a cluster that was found has no `ForeignCluster`. `None`: it has one, or will have one in a moment.
-pub fn problem(found: &Found, known: Option<&Known>, verified: &Verified, created: usize) -> Option<String> {
+pub fn problem(found: &FoundCluster, known: Option<&Known>, verified: &Verified, created: usize) -> Option<String> {
     if known.is_some() || found.announcement.auth_urls.iter().any(|url| !verified.failed.contains_key(url)) {
         let is_full = known.is_none() && created >= MAX_CREATED;
         return is_full.then(|| {
@@ -192,8 +196,8 @@ mod tests {
         }
     }
 
-    fn found(ways: &[Discovery], urls: &[&str]) -> Found {
-        Found { announcement: announcement(1, urls), ways: ways.to_vec(), sources: Vec::new() }
+    fn found(ways: &[Discovery], urls: &[&str]) -> FoundCluster {
+        FoundCluster { announcement: announcement(1, urls), ways: ways.to_vec(), sources: Vec::new() }
     }
 
     fn proved(urls: &[&str]) -> Verified {

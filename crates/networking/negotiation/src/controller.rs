@@ -44,8 +44,8 @@ use crate::{
 
 /// Several changes often belong together, so a reconcile waits this long after a change.
 const SETTLE: Duration = Duration::from_millis(50);
-/// The controller's name in metrics. It keeps the crate's former name.
-const CONTROLLER: &str = "interconnect";
+/// The controller's name in metrics and logs.
+const CONTROLLER: &str = "network-negotiation";
 
 /// Negotiates networks with all peers until `context.stop`. Only the leader may run it.
 pub async fn run(context: Context) -> Result<(), RequestError> {

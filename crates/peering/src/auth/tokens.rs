@@ -156,15 +156,15 @@ impl Tokens {
         Self { secrets, waiting: Semaphore::new(MAX_WAITING) }
     }
 
-    /// Checks a token. With `patience` waits a moment for one that is not known, because the cache may not show a new token yet.
-    pub async fn judge(&self, presented: Option<&str>, consumer: &ClusterId, patience: bool) -> TokenVerdict {
+    /// Checks a token. With `wait_for_cache`, waits a moment for one that is not known, because the cache may not show a new token yet.
+    pub async fn judge(&self, presented: Option<&str>, consumer: &ClusterId, wait_for_cache: bool) -> TokenVerdict {
         let verdict = || {
             let secrets: Vec<_> = self.secrets.all().into_iter().map(|(_, secret)| secret).collect();
             judge(&secrets, presented, consumer, Timestamp::now())
         };
         let first = verdict();
-        // Those who guess share few places, so that they do not hold connections.
-        let Some(_place) = self.waiting.try_acquire().ok().filter(|_| patience) else { return first };
+        // Those who guess share few permits, so that they do not hold connections.
+        let Some(_permit) = self.waiting.try_acquire().ok().filter(|_| wait_for_cache) else { return first };
         let mut latest = first;
         for _ in 0..NEW_TOKEN_LOOKS {
             if latest != TokenVerdict::Unknown {

@@ -27,7 +27,7 @@ use liqo_controller_runtime::{
 use liqo_discovery::{
     announcement::Announcement,
     lan_table::MAX_CLUSTERS,
-    merge::{Change, Discovered, Found, Known, decide, merge, problem},
+    merge::{Change, Discovered, FoundCluster, Known, decide, merge, problem},
     pace::Pace,
     written_list::WrittenList,
 };
@@ -109,7 +109,7 @@ impl Discoverer {
         }
     }
 
-    fn found(&self, sources: &Sources, lan_is_on: bool) -> BTreeMap<ClusterId, Found> {
+    fn found(&self, sources: &Sources, lan_is_on: bool) -> BTreeMap<ClusterId, FoundCluster> {
         let lan = sources.lan.get(&Key::new(&self.context.namespace, LAN_CLUSTERS)).filter(|_| lan_is_on);
         let lan = lan.as_deref().map(Vec::as_slice).unwrap_or_default();
         let domains = sources.domains.all().into_iter();
@@ -119,7 +119,7 @@ impl Discoverer {
 
     async fn apply(
         &self,
-        found: &BTreeMap<ClusterId, Found>,
+        found: &BTreeMap<ClusterId, FoundCluster>,
         verification: &Verification,
         list: &mut List,
     ) -> Result<(), StepError> {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use liqo_api::{ClusterId, valid_cluster_name};
-use liqo_discovery::merge::{Found, Verified};
+use liqo_discovery::merge::{FoundCluster, Verified};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
@@ -41,7 +41,7 @@ pub struct Verification {
 
 impl Verification {
     /// Forgets URLs that are not announced any more, and calls those that are due.
-    pub fn update(&mut self, found: &BTreeMap<ClusterId, Found>, now: Instant) {
+    pub fn update(&mut self, found: &BTreeMap<ClusterId, FoundCluster>, now: Instant) {
         let is_announced = |(id, url): &Target| found.get(id).is_some_and(|found| found.announcement.auth_urls.contains(url));
         self.checks.retain(|target, _| is_announced(target));
         for (id, found) in found {
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    fn found(urls: &[&str]) -> BTreeMap<ClusterId, Found> {
+    fn found(urls: &[&str]) -> BTreeMap<ClusterId, FoundCluster> {
         let id = ClusterId::of_public_key(&[1; 32]);
         let announcement = Announcement {
             cluster_id: id.clone(),
@@ -132,7 +132,7 @@ mod tests {
             auth_urls: urls.iter().map(ToString::to_string).collect(),
             protocol: [1, 1],
         };
-        BTreeMap::from([(id, Found { announcement, ways: vec![Discovery::LAN], sources: Vec::new() })])
+        BTreeMap::from([(id, FoundCluster { announcement, ways: vec![Discovery::LAN], sources: Vec::new() })])
     }
 
     #[tokio::test]

@@ -21,7 +21,7 @@ const LAN: &str = "LAN";
 /// What discovery finds, and where it looks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Found {
+pub struct DiscoveryReport {
     /// Whether this cluster looks for others on the local network.
     pub lan: bool,
     /// The domains that it looks in.
@@ -68,7 +68,7 @@ pub struct Shown {
     pub reason: Option<String>,
 }
 
-pub async fn collect(cluster: &Cluster) -> anyhow::Result<Found> {
+pub async fn collect(cluster: &Cluster) -> anyhow::Result<DiscoveryReport> {
     let everything = ListParams::default();
     let client = &cluster.client;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
@@ -78,16 +78,16 @@ pub async fn collect(cluster: &Cluster) -> anyhow::Result<Found> {
     let records: Vec<ForeignCluster> = list_or_none(&Api::all(client.clone()), &everything).await.doing("list the peers")?;
     let policies: Vec<PeeringPolicy> = list_or_none(&Api::all(client.clone()), &everything).await.doing("list the policies")?;
     let domains: Vec<SearchDomain> = list_or_none(&Api::all(client.clone()), &everything).await.doing("list the domains")?;
-    Ok(found(cluster.config().await?.as_ref(), domains, discovered, &records, policies))
+    Ok(report(cluster.config().await?.as_ref(), domains, discovered, &records, policies))
 }
 
-fn found(
+fn report(
     config: Option<&ClusterConfig>,
     domains: Vec<SearchDomain>,
     discovered: Vec<Discovered>,
     records: &[ForeignCluster],
     policies: Vec<PeeringPolicy>,
-) -> Found {
+) -> DiscoveryReport {
     let policies: Vec<_> = policies.into_iter().map(std::sync::Arc::new).collect();
     let shown = |one: Discovered| {
         let id = one.announcement.cluster_id;
@@ -106,7 +106,7 @@ fn found(
             cluster_id: id,
         }
     };
-    Found {
+    DiscoveryReport {
         lan: config.is_some_and(|config| config.spec.discovery.lan.enabled),
         domains: domains.into_iter().map(domain).collect(),
         clusters: discovered.into_iter().map(shown).collect(),
@@ -167,14 +167,14 @@ fn why_not(one: &Shown) -> String {
 }
 
 /// The result as text for people.
-pub fn table(found: &Found) -> String {
+pub fn table(report: &DiscoveryReport) -> String {
     let peered = |one: &Shown| match (one.borrows, one.lends) {
         (true, true) => "borrows, lends",
         (true, false) => "borrows",
         (false, true) => "lends",
         (false, false) => "no",
     };
-    let rows = found.clusters.iter().map(|one| {
+    let rows = report.clusters.iter().map(|one| {
         vec![
             one.name.clone(),
             one.cluster_id.to_string(),
@@ -185,8 +185,8 @@ pub fn table(found: &Found) -> String {
         ]
     });
     let mut lines = Vec::new();
-    if found.clusters.is_empty() {
-        lines.push(match (found.lan, found.domains.is_empty()) {
+    if report.clusters.is_empty() {
+        lines.push(match (report.lan, report.domains.is_empty()) {
             (false, true) => {
                 "Discovery is off: switch it on with `liqoctl install --set discovery.lan.enabled=true`, or create a \
                               SearchDomain."
@@ -197,7 +197,7 @@ pub fn table(found: &Found) -> String {
     } else {
         lines.push(output::table(&["NAME", "CLUSTER ID", "ADDRESS", "FOUND BY", "PEERED", "WHY NOT"], rows));
     }
-    for domain in &found.domains {
+    for domain in &report.domains {
         lines.extend(domain.problem.as_ref().map(|problem| format!("SearchDomain {}: {problem}", domain.name)));
         lines.extend(domain.broken_entries.iter().map(|entry| format!("  {entry}")));
     }
@@ -234,7 +234,7 @@ mod tests {
         let mut policy = PeeringPolicy::new("default", liqo_api::PeeringPolicySpec::default());
         policy.spec.consume.automatic = automatic;
         let records: Vec<_> = record.into_iter().collect();
-        found(None, Vec::new(), discovered(problem), &records, vec![policy]).clusters.remove(0)
+        report(None, Vec::new(), discovered(problem), &records, vec![policy]).clusters.remove(0)
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
         let one = shown(None, Some(record(json!({}), &status)), true);
         assert_eq!((one.borrows, one.lends, one.reason.as_deref()), (true, true, None));
         assert_eq!(one.auth_url.as_deref(), Some("https://203.0.113.6:1"));
-        let text = table(&Found { lan: true, domains: Vec::new(), clusters: vec![one] });
+        let text = table(&DiscoveryReport { lan: true, domains: Vec::new(), clusters: vec![one] });
         assert!(text.contains("borrows, lends") && text.contains("LAN, DNS (example)"), "{text}");
     }
 
@@ -271,15 +271,15 @@ mod tests {
         let status = json!({ "automaticOutgoingPeering": true, "conditions": conditions });
         let one = shown(None, Some(record(json!({ "incomingPeering": "No" }), &status)), true);
         assert_eq!((one.borrows, one.lends, one.refused, one.reason.as_deref()), (true, false, true, None));
-        let text = table(&Found { lan: true, domains: Vec::new(), clusters: vec![one] });
+        let text = table(&DiscoveryReport { lan: true, domains: Vec::new(), clusters: vec![one] });
         assert!(text.ends_with("this cluster refuses to lend to it: `liqoctl approve milan` allows it"), "{text}");
     }
 
     #[test]
     fn whoever_has_not_switched_it_on_is_told_how() {
-        let off = Found { lan: false, domains: Vec::new(), clusters: Vec::new() };
+        let off = DiscoveryReport { lan: false, domains: Vec::new(), clusters: Vec::new() };
         assert!(table(&off).contains("discovery.lan.enabled=true"));
-        assert_eq!(table(&Found { lan: true, ..off }), "No cluster is found.");
+        assert_eq!(table(&DiscoveryReport { lan: true, ..off }), "No cluster is found.");
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
             ] },
         }))
         .unwrap();
-        let text = table(&Found { lan: false, domains: vec![domain(object)], clusters: Vec::new() });
+        let text = table(&DiscoveryReport { lan: false, domains: vec![domain(object)], clusters: Vec::new() });
         assert_eq!(text, "No cluster is found.\nSearchDomain example: 1 of 1\n  milan: it has no TXT record");
     }
 }

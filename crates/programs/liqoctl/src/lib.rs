@@ -15,7 +15,7 @@
 //!
 //! `unoffload`, `unpeer` and `move pods` also evict pods themselves, with [`evict`], because only a command can wait for a budget and give up.
 //!
-//! `policy explain` uses the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
+//! `policy explain` and `cost` use the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
 //! rules of their own.
 //!
 //! `contract` shows what was signed, and records decisions on it; `contract verify` needs no cluster.
@@ -32,6 +32,7 @@ pub mod cli;
 pub mod cluster;
 pub mod complete;
 pub mod contract;
+pub mod cost;
 pub mod discover;
 pub mod doctor;
 pub mod evict;

@@ -8,13 +8,13 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask,
     cli::{
-        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Contracts, Doctor, Explain, ExportFormat, Generate, Global,
-        Install, Move, MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Receipts,
-        Renew, Test, TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
+        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Contracts, Cost, CostCommand, Doctor, Explain, ExportFormat,
+        Generate, Global, Install, Move, MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin,
+        Policy, Receipts, Renew, Test, TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
-    complete, contract, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload,
-    offload_bench,
+    complete, contract, cost, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer,
+    offload, offload_bench,
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::Progress,
@@ -59,6 +59,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Contract(command) => contracts(&global, command).await,
         Command::Usage { peer } => show_usage(&global, peer.as_deref()).await,
         Command::Receipt(command) => receipts(&global, command).await,
+        Command::Cost(arguments) => costs(&global, arguments).await,
         Command::Policy(command) => policies(&global, command).await,
         Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
         Command::Discover => show_discovered(&global).await,
@@ -411,6 +412,18 @@ async fn contracts(global: &Global, command: Contracts) -> anyhow::Result<()> {
         }
         Contracts::Verify { .. } => Ok(()),
     }
+}
+
+async fn costs(global: &Global, arguments: Cost) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    if let Some(CostCommand::Plan(arguments)) = arguments.command {
+        let namespace = arguments.namespace.unwrap_or_else(|| cluster.client.default_namespace().to_owned());
+        let planned = cost::plan(&cluster, &arguments.filename, &namespace).await?;
+        return output::print(global.output, &planned, |planned| cost::plan::table(planned));
+    }
+    let costs = cost::running(&cluster, arguments.namespace.as_deref(), arguments.peer.as_deref()).await?;
+    output::print(global.output, &costs, cost::running::table)
 }
 
 async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {

@@ -16,7 +16,7 @@ use kube::{
 };
 use liqo_api::{
     EvictionDelay, NAMESPACE_OFFLOADING, NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingStatus,
-    PodOffloadingStrategy, Reflection, SYSTEM_NAMESPACE, labels, may_be_offloaded,
+    PlacementStrategy, PodOffloadingStrategy, Reflection, SYSTEM_NAMESPACE, labels, may_be_offloaded,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -46,6 +46,8 @@ pub struct Options {
     pub remote_name: Option<String>,
     /// Which clusters get the namespace.
     pub clusters: Option<Clusters>,
+    /// Which nodes new pods prefer.
+    pub placement: Option<Placement>,
     /// How long to wait for the namespace to exist there.
     pub timeout: Duration,
 }
@@ -56,6 +58,15 @@ pub enum Eviction {
     /// As their own tolerations say.
     AsPodsSay,
     After(EvictionDelay),
+}
+
+/// Which nodes new pods prefer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Those that the scheduler chooses by itself.
+    Default,
+    /// A change of the fields that are given. A strategy takes the fields away that belong to others.
+    Change { strategy: Option<PlacementStrategy>, order: Option<Vec<String>>, move_when_cheaper: Option<bool> },
 }
 
 /// The clusters that get a namespace.
@@ -159,17 +170,55 @@ fn changes(options: &Options) -> Value {
         Some(Clusters::All) => spec["clusterSelector"] = Value::Null,
         Some(Clusters::Matching(selector)) => spec["clusterSelector"] = json!(selector),
     }
+    if let Some(placement) = &options.placement {
+        spec["placement"] = placement_change(placement);
+    }
     spec
+}
+
+fn placement_change(placement: &Placement) -> Value {
+    let Placement::Change { strategy, order, move_when_cheaper } = placement else { return Value::Null };
+    let mut change = json!({});
+    if let Some(strategy) = strategy {
+        change["strategy"] = json!(strategy);
+        if *strategy != PlacementStrategy::FixedOrder {
+            change["order"] = Value::Null;
+        }
+        if *strategy != PlacementStrategy::Cheapest {
+            change["moveWhenCheaper"] = Value::Null;
+        }
+    }
+    if let Some(order) = order {
+        change["order"] = json!(order);
+    }
+    if let Some(moves) = move_when_cheaper {
+        change["moveWhenCheaper"] = json!(moves);
+    }
+    change
+}
+
+/// Applies a JSON merge patch (RFC 7386).
+fn merge(target: &mut Value, change: Value) {
+    let Value::Object(changes) = change else {
+        *target = change;
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, change) in changes {
+        match change {
+            Value::Null => drop(target.as_object_mut().and_then(|fields| fields.remove(&key))),
+            change => merge(&mut target[key], change),
+        }
+    }
 }
 
 /// The `NamespaceOffloading` after the change. Fields that the options do not name keep their value.
 fn wanted(namespace: &str, present: Option<&NamespaceOffloading>, options: &Options) -> Value {
     let mut spec =
         present.map_or_else(|| json!({ "podOffloadingStrategy": PodOffloadingStrategy::default() }), |one| json!(one.spec));
-    if let (Some(spec), Value::Object(changes)) = (spec.as_object_mut(), changes(options)) {
-        spec.extend(changes);
-        spec.retain(|_, value| !value.is_null());
-    }
+    merge(&mut spec, changes(options));
     json!({
         "apiVersion": "offloading.liqo.io/v1alpha1",
         "kind": "NamespaceOffloading",
@@ -478,6 +527,28 @@ mod tests {
         assert_eq!(changes(&named), json!({ "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a" }));
         let same = Options { mapping: Some(NamespaceMappingStrategy::EnforceSameName), ..options() };
         assert_eq!(changes(&same), json!({ "namespaceMappingStrategy": "EnforceSameName", "remoteNamespaceName": null }));
+    }
+
+    #[test]
+    fn a_placement_strategy_takes_away_what_belongs_to_others() {
+        let change = |strategy, order: &[&str], move_when_cheaper| {
+            let order = (!order.is_empty()).then(|| order.iter().map(ToString::to_string).collect());
+            Options { placement: Some(Placement::Change { strategy, order, move_when_cheaper }), ..options() }
+        };
+        let cheapest = change(Some(PlacementStrategy::Cheapest), &[], Some(true));
+        let placed = wanted("demo", None, &cheapest);
+        assert_eq!(placed["spec"]["placement"], json!({ "strategy": "Cheapest", "moveWhenCheaper": true }));
+        let present: NamespaceOffloading = serde_json::from_value(placed).unwrap();
+        let now = |options: &Options| wanted("demo", Some(&present), options)["spec"].get("placement").cloned();
+        assert_eq!(now(&options()), Some(json!({ "strategy": "Cheapest", "moveWhenCheaper": true })));
+        assert_eq!(now(&change(None, &[], Some(false))), Some(json!({ "strategy": "Cheapest", "moveWhenCheaper": false })));
+        let fixed = change(Some(PlacementStrategy::FixedOrder), &["milan", "turin"], None);
+        assert_eq!(now(&fixed), Some(json!({ "strategy": "FixedOrder", "order": ["milan", "turin"] })));
+        assert_eq!(
+            changes(&fixed)["placement"],
+            json!({ "strategy": "FixedOrder", "order": ["milan", "turin"], "moveWhenCheaper": null })
+        );
+        assert_eq!(now(&Options { placement: Some(Placement::Default), ..options() }), None);
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn resources(rule: &Value) -> String {
     all.join(", ") + &suffix
 }
 
-/// `read` is get, list and watch; `write` is create, update, patch and delete.
+/// `read` is get, list and watch; `write` is create, update, patch and delete, for some kinds also deletecollection.
 fn verbs(rule: &Value) -> String {
     let mut verbs = texts(rule, "verbs");
     let mut words = Vec::new();

@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::socket::{LanSocket, Place, Received, interfaces};
+use super::socket::{LanSocket, LanSocketKey, Received, interfaces};
 
 /// Packets that wait to be read.
 const QUEUE_LEN: usize = 128;
@@ -73,12 +73,12 @@ async fn wait_for_change(config: &mut watch::Receiver<Option<LanConfig>>, stop: 
 
 struct Service {
     config: LanConfig,
-    sockets: BTreeMap<Place, LanSocket>,
-    answered: BTreeMap<Place, Instant>,
+    sockets: BTreeMap<LanSocketKey, LanSocket>,
+    answered: BTreeMap<LanSocketKey, Instant>,
     table: LanTable,
     sender: mpsc::Sender<Received>,
     /// Interfaces whose socket could not be opened, so that each is logged once.
-    failed: BTreeSet<Place>,
+    failed: BTreeSet<LanSocketKey>,
 }
 
 /// Serves one configuration until it changes, and says goodbye.
@@ -151,34 +151,30 @@ impl Service {
             }
         };
         let lan = all.iter().filter(|interface| interface.is_lan(&self.config.interfaces, &self.config.pods));
-        let wanted: BTreeSet<Place> = lan
+        let wanted: BTreeSet<LanSocketKey> = lan
             .flat_map(|interface| {
-                let place = |is_v6| Place { interface: interface.name.clone(), index: interface.index, is_v6 };
-                [interface.has_v4().then(|| place(false)), interface.has_v6().then(|| place(true))]
+                let key = |is_v6| LanSocketKey { interface: interface.name.clone(), index: interface.index, is_v6 };
+                [interface.has_v4().then(|| key(false)), interface.has_v6().then(|| key(true))]
             })
             .flatten()
             .collect();
-        self.sockets.retain(|place, _| wanted.contains(place));
-        self.failed.retain(|place| wanted.contains(place));
+        self.sockets.retain(|key, _| wanted.contains(key));
+        self.failed.retain(|key| wanted.contains(key));
         let mut is_new = false;
-        for place in wanted {
-            if self.sockets.contains_key(&place) {
+        for key in wanted {
+            if self.sockets.contains_key(&key) {
                 continue;
             }
-            match LanSocket::open(&place, self.sender.clone()) {
+            match LanSocket::open(&key, self.sender.clone()) {
                 Ok(socket) => {
-                    tracing::info!(
-                        interface = place.interface,
-                        ipv6 = place.is_v6,
-                        "listening for clusters on the local network"
-                    );
-                    self.failed.remove(&place);
-                    self.sockets.insert(place, socket);
+                    tracing::info!(interface = key.interface, ipv6 = key.is_v6, "listening for clusters on the local network");
+                    self.failed.remove(&key);
+                    self.sockets.insert(key, socket);
                     is_new = true;
                 }
                 Err(error) => {
-                    if self.failed.insert(place.clone()) {
-                        tracing::warn!(%error, interface = place.interface, ipv6 = place.is_v6, "cannot listen for multicast DNS, trying again");
+                    if self.failed.insert(key.clone()) {
+                        tracing::warn!(%error, interface = key.interface, ipv6 = key.is_v6, "cannot listen for multicast DNS, trying again");
                     }
                 }
             }
@@ -197,9 +193,9 @@ impl Service {
 
     async fn send_own(&self, ttl: u32) {
         let Some(bytes) = self.config.own.as_ref().and_then(|own| own.answer(ttl)) else { return };
-        for (place, socket) in &self.sockets {
+        for (key, socket) in &self.sockets {
             if let Err(error) = socket.send(&bytes).await {
-                tracing::debug!(%error, interface = place.interface, "an announcement was not sent");
+                tracing::debug!(%error, interface = key.interface, "an announcement was not sent");
             }
         }
     }
@@ -214,10 +210,10 @@ impl Service {
             let _ = self.table.hear(packet.sender, one, now.into_std());
         }
         let Some(own) = self.config.own.as_ref().filter(|own| is_contradicted || own.is_asked(&message)) else { return };
-        let recently = self.answered.get(&packet.place).is_some_and(|at| now.duration_since(*at) < MIN_ANSWER_INTERVAL);
-        if let (false, Some(bytes), Some(socket)) = (recently, own.answer(TTL), self.sockets.get(&packet.place)) {
+        let recently = self.answered.get(&packet.key).is_some_and(|at| now.duration_since(*at) < MIN_ANSWER_INTERVAL);
+        if let (false, Some(bytes), Some(socket)) = (recently, own.answer(TTL), self.sockets.get(&packet.key)) {
             let _ = socket.send(&bytes).await;
-            self.answered.insert(packet.place, now);
+            self.answered.insert(packet.key, now);
         }
     }
 }

@@ -50,14 +50,14 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 
 /// A packet, and who sent it.
 pub struct Received {
-    pub place: Place,
+    pub key: LanSocketKey,
     pub sender: IpAddr,
     pub bytes: Vec<u8>,
 }
 
-/// An interface and an address family.
+/// An interface and an address family: each pair has its own socket.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct LanSocketKey {
     pub interface: String,
     pub index: u32,
     pub is_v6: bool,
@@ -73,28 +73,28 @@ pub struct LanSocket {
 impl LanSocket {
     /// Joins the group on one interface. The socket is bound to the group's address, which routers do not forward, so everything that
     /// it receives comes from the link.
-    pub fn open(place: &Place, received: mpsc::Sender<Received>) -> io::Result<Self> {
-        let group = if place.is_v6 {
-            SocketAddr::V6(SocketAddrV6::new(GROUP_V6, PORT, 0, place.index))
+    pub fn open(key: &LanSocketKey, received: mpsc::Sender<Received>) -> io::Result<Self> {
+        let group = if key.is_v6 {
+            SocketAddr::V6(SocketAddrV6::new(GROUP_V6, PORT, 0, key.index))
         } else {
             SocketAddr::new(GROUP_V4.into(), PORT)
         };
         let socket = Socket::new(Domain::for_address(group), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
         // Other programs of the node may speak multicast DNS, too.
         socket.set_reuse_address(true)?;
-        socket.bind_device(Some(place.interface.as_bytes()))?;
-        if place.is_v6 {
+        socket.bind_device(Some(key.interface.as_bytes()))?;
+        if key.is_v6 {
             socket.set_only_v6(true)?;
-            socket.set_multicast_if_v6(place.index)?;
+            socket.set_multicast_if_v6(key.index)?;
             socket.set_multicast_hops_v6(HOPS)?;
-            socket.join_multicast_v6(&GROUP_V6, place.index)?;
+            socket.join_multicast_v6(&GROUP_V6, key.index)?;
         } else {
             socket.set_multicast_ttl_v4(HOPS)?;
-            socket.join_multicast_v4_n(&GROUP_V4, &InterfaceIndexOrAddress::Index(place.index))?;
+            socket.join_multicast_v4_n(&GROUP_V4, &InterfaceIndexOrAddress::Index(key.index))?;
         }
         socket.bind(&group.into())?;
         let socket = std::sync::Arc::new(UdpSocket::from_std(socket.into())?);
-        let task = tokio::spawn(receive(socket.clone(), place.clone(), received));
+        let task = tokio::spawn(receive(socket.clone(), key.clone(), received));
         Ok(Self { socket, group, _receiver: AbortOnDropHandle::new(task) })
     }
 
@@ -104,7 +104,7 @@ impl LanSocket {
     }
 }
 
-async fn receive(socket: std::sync::Arc<UdpSocket>, place: Place, received: mpsc::Sender<Received>) {
+async fn receive(socket: std::sync::Arc<UdpSocket>, key: LanSocketKey, received: mpsc::Sender<Received>) {
     let mut buffer = vec![0; BUFFER_LEN];
     let (mut second, mut packets) = (Instant::now(), 0);
     loop {
@@ -123,6 +123,6 @@ async fn receive(socket: std::sync::Arc<UdpSocket>, place: Place, received: mpsc
         }
         let bytes = buffer[..length].to_vec();
         // If the queue is full, the packet is lost, as packets may be.
-        let _ = received.try_send(Received { place: place.clone(), sender: sender.ip(), bytes });
+        let _ = received.try_send(Received { key: key.clone(), sender: sender.ip(), bytes });
     }
 }

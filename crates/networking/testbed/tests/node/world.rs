@@ -282,9 +282,9 @@ impl World {
     /// Tries again for a while, as the agent does: a child process that another test is just starting has a copy of the former device and
     /// sockets until it executes its program, and the kernel refuses them to us meanwhile.
     fn start_tunnel(&self, node_id: NodeId) -> io::Result<()> {
-        const PATIENCE: Duration = Duration::from_secs(10);
+        const TIMEOUT: Duration = Duration::from_secs(10);
         let (tunnel, endpoint) = &self.tunnels[&node_id];
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         self.nodes[&node_id].run(|| {
             loop {
                 match tunnel.apply(endpoint) {

@@ -1,10 +1,11 @@
-//! The controllers of the consumer's side. Each works on one queue, or follows connections. They share the state and the rules, and
-//! never call each other: what one changes, the watches report, and the triggers say which keys are due.
+//! The controllers of the consumer's side. Each works on one queue, follows connections, or looks again after a time. They share the
+//! state and the rules, and never call each other: what one changes, the watches report, and the triggers say which keys are due.
 
 pub mod connections;
 pub mod namespaces;
 pub mod pods;
 pub mod records;
 pub mod remote_events;
+pub mod savings;
 pub mod unscheduled_pods;
 pub mod virtual_nodes;

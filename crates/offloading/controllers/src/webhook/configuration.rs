@@ -80,7 +80,7 @@ pub async fn keep_configured(context: Context) -> Result<(), Error> {
         let (context, offloadings) = (context.clone(), offloadings.clone());
         async move { configure(&context.client, &context.namespace, &offloadings).await.map(|()| Next::After(CHECK_INTERVAL)) }
     };
-    queue.run("webhook configuration", 1, stop, reconcile).await;
+    queue.run("webhook-configuration", 1, stop, reconcile).await;
     Ok(())
 }
 

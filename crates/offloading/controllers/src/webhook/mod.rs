@@ -4,7 +4,7 @@
 //! namespaces by name, so that pods of other namespaces never wait for it.
 //!
 //! ```text
-//!   API server --pod of an offloaded namespace--> /mutate --> decide::scheduling --> JSON patch
+//!   API server --pod of an offloaded namespace--> /mutate --> pod::scheduling, pod::preference --> JSON patch
 //!       ^
 //!       +-- MutatingWebhookConfiguration `liqo` <-- leader: namespaces, CA
 //!                 remote.liqo.io            strategy Remote: no answer, no pod
@@ -27,20 +27,26 @@ use axum::routing::post;
 use axum::{Json, Router};
 use jiff::Timestamp;
 use json_patch::Patch;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Node, NodeSelector, Secret};
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
-use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, annotations};
+use liqo_api::{
+    ClusterConfig, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, PodPlacement, annotations, labels,
+};
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::context::every_address;
 use liqo_controller_runtime::start::at_start;
 use liqo_controller_runtime::{Cache, Context};
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::server::{self, Certificate, Tls, TlsError};
+use liqo_offloading_rules::namespace::node_selector;
+use liqo_offloading_rules::node::priced::{PricedNode, charged_json};
+use liqo_offloading_rules::pod::preference::{self, prefer};
 use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner};
 use liqo_offloading_rules::pod::scheduling::{Placement, place};
 
@@ -78,8 +84,20 @@ pub(crate) struct Offloading {
     strategy: PodOffloadingStrategy,
     /// The terms of the cluster selector, as JSON.
     selector: Option<Vec<Value>>,
+    /// The same, as nodes are compared with it.
+    cluster_selector: Option<NodeSelector>,
+    /// Which nodes new pods prefer.
+    placement: Option<PodPlacement>,
     /// Providers that refused pods.
     refusals: Refusals,
+}
+
+/// What the preferences of pods depend on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Choice<'a> {
+    nodes: &'a [Arc<PricedNode>],
+    /// Name of this cluster.
+    own_name: &'a str,
 }
 
 impl Offloading {
@@ -90,14 +108,29 @@ impl Offloading {
         }
         let refusals = refusals(&object);
         let terms = |term| serde_json::to_value(term).unwrap_or_default();
-        let selector = object.spec.cluster_selector.map(|selector| selector.node_selector_terms.into_iter().map(terms).collect());
-        Some(Self { strategy: object.spec.pod_offloading_strategy, selector, refusals })
+        let spec = object.spec;
+        let selected = spec.cluster_selector.as_ref();
+        let selector = selected.map(|selector| selector.node_selector_terms.iter().map(terms).collect());
+        let strategy = spec.pod_offloading_strategy;
+        Some(Self { strategy, selector, cluster_selector: spec.cluster_selector, placement: spec.placement, refusals })
     }
 
-    /// Where a new pod of the namespace may run.
-    fn place(&self, pod: &Value, now: Timestamp) -> Placement {
+    /// Where a new pod of the namespace may run, and where it prefers to.
+    fn place(&self, pod: &Value, choice: Choice, now: Timestamp) -> Placement {
         let avoided: Vec<&str> = self.refusals_of(pod, now).into_iter().map(|one| one.cluster_id.as_str()).collect();
-        place(pod, self.strategy, self.selector.as_deref(), &avoided)
+        let mut placed = place(pod, self.strategy, self.selector.as_deref(), &avoided);
+        let charged = charged_json(pod).filter(|_| placed.may_leave);
+        if let (Some(placement), Some(amounts)) = (&self.placement, charged) {
+            let is_allowed = |node: &&PricedNode| {
+                let is_selected = node_selector::matches(self.cluster_selector.as_ref(), &node.name, &node.labels);
+                is_selected && !avoided.contains(&node.cluster_id())
+            };
+            let nodes: Vec<&PricedNode> = choice.nodes.iter().map(AsRef::as_ref).filter(is_allowed).collect();
+            let (strategy, own_name) = (self.strategy, choice.own_name);
+            let facts = preference::Facts { placement, strategy, nodes: &nodes, amounts: &amounts, own_name };
+            prefer(pod, &mut placed.patch, &facts);
+        }
+        placed
     }
 
     /// Where it may run, if no provider had refused a pod of its owner.
@@ -121,6 +154,9 @@ pub(crate) fn refusals(object: &NamespaceOffloading) -> Refusals {
 struct Webhook {
     client: Client,
     offloadings: Cache<Offloading>,
+    /// The virtual nodes.
+    nodes: Cache<PricedNode>,
+    config: watch::Receiver<Arc<ClusterConfig>>,
 }
 
 /// Serves the webhook until `context.stop`. Calls `ready` as soon as it answers.
@@ -131,11 +167,12 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
     let listener =
         TcpListener::bind(every_address(context.pod_ip, port)).await.map_err(|source| Error::Listen { port, source })?;
     let offloadings = watch_offloadings(&context, |_| ());
-    if !offloadings.synced().await {
+    let nodes = watch_nodes(&context);
+    if !offloadings.synced().await || !nodes.synced().await {
         return Ok(());
     }
     ready();
-    let webhook = Arc::new(Webhook { client: context.client.clone(), offloadings });
+    let webhook = Arc::new(Webhook { client: context.client.clone(), offloadings, nodes, config: context.config.clone() });
     tokio::select! {
         () = server::serve(listener, Tls::anonymous(certificate.clone()), routes(webhook), context.stop.clone()) => {}
         () = renew(&secrets, &context.namespace, &certificate) => {}
@@ -146,6 +183,17 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
 fn watch_offloadings(context: &Context, mut changed: impl FnMut(&Key) + Send + 'static) -> Cache<Offloading> {
     let api = Api::<NamespaceOffloading>::all(context.client.clone());
     Cache::watch(api, watcher::Config::default(), context.stop.clone(), Offloading::of, move |key, _, _| changed(key))
+}
+
+/// Watches what placement needs of the virtual nodes.
+fn watch_nodes(context: &Context) -> Cache<PricedNode> {
+    let only_ours = watcher::Config::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    Cache::watch(Api::<Node>::all(context.client.clone()), only_ours, context.stop.clone(), priced, |_, _, _| ())
+}
+
+fn priced(node: Node) -> Option<PricedNode> {
+    let annotations = node.metadata.annotations.unwrap_or_default();
+    Some(PricedNode::of(&node.metadata.name?, node.metadata.labels.unwrap_or_default(), &annotations))
 }
 
 /// Renews the certificate in time, and uses one that another replica renewed. Never ends.
@@ -180,7 +228,7 @@ async fn mutate(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Response {
         None => Ok(None),
     };
     match offloading {
-        Ok(offloading) => Json(respond(&request, offloading.as_deref()).into_review()).into_response(),
+        Ok(offloading) => Json(webhook.respond(&request, offloading.as_deref()).into_review()).into_response(),
         Err(error) => {
             (StatusCode::SERVICE_UNAVAILABLE, format!("reading the namespace's NamespaceOffloading: {error}\n")).into_response()
         }
@@ -196,24 +244,30 @@ impl Webhook {
         let api = Api::<NamespaceOffloading>::namespaced(self.client.clone(), namespace);
         Ok(api.get_opt(NAMESPACE_OFFLOADING).await?.and_then(Offloading::of).map(Arc::new))
     }
-}
 
-fn respond(request: &AdmissionRequest<DynamicObject>, offloading: Option<&Offloading>) -> AdmissionResponse {
-    let mut response = AdmissionResponse::from(request);
-    let (Some(offloading), Some(object)) = (offloading, &request.object) else { return response };
-    let pod = match serde_json::to_value(object) {
-        Ok(pod) => pod,
-        Err(error) => return AdmissionResponse::invalid(error),
-    };
-    let placement = offloading.place(&pod, Timestamp::now());
-    response.warnings = placement.warning().map(|warning| vec![warning]);
-    if placement.patch.is_empty() {
-        return response;
-    }
-    let patch: Result<Patch, _> = serde_json::from_value(placement.patch.into());
-    match patch.map(|patch| response.with_patch(patch)) {
-        Ok(Ok(response)) => response,
-        Ok(Err(error)) => AdmissionResponse::invalid(error),
-        Err(error) => AdmissionResponse::invalid(error),
+    fn respond(&self, request: &AdmissionRequest<DynamicObject>, offloading: Option<&Offloading>) -> AdmissionResponse {
+        let mut response = AdmissionResponse::from(request);
+        let (Some(offloading), Some(object)) = (offloading, &request.object) else { return response };
+        let pod = match serde_json::to_value(object) {
+            Ok(pod) => pod,
+            Err(error) => return AdmissionResponse::invalid(error),
+        };
+        let nodes: Vec<Arc<PricedNode>> = match offloading.placement {
+            Some(_) => self.nodes.all().into_iter().map(|(_, node)| node).collect(),
+            None => Vec::new(),
+        };
+        let config = self.config.borrow().clone();
+        let choice = Choice { nodes: &nodes, own_name: &config.spec.cluster_name };
+        let placement = offloading.place(&pod, choice, Timestamp::now());
+        response.warnings = placement.warning().map(|warning| vec![warning]);
+        if placement.patch.is_empty() {
+            return response;
+        }
+        let patch: Result<Patch, _> = serde_json::from_value(placement.patch.into());
+        match patch.map(|patch| response.with_patch(patch)) {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => AdmissionResponse::invalid(error),
+            Err(error) => AdmissionResponse::invalid(error),
+        }
     }
 }

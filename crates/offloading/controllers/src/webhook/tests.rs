@@ -44,6 +44,11 @@ impl Store {
         if method == http::Method::GET && path.ends_with("namespaceoffloadings") {
             return (200, json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": []}));
         }
+        if method == http::Method::GET && path == "/api/v1/nodes" {
+            let nodes: Vec<&Value> =
+                state.0.iter().filter(|(path, _)| path.starts_with("/api/v1/nodes/")).map(|(_, node)| node).collect();
+            return (200, json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": nodes}));
+        }
         if method == http::Method::GET {
             return state.0.get(path).map_or_else(|| error(404, "NotFound"), |object| (200, object.clone()));
         }
@@ -95,7 +100,7 @@ async fn nothing_cached(store: &Store, stop: &CancellationToken) -> Cache<Offloa
 }
 
 fn offloading(strategy: PodOffloadingStrategy) -> Offloading {
-    Offloading { strategy, selector: None, refusals: Refusals::default() }
+    Offloading { strategy, selector: None, cluster_selector: None, placement: None, refusals: Refusals::default() }
 }
 
 fn review(pod: &Value) -> Value {
@@ -128,7 +133,12 @@ async fn answered(store: &Store, body: String) -> Value {
     let material = material(store).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let webhook = Arc::new(Webhook { client: store.client(), offloadings: nothing_cached(store, &stop).await });
+    let offloadings = nothing_cached(store, &stop).await;
+    let all = watcher::Config::default();
+    let nodes = Cache::watch(Api::<Node>::all(store.client()), all, stop.clone(), priced, |_, _, _| ());
+    assert!(nodes.synced().await);
+    let config = watch::channel(Arc::new(ClusterConfig::default())).1;
+    let webhook = Arc::new(Webhook { client: store.client(), offloadings, nodes, config });
     let tls = Tls::anonymous(Arc::new(material.certificate().unwrap()));
     tokio::spawn(server::serve(listener, tls, routes(webhook), stop));
     ask(address, &material.ca, body).await["response"].clone()
@@ -155,6 +165,31 @@ async fn a_pod_of_an_offloaded_namespace_is_patched() {
     let patch: Vec<u8> = serde_json::from_value(response["patch"].clone()).unwrap();
     let patch: Value = serde_json::from_slice(&patch).unwrap();
     assert_eq!((&patch[0]["path"], &patch[1]["path"]), (&json!("/spec/tolerations"), &json!("/spec/affinity")));
+}
+
+#[tokio::test]
+async fn a_pod_prefers_the_cheapest_of_the_nodes_that_its_namespace_selects() {
+    let store = store_with("Remote");
+    let mut offloading = store.get(OFFLOADING);
+    offloading["spec"]["placement"] = json!({"strategy": "Cheapest"});
+    let region = json!({"key": "region", "operator": "In", "values": ["eu"]});
+    offloading["spec"]["clusterSelector"] = json!({"nodeSelectorTerms": [{"matchExpressions": [region]}]});
+    store.put(OFFLOADING, offloading);
+    for (name, region, cpu) in [("milan", "eu", "0.05"), ("turin", "eu", "0.04"), ("boston", "us", "0.01")] {
+        let prices = json!({"currency": "EUR", "rates": {"cpu": cpu}}).to_string();
+        let metadata = json!({"name": name, "labels": {"region": region}, "annotations": {"liqo.io/prices": prices}});
+        store.put(&format!("/api/v1/nodes/{name}"), json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}));
+    }
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let response = answered(&store, review(&pod).to_string()).await;
+    let patch: Vec<u8> = serde_json::from_value(response["patch"].clone()).unwrap();
+    let patch: Value = serde_json::from_slice(&patch).unwrap();
+    assert_eq!((&patch[1]["path"], patch.as_array().unwrap().len()), (&json!("/spec/affinity"), 2));
+    let terms = patch[1]["value"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"].as_array().unwrap();
+    let best = |term: &Value| (term["weight"].clone(), term["preference"]["matchExpressions"][1]["values"].clone());
+    let expected = [(json!(100), json!(["turin"])), (json!(1), json!(["milan"]))];
+    assert_eq!(terms.iter().map(best).collect::<Vec<_>>(), expected);
+    assert!(patch[1]["value"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"].is_object());
 }
 
 #[tokio::test]
@@ -267,8 +302,10 @@ fn a_namespace_that_is_taken_back_offloads_nothing_new() {
     };
     assert_eq!(Offloading::of(object(json!({"name": "offloading", "deletionTimestamp": "2026-01-01T00:00:00Z"}))), None);
     let selector = Some(vec![json!({"matchFields": []})]);
+    let offloaded = object(json!({"name": "offloading"}));
+    let cluster_selector = offloaded.spec.cluster_selector.clone();
     assert_eq!(
-        Offloading::of(object(json!({"name": "offloading"}))),
-        Some(Offloading { strategy: PodOffloadingStrategy::Remote, selector, refusals: Refusals::default() })
+        Offloading::of(offloaded),
+        Some(Offloading { selector, cluster_selector, ..offloading(PodOffloadingStrategy::Remote) })
     );
 }

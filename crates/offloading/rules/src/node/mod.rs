@@ -2,3 +2,4 @@
 
 pub mod difference;
 pub mod object;
+pub mod priced;

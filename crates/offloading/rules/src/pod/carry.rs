@@ -1,8 +1,8 @@
 //! The parts of a pod that travel to the provider. There is one function for each side, and both apply the same rules, because the
 //! provider trusts nothing.
 //!
-//! Of the metadata only labels and annotations travel, and the provider takes few of them, see `metadata`. Of the `PodSpec` only fields
-//! that are known to be safe do. Other fields that mean something at home only are dropped; all remaining ones are refused by name.
+//! Only labels and annotations of the metadata travel, and the provider takes few of them, see `metadata`. Only fields of the `PodSpec`
+//! that are known to be safe travel. Other fields that mean something at home only are dropped; all remaining ones are refused by name.
 //! Fields inside containers pass unchanged, known or not: Pod Security Admission in the mapped namespace decides what they may do.
 //! The provider then completes what a pod leaves to the node: `amounts`, `images`, `hardening`.
 //!

@@ -23,6 +23,11 @@ impl Controller {
         let field = |pointer| text(controller, pointer).unwrap_or_default().to_owned();
         Some(Self { kind: field("/kind"), uid: field("/uid") })
     }
+
+    /// Whether it creates a deleted pod again at no cost. A Job counts it as a failure.
+    pub fn recreates(&self) -> bool {
+        ["ReplicaSet", "ReplicationController", "StatefulSet"].contains(&self.kind.as_str())
+    }
 }
 
 /// Whether a controller of this kind has one pod for each node, as a `DaemonSet` and, for static pods, the Node itself do. These pods

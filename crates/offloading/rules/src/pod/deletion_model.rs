@@ -372,7 +372,7 @@ impl World {
             let reported = self.reported.clone().unwrap_or_else(|| shadow.reported.clone());
             let expected_uid = reported.remote_uid.clone().or(self.created.clone());
             let snapshot = Snapshot {
-                saw_gone: expected_uid.is_some() && expected_uid == self.gone,
+                observed_deletion: expected_uid.is_some() && expected_uid == self.gone,
                 reported,
                 expected_uid,
                 seen: self.seen_remote.iter().map(reduced).collect(),

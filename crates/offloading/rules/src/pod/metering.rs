@@ -89,7 +89,7 @@ mod tests {
             reported: ReportedStatus::default(),
             expected_uid: None,
             seen: Vec::new(),
-            saw_gone: false,
+            observed_deletion: false,
             name_taken: false,
             live: Live::NotAsked,
             refusal: None,
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_a_pod_used_is_stored_before_its_record_goes() {
         let reported = ReportedStatus { charges: Some("100- cpu=1".into()), ..ReportedStatus::default() };
-        let gone = Snapshot { reported, expected_uid: Some("u1".into()), saw_gone: true, ..snapshot(Some(200), 215) };
+        let gone = Snapshot { reported, expected_uid: Some("u1".into()), observed_deletion: true, ..snapshot(Some(200), 215) };
         let Step::StoreUsage(charges) = decide(&gone) else { panic!("released") };
         assert_eq!(charges.to_string(), "100-215 cpu=1");
         let later = Snapshot { now: second(900), ..gone.clone() };
@@ -154,7 +154,7 @@ mod tests {
         let metering = gone.metering.clone().map(|metering| Metering { is_stored: true, ..metering });
         assert_eq!(decide(&Snapshot { metering, ..gone.clone() }), Step::Release);
         assert_eq!(decide(&Snapshot { metering: None, ..gone }), Step::Release);
-        assert_eq!(decide(&Snapshot { saw_gone: true, ..snapshot(Some(200), 215) }), Step::Release, "it never ran");
+        assert_eq!(decide(&Snapshot { observed_deletion: true, ..snapshot(Some(200), 215) }), Step::Release, "it never ran");
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub struct Snapshot {
     /// Its pods that the watch shows.
     pub seen: Vec<Arc<RemotePod>>,
     /// Whether the watch reported that the expected pod is gone.
-    pub saw_gone: bool,
+    pub observed_deletion: bool,
     /// Whether the watch shows another pod of the wanted name.
     pub name_taken: bool,
     pub live: Live,
@@ -292,7 +292,7 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
     let pods = snapshot.pods();
     if pods.is_empty() {
         let never_named = shadow.pod_name.is_empty();
-        if !snapshot.saw_gone && !never_named && snapshot.live == Live::NotAsked {
+        if !snapshot.observed_deletion && !never_named && snapshot.live == Live::NotAsked {
             return Step::ReadLive;
         }
         return snapshot.unstored_usage().map_or(Step::Release, Step::StoreUsage);

@@ -177,7 +177,7 @@ impl PodIndex {
         self.by_shadow.get(shadow).into_iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
-    pub fn saw_gone(&self, shadow: &Key, uid: &str) -> bool {
+    pub fn observed_deletion(&self, shadow: &Key, uid: &str) -> bool {
         self.gone.get(shadow).is_some_and(|gone| gone == uid)
     }
 
@@ -271,13 +271,13 @@ mod tests {
         assert!(index.changed(None, Some(&first)).is_empty());
         index.wait_for_name(first.key.clone(), Key::new("t", "waits"));
         assert_eq!(index.of(&shadow), std::slice::from_ref(&first));
-        assert!(!index.saw_gone(&shadow, "u1"));
+        assert!(!index.observed_deletion(&shadow, "u1"));
         // A list after an interruption may show the successor in place of the one that is gone.
         let second = Arc::new(pod("web", "u2", |_| {}));
         assert_eq!(index.changed(Some(&first), Some(&second)), [Key::new("t", "waits")]);
         assert_eq!(index.of(&shadow), std::slice::from_ref(&second));
-        assert!(index.saw_gone(&shadow, "u1") && !index.saw_gone(&shadow, "u2"));
+        assert!(index.observed_deletion(&shadow, "u1") && !index.observed_deletion(&shadow, "u2"));
         index.changed(Some(&second), None);
-        assert!(index.of(&shadow).is_empty() && index.saw_gone(&shadow, "u2"));
+        assert!(index.of(&shadow).is_empty() && index.observed_deletion(&shadow, "u2"));
     }
 }

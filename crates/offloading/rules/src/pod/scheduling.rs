@@ -18,6 +18,8 @@ pub struct Placement {
     pub patch: Vec<Value>,
     /// Why the pod stays in this cluster, whatever its namespace says; `None` if it may leave.
     pub obstacle: Option<Refusal>,
+    /// Whether the pod may run at a provider.
+    pub may_leave: bool,
 }
 
 impl Placement {
@@ -43,7 +45,7 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
         return Placement::default();
     }
     if let Some(obstacle) = obstacle(pod) {
-        return Placement { patch: require(pod, &[at_home()]).into_iter().collect(), obstacle: Some(obstacle) };
+        return Placement { patch: require(pod, &[at_home()]).into_iter().collect(), obstacle: Some(obstacle), may_leave: false };
     }
     let remote = remote_terms(selector, avoided);
     let wanted = match strategy {
@@ -53,7 +55,7 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
         _ => [vec![at_home()], remote].concat(),
     };
     let patch = tolerate(pod).into_iter().chain(require(pod, &wanted)).collect();
-    Placement { patch, obstacle: None }
+    Placement { patch, obstacle: None, may_leave: true }
 }
 
 fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
@@ -310,6 +312,7 @@ mod tests {
             for strategy in [Remote, LocalAndRemote] {
                 let warning = place(&pod(&spec), strategy, None, &[]).warning().unwrap();
                 assert!(warning.starts_with("the pod runs in this cluster only: "), "{warning}");
+                assert!(!place(&pod(&spec), strategy, None, &[]).may_leave);
                 let spec = placed(&spec, strategy, None);
                 assert_eq!(terms(&spec), &json!([{"matchExpressions": [not_virtual_node()]}]));
                 assert_eq!(spec["tolerations"], json!([{"operator": "Exists"}]));

@@ -23,9 +23,6 @@ const SETTLING_TIME: Duration = Duration::from_secs(10);
 /// see new pods.
 pub const RECREATION_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Controllers that create a deleted pod again at no cost. A Job counts it as a failure.
-const RECREATING: [&str; 3] = ["ReplicaSet", "ReplicationController", "StatefulSet"];
-
 /// A pod without a node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnscheduledPod {
@@ -125,7 +122,7 @@ pub fn repair(facts: &Facts) -> Repair {
     if is_handled {
         return Repair::Tell(avoided(refusals));
     }
-    let is_created_again = pod.controller.as_ref().is_some_and(|controller| RECREATING.contains(&controller.kind.as_str()));
+    let is_created_again = pod.controller.as_ref().is_some_and(Controller::recreates);
     match recreated_since {
         _ if !is_created_again => Repair::Tell(ALONE.to_owned()),
         Some(since) if pod.created >= since => Repair::Tell(UNSEEN.to_owned()),

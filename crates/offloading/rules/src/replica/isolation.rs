@@ -78,14 +78,14 @@ pub(crate) struct Clamped {
 
 /// Counts ranges while a policy is clamped.
 #[derive(Default)]
-struct Found {
+struct ClampedRanges {
     /// Ranges of which nothing is left.
     refused: BTreeSet<IpNet>,
     /// The number of ranges in the rules so far, with their exceptions.
     ranges: usize,
 }
 
-impl Found {
+impl ClampedRanges {
     fn is_too_long(&self) -> bool {
         self.ranges > MAX_RANGES
     }
@@ -101,36 +101,36 @@ impl Found {
 impl IsolationPolicy {
     /// Clamps a policy of the consumer to the limits. `None` if the result is too long.
     pub(crate) fn clamp(&self, policy: &NetworkPolicy) -> Option<Clamped> {
-        let mut found = Found::default();
+        let mut ranges = ClampedRanges::default();
         let mut rules = |rules: &Option<Vec<Rule>>, is_egress: bool| {
-            let clamped = |rules: &Vec<Rule>| rules.iter().flat_map(|rule| self.rule(rule, is_egress, &mut found)).collect();
+            let clamped = |rules: &Vec<Rule>| rules.iter().flat_map(|rule| self.rule(rule, is_egress, &mut ranges)).collect();
             rules.as_ref().map(clamped).map(|rules: BTreeSet<Rule>| rules.into_iter().collect())
         };
         let (ingress, egress) = (rules(&policy.ingress, false), rules(&policy.egress, true));
-        if found.is_too_long() {
+        if ranges.is_too_long() {
             return None;
         }
-        let refused = found.refused;
+        let refused = ranges.refused;
         let policy = NetworkPolicy { pods: policy.pods.clone(), ingress, egress, narrowed: policy.narrowed };
         (policy.to_json().to_string().len() <= MAX_LEN).then_some(Clamped { policy, refused })
     }
 
-    fn rule(&self, rule: &Rule, is_egress: bool, found: &mut Found) -> Vec<Rule> {
-        if found.is_too_long() {
+    fn rule(&self, rule: &Rule, is_egress: bool, ranges: &mut ClampedRanges) -> Vec<Rule> {
+        if ranges.is_too_long() {
             return Vec::new();
         }
         let mut resolves = rule.peers.is_none();
         let peers = match &rule.peers {
             None => {
-                let internet = found.counted(self.internet());
-                found.refused.extend(everywhere().map(|all| all.cidr).into_iter().filter(|_| internet.is_empty()));
+                let internet = ranges.counted(self.internet());
+                ranges.refused.extend(everywhere().map(|all| all.cidr).into_iter().filter(|_| internet.is_empty()));
                 let ingress_sources = self.ingress_sources.iter().filter(|_| !is_egress).cloned();
                 self.tenant().chain(internet.into_iter().map(RulePeer::Block)).chain(ingress_sources).collect()
             }
             Some(peers) => {
                 let mut clamped = BTreeSet::new();
                 for peer in peers {
-                    if found.is_too_long() {
+                    if ranges.is_too_long() {
                         return Vec::new();
                     }
                     match peer {
@@ -141,8 +141,8 @@ impl IsolationPolicy {
                             clamped.insert(RulePeer::Elsewhere { namespaces, pods: pods.clone() });
                         }
                         RulePeer::Block(block) => {
-                            let parts = found.counted(self.parts(block));
-                            found.refused.extend(parts.is_empty().then_some(block.cidr));
+                            let parts = ranges.counted(self.parts(block));
+                            ranges.refused.extend(parts.is_empty().then_some(block.cidr));
                             clamped.extend(parts.into_iter().map(RulePeer::Block));
                         }
                     }

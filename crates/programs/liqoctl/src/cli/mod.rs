@@ -1,5 +1,6 @@
 //! The command line: commands, flags, help.
 
+mod cost;
 mod doctor;
 mod network;
 mod offload;
@@ -13,6 +14,7 @@ use clap::{
 };
 use liqo_quantity::ResourceArgumentError;
 
+pub use cost::{Cost, CostCommand, CostPlan};
 pub use doctor::Doctor;
 pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
 pub use offload::{Move, MovePods, Namespaces, Offload, OffloadNamespace, Unoffload, UnoffloadNamespace};
@@ -110,6 +112,8 @@ pub enum Command {
     /// Show, verify and export receipts of what was used under contracts
     #[command(subcommand)]
     Receipt(Receipts),
+    /// Show what the pods in other clusters cost now, or with `plan` what workloads would cost where
+    Cost(Cost),
     /// Show the policies of this cluster, and what they mean for a peer
     #[command(subcommand)]
     Policy(Policy),

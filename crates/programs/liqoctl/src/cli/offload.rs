@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
-use liqo_api::{EvictionDelay, NamespaceMappingStrategy, PodOffloadingStrategy, Reflection};
+use liqo_api::{EvictionDelay, NamespaceMappingStrategy, PlacementStrategy, PodOffloadingStrategy, Reflection};
 
 use crate::{
     move_pods, offload,
@@ -58,6 +58,8 @@ pub struct OffloadNamespace {
     /// Every cluster gets the namespace, instead of those of an earlier --selector
     #[arg(long, conflicts_with = "selector")]
     pub all_clusters: bool,
+    #[command(flatten)]
+    pub placement: PlacementFlags,
     /// How long to wait until the namespace exists in the other clusters
     #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
@@ -74,9 +76,57 @@ impl OffloadNamespace {
             mapping: self.namespace_mapping_strategy.map(Into::into),
             remote_name: self.remote_namespace_name.clone(),
             clusters: if self.all_clusters { Some(offload::Clusters::All) } else { selected },
+            placement: self.placement.change(),
             timeout: self.timeout,
         })
     }
+}
+
+/// Which nodes new pods prefer.
+#[derive(Clone, Debug, Args)]
+pub struct PlacementFlags {
+    /// Which nodes new pods prefer among those on which they may run [default: `Default`, or as before]
+    #[arg(long, value_enum, ignore_case = true, value_name = "STRATEGY")]
+    pub placement: Option<Placement>,
+    /// For `FixedOrder`: clusters or virtual nodes, the best first, separated by commas. The name of this cluster means its own nodes
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", required_if_eq("placement", "FixedOrder"))]
+    pub placement_order: Vec<String>,
+    /// For `Cheapest`: evict running pods, as disruption budgets allow, if another node would cost at least 10 % less. `=false` ends it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub move_when_cheaper: Option<bool>,
+}
+
+impl PlacementFlags {
+    fn change(&self) -> Option<offload::Placement> {
+        let order = (!self.placement_order.is_empty()).then(|| self.placement_order.clone());
+        let strategy = match self.placement {
+            Some(Placement::Default) => return Some(offload::Placement::Default),
+            Some(Placement::OwnFirst) => Some(PlacementStrategy::OwnFirst),
+            Some(Placement::Cheapest) => Some(PlacementStrategy::Cheapest),
+            Some(Placement::Spread) => Some(PlacementStrategy::Spread),
+            Some(Placement::FixedOrder) => Some(PlacementStrategy::FixedOrder),
+            // Only this strategy has an order.
+            None => order.as_ref().map(|_| PlacementStrategy::FixedOrder),
+        };
+        let is_named = strategy.is_some() || self.move_when_cheaper.is_some();
+        is_named.then_some(offload::Placement::Change { strategy, order, move_when_cheaper: self.move_when_cheaper })
+    }
+}
+
+/// Which nodes new pods prefer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum Placement {
+    /// None: the scheduler decides alone
+    Default,
+    /// Those of this cluster, then the others, the cheapest first
+    OwnFirst,
+    /// The cheapest; those of this cluster cost nothing
+    Cheapest,
+    /// Evenly over the providers with strategy Remote, otherwise over the nodes
+    Spread,
+    /// As --placement-order says
+    FixedOrder,
 }
 
 fn eviction(text: &str) -> Result<offload::Eviction, String> {
@@ -301,6 +351,27 @@ mod tests {
         );
         assert!(offload_namespace(&named[..4]).is_err());
         assert!(offload_namespace(&["ns", "demo", "--remote-namespace-name", "team-a"]).is_err());
+    }
+
+    #[test]
+    fn an_order_means_the_strategy_that_has_one() {
+        let placement = |arguments: &[&str]| {
+            let offload = offload_namespace(&[&["ns", "demo"], arguments].concat())?;
+            Ok::<_, clap::Error>(offload.options().unwrap().placement)
+        };
+        let change = |strategy, order: Option<&[&str]>, move_when_cheaper| {
+            let order = order.map(|order| order.iter().map(ToString::to_string).collect());
+            Some(offload::Placement::Change { strategy, order, move_when_cheaper })
+        };
+        let fixed = change(Some(PlacementStrategy::FixedOrder), Some(&["milan", "turin"]), None);
+        assert_eq!(placement(&[]).unwrap(), None);
+        assert_eq!(placement(&["--placement", "fixedorder", "--placement-order", "milan,turin"]).unwrap(), fixed);
+        assert_eq!(placement(&["--placement-order", "milan,turin"]).unwrap(), fixed);
+        assert!(placement(&["--placement", "FixedOrder"]).is_err());
+        assert_eq!(placement(&["--placement", "default"]).unwrap(), Some(offload::Placement::Default));
+        let cheapest = Some(PlacementStrategy::Cheapest);
+        assert_eq!(placement(&["--placement", "Cheapest", "--move-when-cheaper"]).unwrap(), change(cheapest, None, Some(true)));
+        assert_eq!(placement(&["--move-when-cheaper=false"]).unwrap(), change(None, None, Some(false)));
     }
 
     #[test]

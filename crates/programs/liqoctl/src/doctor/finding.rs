@@ -110,7 +110,7 @@ checks! {
         NodeAddresses = "node-addresses",
         PodAddresses = "pod-addresses",
         PeerPrefixes = "peer-prefixes",
-        Room = "room",
+        PeerCapacity = "peer-capacity",
         Mtu = "mtu",
     }
     Gateways {

@@ -54,8 +54,9 @@ const ANSWER_TIMEOUTS: [Duration; 2] = [Duration::from_secs(3), Duration::from_s
 const POD_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time that is kept for the work after the questions.
 const RESERVED_TIME: Duration = Duration::from_secs(10);
-/// Delays before failed questions are asked again: new objects take a moment to be known everywhere.
-const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(10)];
+/// Delays before failed questions are asked again: new objects take a moment to be known everywhere, and name servers usually
+/// remember for 30 seconds that a name had no address. Together the delays are longer than that.
+const RETRY_DELAYS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(20)];
 
 #[derive(Clone, Debug)]
 pub struct Options {

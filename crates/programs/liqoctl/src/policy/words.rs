@@ -247,7 +247,7 @@ fn toleration(toleration: &Toleration) -> String {
 fn of_consume(consume: &Consume) -> Vec<Sentence> {
     let mut all = vec![sentence("consume.accept", accept(consume.accept))];
     if consume.automatic {
-        all.push(sentence("consume.automatic", "this cluster borrows from the peer without being told to".to_owned()));
+        all.push(sentence("consume.automatic", "this cluster borrows from the peer automatically".to_owned()));
     }
     if let Some(most) = consume.max_offers {
         all.push(sentence("consume.maxOffers", format!("at most {most} of its offers are accepted")));

@@ -7,7 +7,9 @@ mod watch;
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use liqo_api::{ClusterId, Condition, Exposed, ForeignCluster, GatewayStatus, OfferPhase, PodOffloadingStrategy, ResourceList};
+use liqo_api::{
+    ClusterId, Condition, Exposed, ForeignCluster, GatewayStatus, OfferPhase, PodOffloadingStrategy, PodPlacement, ResourceList,
+};
 use serde::Serialize;
 
 pub use tree::{Branch, render};
@@ -211,6 +213,9 @@ pub struct OffloadedNamespace {
     pub namespace: String,
     /// Where its pods may run.
     pub pod_offloading_strategy: PodOffloadingStrategy,
+    /// Which of these nodes its new pods prefer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PodPlacement>,
     /// Whether the namespace exists in every selected cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<Link>,

@@ -164,6 +164,7 @@ fn namespace(object: NamespaceOffloading) -> OffloadedNamespace {
     OffloadedNamespace {
         namespace: name,
         pod_offloading_strategy: object.spec.pod_offloading_strategy,
+        placement: object.spec.placement,
         ready: status.conditions.iter().find(|condition| condition.type_ == "Ready").map(Link::from),
         remote: status.remote_namespaces.into_iter().map(remote).collect(),
     }

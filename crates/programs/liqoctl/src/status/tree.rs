@@ -233,7 +233,8 @@ fn namespace(namespace: &OffloadedNamespace, paint: Paint) -> Branch {
     if children.is_empty() {
         children.push(Branch::leaf(paint.faint("exists in no other cluster yet")));
     }
-    Branch { text: format!("{} ({:?})", namespace.namespace, namespace.pod_offloading_strategy), children }
+    let preference = namespace.placement.as_ref().map(|placement| format!(", {:?}", placement.strategy)).unwrap_or_default();
+    Branch { text: format!("{} ({:?}{preference})", namespace.namespace, namespace.pod_offloading_strategy), children }
 }
 
 fn exposed(exposed: &Exposed) -> Branch {
@@ -250,7 +251,9 @@ fn count(number: usize, one: &str, many: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use liqo_api::{ClusterId, Exposure, GatewayStatus, PodOffloadingStrategy, Quantity, ResourceList};
+    use liqo_api::{
+        ClusterId, Exposure, GatewayStatus, PlacementStrategy, PodOffloadingStrategy, PodPlacement, Quantity, ResourceList,
+    };
 
     use super::*;
     use crate::status::{RemoteNamespaceStatus, Replicas, Through};
@@ -352,6 +355,7 @@ mod tests {
             namespaces: vec![OffloadedNamespace {
                 namespace: "demo".into(),
                 pod_offloading_strategy: PodOffloadingStrategy::LocalAndRemote,
+                placement: Some(PodPlacement { strategy: PlacementStrategy::Cheapest, ..PodPlacement::default() }),
                 ready: Some(link("Ready", "False")),
                 remote: vec![RemoteNamespaceStatus {
                     cluster: "milan".into(),
@@ -404,7 +408,7 @@ rome (ID {rome}, Liqo 0.1.0)
 ├─ turin (ID {turin}) is ending
 │  └─ no peering
 └─ offloaded namespaces
-   └─ demo (LocalAndRemote)
+   └─ demo (LocalAndRemote, Cheapest)
       ├─ ✗ Ready: Reason: what is the case (since 2026-01-01T00:00:00Z)
       └─ ✗ demo-rome-abcdef in milan: name taken
          └─ Ingress shop of class public at 203.0.113.7

@@ -81,7 +81,7 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
     let Some(queue) = peer.upgrade().map(|peer| peer.pod_queue.clone()) else { return };
     queue
         // The name is a label of metrics, so it stays.
-        .run("home pods", CONCURRENCY, stop, move |uid| {
+        .run("local-pods", CONCURRENCY, stop, move |uid| {
             let (consumer, peer) = (consumer.clone(), peer.upgrade());
             async move {
                 match peer {

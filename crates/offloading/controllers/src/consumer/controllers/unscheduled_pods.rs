@@ -94,7 +94,7 @@ pub async fn run(consumer: Arc<Consumer>) {
     let (queue, stop) = (consumer.queues.unscheduled.clone(), consumer.context.stop.clone());
     let memory: Arc<Mutex<Memory>> = Arc::default();
     queue
-        .run("unscheduled pods", CONCURRENCY, stop, move |key| {
+        .run("unscheduled-pods", CONCURRENCY, stop, move |key| {
             let (consumer, memory) = (consumer.clone(), memory.clone());
             async move { reconcile(&consumer, &memory, &key).await }
         })

@@ -60,7 +60,7 @@ pub enum Error {
 pub async fn run(consumer: Arc<Consumer>) {
     let (queue, stop) = (consumer.queues.nodes.clone(), consumer.context.stop.clone());
     queue
-        .run("virtual nodes", CONCURRENCY, stop, move |key| {
+        .run("virtual-nodes", CONCURRENCY, stop, move |key| {
             let consumer = consumer.clone();
             async move {
                 if !(consumer.virtual_nodes.is_synced() && consumer.nodes.is_synced()) {

@@ -190,9 +190,9 @@ async fn reconcile_namespaced(
     let problem = record.and_then(|record| problem(consumer, peer, remote, record));
     let reason = problem.as_deref().map(reason_of);
     let passing = reason.filter(|reason| may_pass(reference.kind, reason));
-    let patience = peer.patience(reference, passing, Instant::now());
-    if let Some(rest) = patience.filter(|rest| !rest.is_zero()) {
-        return Ok(Next::After(rest));
+    let remaining = peer.time_until_report(reference, passing, Instant::now());
+    if let Some(remaining) = remaining.filter(|remaining| !remaining.is_zero()) {
+        return Ok(Next::After(remaining));
     }
     if let Some(problem) = problem {
         let reason = reason.unwrap_or_default();

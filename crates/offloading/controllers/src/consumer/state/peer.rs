@@ -395,7 +395,7 @@ impl PeerState {
 
     /// How long a problem of this object that may pass by itself has to last before it is reported; `None` if it has none. It lasts as
     /// long as its reason does: its words may change with each pod that ends.
-    pub fn patience(&self, reference: &Reference, reason: Option<&'static str>, now: Instant) -> Option<Duration> {
+    pub fn time_until_report(&self, reference: &Reference, reason: Option<&'static str>, now: Instant) -> Option<Duration> {
         let mut problems = self.passing_problems.lock();
         let Some(reason) = reason else {
             problems.remove(reference);
@@ -541,7 +541,7 @@ mod tests {
         let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
         let slice = Reference { kind: Kind::EndpointSlice, namespace: "demo".into(), name: "web-x".into() };
         let start = Instant::now();
-        let rest = |reason, after| peer.patience(&slice, reason, start + after);
+        let rest = |reason, after| peer.time_until_report(&slice, reason, start + after);
         let (one, other) = (Some("AddressRefused"), Some("NoService"));
         assert_eq!(rest(one, Duration::ZERO), Some(PASSING));
         assert_eq!(rest(one, PASSING / 2), Some(PASSING / 2));

@@ -27,7 +27,7 @@ pub async fn run(provider: Arc<Provider>) {
             secrets.follow_secrets(tenant);
             done()
         }),
-        queues.tenant_pods.run("wake", 1, stop.clone(), move |(tenant, all)| {
+        queues.tenant_pods.run("tenant-pods", 1, stop.clone(), move |(tenant, all)| {
             let shadows = pods.shadows.all();
             let shadows = shadows.iter().map(|(key, shadow)| (key, shadow.as_ref()));
             pods.queues.add(triggers::tenant_pods_changed(&tenant, all, shadows));
@@ -38,7 +38,7 @@ pub async fn run(provider: Arc<Provider>) {
             usage_changed(&usage, &memory);
             done()
         }),
-        queues.isolation.run("walls", 1, stop.clone(), move |()| {
+        queues.isolation.run("isolation", 1, stop.clone(), move |()| {
             isolation_changed(&isolation);
             done()
         }),

@@ -59,7 +59,7 @@ pub async fn run(provider: Arc<Provider>) {
         let provider = provider.clone();
         async move { reconcile(&provider, &group).await }
     };
-    queue.run("twins", WORKERS, stop, reconcile).await;
+    queue.run("replicas", WORKERS, stop, reconcile).await;
 }
 
 /// Reconciles one group of replicas.

@@ -356,7 +356,9 @@ impl Pass<'_> {
         let expected_uid = reported.remote_uid.clone().or(self.memory.created.clone());
         let name_taken = self.provider.pods.get(&pod_key(&shadow, &destination)).is_some_and(|pod| pod.shadow_key() != *self.key);
         Snapshot {
-            saw_gone: expected_uid.as_ref().is_some_and(|uid| self.provider.index.lock().saw_gone(self.key, uid)),
+            observed_deletion: expected_uid
+                .as_ref()
+                .is_some_and(|uid| self.provider.index.lock().observed_deletion(self.key, uid)),
             expected_uid,
             seen,
             name_taken,

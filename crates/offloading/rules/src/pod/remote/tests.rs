@@ -31,7 +31,7 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         expected_uid: shadow.reported.remote_uid.clone(),
         shadow,
         seen: Vec::new(),
-        saw_gone: false,
+        observed_deletion: false,
         name_taken: false,
         live: Live::NotAsked,
         refusal: None,

@@ -143,12 +143,12 @@ fn a_namespace_is_watched_when_the_provider_says_that_it_is_ready() {
 }
 
 /// A journal and a time.
-struct Held {
+struct JournalAtTime {
     journal: Journal,
     now: Instant,
 }
 
-impl Held {
+impl JournalAtTime {
     fn new() -> Self {
         Self { journal: Journal::default(), now: Instant::now() }
     }
@@ -171,35 +171,35 @@ impl Held {
 
 #[test]
 fn an_event_is_written_once_and_a_repeated_one_soon_and_then_more_and_more_rarely() {
-    let mut held = Held::new();
-    assert!(held.arrives(&json!({})));
-    assert_eq!(held.write("home-uid"), (1, Due::Nothing));
-    assert!(!held.arrives(&json!({})), "a watch that starts again shows the same events");
-    assert_eq!(held.write("home-uid"), (0, Due::Nothing));
+    let mut journal = JournalAtTime::new();
+    assert!(journal.arrives(&json!({})));
+    assert_eq!(journal.write("home-uid"), (1, Due::Nothing));
+    assert!(!journal.arrives(&json!({})), "a watch that starts again shows the same events");
+    assert_eq!(journal.write("home-uid"), (0, Due::Nothing));
     let mut count = 3;
     for pause in [10, 20, 40, 60, 60].map(Duration::from_secs) {
         for _ in 0..5 {
             count += 1;
-            assert!(held.arrives(&json!({ "count": count })));
+            assert!(journal.arrives(&json!({ "count": count })));
         }
-        assert_eq!(held.write("home-uid"), (0, Due::After(pause)));
-        held.now += pause;
-        assert_eq!(held.write("home-uid"), (1, Due::Nothing));
+        assert_eq!(journal.write("home-uid"), (0, Due::After(pause)));
+        journal.now += pause;
+        assert_eq!(journal.write("home-uid"), (1, Due::Nothing));
     }
 }
 
 #[test]
 fn the_events_of_a_pod_are_written_in_the_order_in_which_they_happened() {
-    let mut held = Held::new();
+    let mut journal = JournalAtTime::new();
     let names = ["web.18a0000000000003", "web.18a0000000000001", "web.18a0000000000002"];
     for name in names {
-        held.arrives(&json!({ "metadata": { "uid": name, "name": name } }));
+        journal.arrives(&json!({ "metadata": { "uid": name, "name": name } }));
     }
-    held.arrives(&json!({ "metadata": { "uid": "early" }, "lastTimestamp": "2026-01-01T00:04:59Z" }));
+    journal.arrives(&json!({ "metadata": { "uid": "early" }, "lastTimestamp": "2026-01-01T00:04:59Z" }));
     let mut written = Vec::new();
-    while let Due::Write(event) = held.journal.due("home-uid", "r", held.now) {
+    while let Due::Write(event) = journal.journal.due("home-uid", "r", journal.now) {
         written.push(event.uid.clone());
-        held.journal.written("home-uid", *event, held.now);
+        journal.journal.written("home-uid", *event, journal.now);
     }
     assert_eq!(written, ["early", names[1], names[2], names[0]]);
 }
@@ -237,62 +237,62 @@ fn the_cause_of_a_restart_travels_and_the_end_of_a_deleted_pod_does_not() {
 
 #[test]
 fn a_failed_write_is_due_again() {
-    let mut held = Held::new();
-    held.arrives(&json!({}));
-    assert!(matches!(held.journal.due("home-uid", "r", held.now), Due::Write(_)));
-    assert!(held.arrives(&json!({})), "the next connection shows it again");
-    assert_eq!(held.write("home-uid"), (1, Due::Nothing));
+    let mut journal = JournalAtTime::new();
+    journal.arrives(&json!({}));
+    assert!(matches!(journal.journal.due("home-uid", "r", journal.now), Due::Write(_)));
+    assert!(journal.arrives(&json!({})), "the next connection shows it again");
+    assert_eq!(journal.write("home-uid"), (1, Due::Nothing));
 }
 
 #[test]
 fn events_wait_until_the_remote_pod_is_known_and_never_count_for_another_one() {
-    let mut held = Held::new();
-    held.arrives(&json!({}));
-    assert_eq!(held.journal.due("home-uid", "another", held.now), Due::Nothing);
-    assert_eq!(held.journal.due("another", "r", held.now), Due::Nothing);
-    assert_eq!(held.write("home-uid"), (1, Due::Nothing));
-    held.journal.forget("home-uid");
-    assert!(!held.journal.has("home-uid"));
+    let mut journal = JournalAtTime::new();
+    journal.arrives(&json!({}));
+    assert_eq!(journal.journal.due("home-uid", "another", journal.now), Due::Nothing);
+    assert_eq!(journal.journal.due("another", "r", journal.now), Due::Nothing);
+    assert_eq!(journal.write("home-uid"), (1, Due::Nothing));
+    journal.journal.forget("home-uid");
+    assert!(!journal.journal.has("home-uid"));
 }
 
 #[test]
 fn a_pod_with_many_warnings_has_a_burst_and_then_one_in_five_minutes() {
-    let mut held = Held::new();
+    let mut journal = JournalAtTime::new();
     let mut written = 0;
     for number in 0..100 {
-        held.arrives(&json!({ "metadata": { "uid": format!("e{number}") } }));
-        written += held.write("home-uid").0;
+        journal.arrives(&json!({ "metadata": { "uid": format!("e{number}") } }));
+        written += journal.write("home-uid").0;
     }
     assert_eq!(written, 25);
-    assert_eq!(held.write("home-uid"), (0, Due::After(Duration::from_secs(300))));
-    held.now += Duration::from_secs(300);
-    assert_eq!(held.write("home-uid"), (1, Due::After(Duration::from_secs(300))));
+    assert_eq!(journal.write("home-uid"), (0, Due::After(Duration::from_secs(300))));
+    journal.now += Duration::from_secs(300);
+    assert_eq!(journal.write("home-uid"), (1, Due::After(Duration::from_secs(300))));
 }
 
 #[test]
 fn only_the_last_few_events_of_a_pod_are_held_and_those_of_an_earlier_pod_go_first() {
-    let mut held = Held::new();
-    held.arrives(&json!({}));
+    let mut journal = JournalAtTime::new();
+    journal.arrives(&json!({}));
     for number in 0..100 {
-        held.arrives(&json!({ "metadata": { "uid": format!("e{number}") }, "involvedObject": { "uid": "earlier" } }));
+        journal.arrives(&json!({ "metadata": { "uid": format!("e{number}") }, "involvedObject": { "uid": "earlier" } }));
     }
-    assert_eq!(held.write("home-uid"), (1, Due::Nothing), "the event of this pod is still there");
+    assert_eq!(journal.write("home-uid"), (1, Due::Nothing), "the event of this pod is still there");
     for number in 0..100 {
-        held.arrives(&json!({ "metadata": { "uid": format!("f{number}") } }));
+        journal.arrives(&json!({ "metadata": { "uid": format!("f{number}") } }));
     }
-    assert_eq!(held.write("home-uid"), (8, Due::Nothing));
+    assert_eq!(journal.write("home-uid"), (8, Due::Nothing));
 }
 
 #[test]
 fn all_pods_of_a_provider_share_one_rate() {
-    let mut held = Held::new();
+    let mut journal = JournalAtTime::new();
     let pods: Vec<String> = (0..1000).map(|number| format!("u{number}")).collect();
     for uid in &pods {
-        held.journal.arrived(uid, Some("r"), remote(&json!({})).unwrap());
+        journal.journal.arrived(uid, Some("r"), remote(&json!({})).unwrap());
     }
-    let write_all = |held: &mut Held| pods.iter().map(|uid| held.write(uid).0).sum::<usize>();
-    assert_eq!(write_all(&mut held), 200);
-    held.now += Duration::from_secs(1);
-    assert_eq!(write_all(&mut held), 10);
-    assert_eq!(held.write(&pods[999]), (0, Due::After(Duration::from_secs(1))));
+    let write_all = |journal: &mut JournalAtTime| pods.iter().map(|uid| journal.write(uid).0).sum::<usize>();
+    assert_eq!(write_all(&mut journal), 200);
+    journal.now += Duration::from_secs(1);
+    assert_eq!(write_all(&mut journal), 10);
+    assert_eq!(journal.write(&pods[999]), (0, Due::After(Duration::from_secs(1))));
 }

@@ -372,14 +372,14 @@ fn a_policy_with_more_ranges_than_fit_is_given_up_before_it_is_written_down() {
     for egress in [json!(rules), json!([{ "to": blocks }])] {
         let policy = policy(&json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": egress }));
         assert_eq!(isolation.clamp(&policy), None);
-        let mut found = Found::default();
-        let made = policy.rules().flat_map(|rule| isolation.rule(rule, true, &mut found)).collect::<Vec<Rule>>();
-        assert!(found.ranges < MAX_RANGES + 1100, "{} ranges were made, in {} rules", found.ranges, made.len());
+        let mut clamped = ClampedRanges::default();
+        let made = policy.rules().flat_map(|rule| isolation.rule(rule, true, &mut clamped)).collect::<Vec<Rule>>();
+        assert!(clamped.ranges < MAX_RANGES + 1100, "{} ranges were made, in {} rules", clamped.ranges, made.len());
     }
 }
 
 #[test]
-fn through_entrances_the_world_comes_to_pods_that_are_open_to_everybody_and_to_no_others() {
+fn through_allowed_ingress_sources_the_world_comes_to_pods_that_are_open_to_everybody_and_to_no_others() {
     let ingress_sources = ["prod", "192.168.1.0/24", "no/prefix"].into_iter().filter_map(allowed_ingress_source).collect();
     let isolation = IsolationPolicy { ingress_sources, ..isolation() };
     let web = labels_of(&[("app", "web")]);

@@ -44,7 +44,7 @@ fn secret(type_: &str) -> Option<Source> {
 }
 
 #[test]
-fn a_twin_is_made_changed_and_deleted_as_its_source_is() {
+fn a_replica_is_made_changed_and_deleted_as_its_source_is() {
     let new = source("settings", "1");
     assert_eq!(plan(one(&new), &[], &both(), None), [Step::Create(Kind::ConfigMap, new.clone())]);
     assert_eq!(plan(one(&new), &[existing("settings", "1")], &both(), None), [], "nothing is written when nothing changed");
@@ -54,7 +54,7 @@ fn a_twin_is_made_changed_and_deleted_as_its_source_is() {
 }
 
 #[test]
-fn a_twin_is_not_deleted_before_all_sources_of_its_kind_are_known() {
+fn a_replica_is_not_deleted_before_all_sources_of_its_kind_are_known() {
     let replica = Replica { kind: Kind::Secret, ..existing("login", "x") };
     assert_eq!(plan(&[], one(&replica), &BTreeSet::from([Kind::ConfigMap]), None), []);
     assert_eq!(plan(&[], one(&replica), &both(), None), [Step::Delete(replica)]);
@@ -122,7 +122,7 @@ fn what_a_consumer_writes_around_a_secret_is_kept_only_in_part() {
 }
 
 #[test]
-fn a_source_that_is_being_deleted_goes_after_its_twin() {
+fn a_source_that_is_being_deleted_goes_after_its_replica() {
     let leaving = object("settings", &config("settings", "1"), |object| {
         object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         object["metadata"]["finalizers"] = json!(["other", finalizers::REFLECTED_OBJECT]);
@@ -157,7 +157,7 @@ fn only_what_is_allowed_is_reflected_and_the_refusal_is_told_once() {
 }
 
 #[test]
-fn a_kind_that_the_policy_does_not_allow_gets_no_twin_and_one_that_exists_stays_current() {
+fn a_kind_that_the_policy_does_not_allow_gets_no_replica_and_one_that_exists_stays_current() {
     let policy = policy(json!({ "reflectedKinds": ["Secret"] }));
     let new = source("settings", "1");
     let steps = plan(one(&new), &[], &both(), Some(&policy));
@@ -188,7 +188,7 @@ fn a_problem_that_is_over_is_no_longer_told() {
 }
 
 #[test]
-fn of_two_sources_of_one_twin_the_first_counts() {
+fn of_two_sources_of_one_replica_the_first_counts() {
     let (first, second) = (object("a", &config("settings", "1"), |_| {}), object("b", &config("settings", "2"), |_| {}));
     let steps = plan(&[second, first.clone()], &[existing("settings", "1")], &both(), None);
     assert!(
@@ -197,7 +197,7 @@ fn of_two_sources_of_one_twin_the_first_counts() {
 }
 
 #[test]
-fn a_twin_holds_the_content_and_nothing_else_of_its_source() {
+fn a_replica_holds_the_content_and_nothing_else_of_its_source() {
     let mut content = config("settings", "1");
     content["metadata"]["labels"] = json!({ "grafana_dashboard": "1" });
     content["metadata"]["ownerReferences"] = json!([{ "name": "x" }]);
@@ -412,7 +412,7 @@ fn the_class_that_the_cluster_fills_in_is_no_change_and_stays() {
 }
 
 #[test]
-fn what_controllers_write_on_a_twin_is_theirs_and_what_travelled_is_taken_back() {
+fn what_controllers_write_on_a_replica_is_theirs_and_what_travelled_is_taken_back() {
     let usage =
         |annotations: Value| json!({ "ingressClasses": ["public"], "ingressHosts": ["*"], "ingressAnnotations": annotations });
     let marked = |live: &mut Value| {

@@ -46,8 +46,8 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
     });
     found.push(pod_addresses(facts, ranges));
     match (&facts.liqo.tunnels, &facts.nodes) {
-        (Ok(_), Ok(_)) => found.extend([peer_prefixes(facts, ranges, settings), room(facts, ranges, settings)]),
-        (Err(why), _) | (_, Err(why)) => found.extend([Check::PeerPrefixes, Check::Room].map(|check| unread(check, why))),
+        (Ok(_), Ok(_)) => found.extend([peer_prefixes(facts, ranges, settings), peer_capacity(facts, ranges, settings)]),
+        (Err(why), _) | (_, Err(why)) => found.extend([Check::PeerPrefixes, Check::PeerCapacity].map(|check| unread(check, why))),
     }
     found.push(mtu(facts, settings));
     found
@@ -149,8 +149,8 @@ fn peer_prefixes(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettin
 }
 
 /// Whether there is room to map one more cluster like this one.
-fn room(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettings) -> Finding {
-    let check = Check::Room;
+fn peer_capacity(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettings) -> Finding {
+    let check = Check::PeerCapacity;
     let own = Ranges {
         pods: ranges.pods.clone(),
         services: ranges.services.clone(),
@@ -295,11 +295,11 @@ mod tests {
     fn room_for_one_more_peer_is_tried() {
         let mut facts = facts();
         settings(&mut facts).peer_cidrs = vec![net("10.64.0.0/15")];
-        assert_eq!(verdict(&facts, Check::Room).verdict, Verdict::Ok);
+        assert_eq!(verdict(&facts, Check::PeerCapacity).verdict, Verdict::Ok);
         settings(&mut facts).peer_cidrs = vec![net("10.65.0.0/16")];
-        assert_eq!(verdict(&facts, Check::Room).verdict, Verdict::Warn);
+        assert_eq!(verdict(&facts, Check::PeerCapacity).verdict, Verdict::Warn);
         settings(&mut facts).peer_cidrs = vec![net("fd00::/32")];
-        assert_eq!(verdict(&facts, Check::Room).verdict, Verdict::Fail);
+        assert_eq!(verdict(&facts, Check::PeerCapacity).verdict, Verdict::Fail);
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn a_shadow_pod_goes_only_after_its_pod_is_known_to_be_gone() {
         assert_eq!(decide(&deletion), Step::Release);
     }
     deletion.live = Live::NotAsked;
-    deletion.saw_gone = true;
+    deletion.observed_deletion = true;
     assert_eq!(decide(&deletion), Step::Release);
 }
 

@@ -238,7 +238,7 @@ fn network_agreed(reason: NetworkAgreedReason) -> Advice {
         }
         NetworkAgreedReason::NoRoom => Repair("add prefixes that nobody uses: `liqoctl install --set network.peerCIDRs=...`"),
         NetworkAgreedReason::NotSeen => Repair(
-            "the peer has no free prefix for this cluster's ranges, or has not mapped them yet: `liqoctl doctor` there (room, network-agreed)",
+            "the peer has no free prefix for this cluster's ranges, or has not mapped them yet: `liqoctl doctor` there (peer-capacity, network-agreed)",
         ),
         NetworkAgreedReason::NotAnnounced => Repair(
             "the peer wants no network with this cluster (its policy, or spec.network of its ForeignCluster), or runs none: `liqoctl doctor` there",

@@ -1,0 +1,245 @@
+//! Running pods of namespaces with `moveWhenCheaper`: evicts those that another virtual node would serve for clearly less.
+//!
+//! ```text
+//!   every 30 s: pods and free amounts of virtual nodes (caches) --> rules: pod::saving --> Eviction API, as budgets allow
+//! ```
+//! The new pod of an evicted one prefers the cheapest node by itself. Where it does not get there, for a reason that the rule does not
+//! know, the pods of its controller stay for an hour.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::{Api, ResourceExt as _, api::ListParams, core::SelectorExt as _};
+use liqo_api::{Key, NAMESPACE_OFFLOADING, NamespaceOffloading, ResourceList, selectors::label_selector};
+use liqo_controller_runtime::{
+    events::object_ref,
+    eviction::{self, Outcome},
+    writes::{Step as _, StepError},
+};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::consumer::state::{Consumer, recorded_node};
+use liqo_offloading_rules::namespace::node_selector;
+use liqo_offloading_rules::node::priced::PricedNode;
+use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::saving::{Facts, RunningPod, Saving, Target, moves_pods, savings, takes_new_pods};
+
+/// Interval between two rounds.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// Maximum number of pods of one namespace that are evicted in one round.
+const MAX_AT_ONCE: usize = 10;
+/// For this long no other pod of a controller is evicted.
+const PAUSE: Duration = Duration::from_secs(60);
+/// The same, if the new pod is at another provider than the eviction was for.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(3600);
+
+/// A virtual node with its pods.
+struct NodePods {
+    node: PricedNode,
+    pods: Vec<Arc<LocalPod>>,
+    /// Whether it takes new pods, and how much it has in all.
+    open: bool,
+    capacity: ResourceList,
+}
+
+/// The last evictions of this process, by the UID of the controller. A restart forgets them, which costs at most one eviction of each.
+#[derive(Default)]
+struct Memory(HashMap<String, Evicted>);
+
+struct Evicted {
+    at: Instant,
+    /// The node to which the pod should go, and how many pods of the controller were on other virtual nodes.
+    to: String,
+    elsewhere: usize,
+}
+
+impl Memory {
+    /// The controllers whose pods stay for now. `elsewhere` counts the pods of a controller on other virtual nodes than one.
+    fn paused(&mut self, elsewhere: impl Fn(&str, &str) -> usize, now: Instant) -> BTreeSet<String> {
+        self.0.retain(|_, evicted| now.duration_since(evicted.at) < PAUSE_AFTER_FAILURE);
+        let is_paused = |(controller, evicted): &(&String, &Evicted)| {
+            let failed = elsewhere(controller, &evicted.to) >= evicted.elsewhere;
+            failed || now.duration_since(evicted.at) < PAUSE
+        };
+        self.0.iter().filter(is_paused).map(|(controller, _)| controller.clone()).collect()
+    }
+
+    fn evicted(&mut self, saving: &Saving, elsewhere: usize, now: Instant) {
+        self.0.insert(saving.controller.clone(), Evicted { at: now, to: saving.to.clone(), elsewhere });
+    }
+}
+
+/// Runs until the context stops.
+pub async fn run(consumer: Arc<Consumer>) {
+    let mut memory = Memory::default();
+    loop {
+        tokio::select! {
+            () = consumer.context.stop.cancelled() => return,
+            () = tokio::time::sleep(INTERVAL) => {}
+        }
+        let offloadings = consumer.offloadings.all();
+        let asking: Vec<_> =
+            offloadings.iter().filter(|(key, one)| key.name == NAMESPACE_OFFLOADING && moves_pods(one)).collect();
+        if asking.is_empty() {
+            continue;
+        }
+        let nodes = nodes(&consumer);
+        for (key, offloading) in asking {
+            if let Err(error) = save(&consumer, &key.namespace, offloading, &nodes, &mut memory).await {
+                tracing::warn!(namespace = key.namespace, %error, "pods not moved to cheaper nodes, trying again");
+            }
+        }
+    }
+}
+
+/// The virtual nodes whose pods are all known.
+fn nodes(consumer: &Consumer) -> Vec<NodePods> {
+    let tasks = consumer.node_tasks.lock();
+    let known = consumer.virtual_nodes.all().into_iter().filter_map(|(key, node)| {
+        let (name, _) = recorded_node(&node)?;
+        let live = consumer.nodes.get(&Key::new("", &name))?;
+        let pods = tasks.get(&key).map(|tasks| tasks.pods.clone()).filter(liqo_controller_runtime::Cache::is_synced)?;
+        Some(NodePods {
+            node: priced(&name, &live),
+            pods: pods.all().into_iter().map(|(_, pod)| pod).collect(),
+            open: takes_new_pods(&live) && node.spec.withdrawal_timestamp.is_none() && node.metadata.deletion_timestamp.is_none(),
+            capacity: node.spec.resources.clone(),
+        })
+    });
+    known.collect()
+}
+
+fn priced(name: &str, node: &Value) -> PricedNode {
+    let texts = |pointer: &str| -> BTreeMap<String, String> {
+        node.pointer(pointer).and_then(|all| serde_json::from_value(all.clone()).ok()).unwrap_or_default()
+    };
+    PricedNode::of(name, texts("/metadata/labels"), &texts("/metadata/annotations"))
+}
+
+/// Evicts the pods of one namespace that save the most.
+async fn save(
+    consumer: &Consumer,
+    namespace: &str,
+    offloading: &NamespaceOffloading,
+    nodes: &[NodePods],
+    memory: &mut Memory,
+) -> Result<(), StepError> {
+    let selector = offloading.spec.cluster_selector.as_ref();
+    let is_open = |one: &NodePods| one.open && node_selector::matches(selector, &one.node.name, &one.node.labels);
+    let open: Vec<&PricedNode> = nodes.iter().filter(|one| is_open(one)).map(|one| &one.node).collect();
+    let running = |one: &NodePods| -> Vec<RunningPod> {
+        one.pods.iter().filter_map(|pod| RunningPod::of(pod, &one.node.name, &open)).collect()
+    };
+    let all: Vec<Vec<RunningPod>> = nodes.iter().map(running).collect();
+    let targets: Vec<Target> = nodes.iter().zip(&all).map(|(one, pods)| target(one, pods, is_open(one))).collect();
+    let mut pods: Vec<RunningPod> = all.into_iter().flatten().filter(|pod| pod.key.namespace == namespace).collect();
+    let places: Vec<(Option<String>, String)> = pods.iter().map(|pod| (pod.controller.clone(), pod.node.clone())).collect();
+    let elsewhere = |controller: &str, node: &str| {
+        places.iter().filter(|(owner, place)| owner.as_deref() == Some(controller) && place != node).count()
+    };
+    let mut unsettled = memory.paused(elsewhere, Instant::now());
+    unsettled.extend(waiting(consumer, namespace));
+    // Most rounds end here, without a request.
+    let free_of_budgets = Facts { pods: &pods, targets: &targets, allowed: &BTreeMap::new(), unsettled: &unsettled, max: 1 };
+    if savings(&free_of_budgets).is_empty() {
+        return Ok(());
+    }
+    let allowed = budgets(consumer, namespace, &mut pods).await?;
+    let facts = Facts { pods: &pods, targets: &targets, allowed: &allowed, unsettled: &unsettled, max: MAX_AT_ONCE };
+    for saving in savings(&facts) {
+        if evict(consumer, &saving).await? {
+            memory.evicted(&saving, elsewhere(&saving.controller, &saving.to), Instant::now());
+        }
+    }
+    Ok(())
+}
+
+fn target<'a>(one: &'a NodePods, pods: &[RunningPod], open: bool) -> Target<'a> {
+    let used = pods.iter().fold(ResourceList::new(), |sum, pod| sum + &pod.amounts);
+    Target { node: &one.node, free: open.then(|| one.capacity.saturating_sub(&used)) }
+}
+
+/// The controllers with a pod that has no node.
+fn waiting(consumer: &Consumer, namespace: &str) -> Vec<String> {
+    let unscheduled = consumer.followed.lock().get(namespace).map(|followed| followed.unscheduled.all());
+    unscheduled.into_iter().flatten().filter_map(|(_, pod)| Some(pod.controller.as_ref()?.uid.clone())).collect()
+}
+
+/// Notes on each pod which budgets select it. Returns how many evictions each allows now.
+async fn budgets(consumer: &Consumer, namespace: &str, pods: &mut [RunningPod]) -> Result<BTreeMap<Key, u32>, StepError> {
+    let api: Api<PodDisruptionBudget> = Api::namespaced(consumer.context.client.clone(), namespace);
+    let found = api.list(&ListParams::default()).await.step("list", "PodDisruptionBudget", Key::new(namespace, ""))?;
+    let mut allowed = BTreeMap::new();
+    for budget in found {
+        let key = Key::new(namespace, budget.name_any());
+        // Kubernetes: an empty selector selects all pods, no selector none.
+        let selector = budget.spec.and_then(|spec| spec.selector).as_ref().and_then(label_selector);
+        for pod in pods.iter_mut().filter(|pod| selector.as_ref().is_some_and(|selector| selector.matches(&pod.labels))) {
+            pod.budgets.push(key.clone());
+        }
+        let left = budget.status.map_or(0, |status| status.disruptions_allowed);
+        allowed.insert(key, u32::try_from(left).unwrap_or_default());
+    }
+    Ok(allowed)
+}
+
+/// Whether the pod was evicted. The API server checks the budgets again.
+async fn evict(consumer: &Consumer, saving: &Saving) -> Result<bool, StepError> {
+    let Saving { key, uid, from, to, per_hour, .. } = saving;
+    let answer = match eviction::evict(&consumer.context.client, key, uid, None).await {
+        // An admission policy protects pods in namespaces of the cluster.
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Outcome::NotAllowed(status.message)),
+        answer => answer,
+    };
+    match answer.step("evict", "Pod", key)? {
+        Outcome::Accepted => {
+            tracing::info!(pod = %key, from, to, %per_hour, "pod evicted, another node costs less");
+            let message = format!("evicted from node {from}, because node {to} costs {per_hour} less per hour");
+            consumer.context.events.normal(&object_ref("v1", "Pod", key, Some(uid.clone())), "MovedWhenCheaper", message).await;
+            Ok(true)
+        }
+        Outcome::Gone => Ok(false),
+        Outcome::NotAllowed(reason) => {
+            tracing::debug!(pod = %key, reason, "eviction not allowed yet");
+            Ok(false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_pauses_for_a_minute_and_for_an_hour_if_the_eviction_did_not_help() {
+        let (mut memory, start) = (Memory::default(), Instant::now());
+        let saving = Saving {
+            key: Key::new("demo", "web-1"),
+            uid: "u".to_owned(),
+            controller: "web".to_owned(),
+            from: "milan".to_owned(),
+            to: "turin".to_owned(),
+            per_hour: liqo_api::Money::ZERO,
+        };
+        memory.evicted(&saving, 2, start);
+        let mut paused = |elsewhere: usize, after: Duration| {
+            let count = move |controller: &str, node: &str| if (controller, node) == ("web", "turin") { elsewhere } else { 0 };
+            !memory.paused(count, start + after).is_empty()
+        };
+        assert!(paused(1, Duration::ZERO) && !paused(1, PAUSE));
+        assert!(paused(2, PAUSE) && paused(3, PAUSE_AFTER_FAILURE / 2));
+        assert!(!paused(2, PAUSE_AFTER_FAILURE));
+    }
+
+    #[test]
+    fn a_node_as_json_has_its_prices() {
+        let prices = r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#;
+        let node = serde_json::json!({ "metadata": { "labels": { "liqo.io/pool": "default" }, "annotations": { "liqo.io/prices": prices } } });
+        let found = priced("milan", &node);
+        assert_eq!((found.labels.len(), found.prices.unwrap().currency.as_str()), (1, "EUR"));
+        assert_eq!(priced("milan", &serde_json::json!({})).prices, None);
+    }
+}

@@ -1,0 +1,125 @@
+//! `liqoctl cost`: what the pods in other clusters cost now, and what workloads would cost where.
+//!
+//! Costs are amounts times the prices on the virtual nodes, as the webhook computes them for the placement of pods.
+
+pub mod plan;
+pub mod running;
+mod workload;
+
+use std::{collections::BTreeMap, io::Read as _, path::Path};
+
+use anyhow::Context as _;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, ResourceExt as _, api::ListParams};
+use liqo_api::{ForeignCluster, Money, labels};
+
+use crate::{
+    cluster::{Cluster, Explained as _, list_or_none},
+    offload, unpeer,
+};
+use plan::Planned;
+use running::{Costs, Running};
+
+/// Nodes whose pods are listed at the same time.
+const CONCURRENCY: usize = 16;
+/// Pods in one page of a list.
+const PAGE: u32 = 500;
+/// Field selector for pods whose phase is not final.
+const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+/// A month has 30 days here, whatever its name.
+const HOURS_OF_A_MONTH: i128 = 30 * 24;
+
+/// What something with this price per hour costs in 30 days. Exact.
+fn in_thirty_days(per_hour: Money) -> Money {
+    Money::from_nanos(per_hour.nanos().saturating_mul(HOURS_OF_A_MONTH))
+}
+
+/// An amount for people; without a currency it is nothing.
+fn in_words(amount: Money, currency: Option<&str>) -> String {
+    currency.map_or_else(|| amount.to_string(), |currency| format!("{amount} {currency}"))
+}
+
+/// What the unfinished pods on virtual nodes cost now: those of one namespace or of all, at one peer or at all.
+pub async fn running(cluster: &Cluster, namespace: Option<&str>, peer: Option<&str>) -> anyhow::Result<Costs> {
+    let peer = match peer {
+        Some(peer) => Some(unpeer::find(cluster, peer).await?.spec.cluster_id.to_string()),
+        None => None,
+    };
+    let nodes = nodes(cluster, ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE))).await?;
+    let is_meant = |node: &Node| peer.is_none() || node.labels().get(labels::REMOTE_CLUSTER_ID) == peer.as_ref();
+    let pods = nodes.into_iter().filter(is_meant).map(|node| async move {
+        let fields = format!("spec.nodeName={},{UNFINISHED}", node.name_any());
+        let pods = pods(cluster, namespace, &fields).await?;
+        anyhow::Ok(Running { node, pods })
+    });
+    let running: Vec<Running> = futures::stream::iter(pods).buffered(CONCURRENCY).try_collect().await?;
+    Ok(running::costs(&running, &names(cluster).await?))
+}
+
+/// The names of peers, by their ID.
+async fn names(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
+    let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let peers = list_or_none(&api, &ListParams::default()).await.doing("list the peers")?;
+    Ok(peers.into_iter().map(|peer| (peer.spec.cluster_id.to_string(), peer.name_any())).collect())
+}
+
+async fn nodes(cluster: &Cluster, which: ListParams) -> anyhow::Result<Vec<Node>> {
+    let api: Api<Node> = Api::all(cluster.client.clone());
+    Ok(api.list(&which).await.doing("list the nodes")?.items)
+}
+
+/// The pods of a namespace, or of all, that these fields select. Reads them page by page.
+async fn pods(cluster: &Cluster, namespace: Option<&str>, fields: &str) -> anyhow::Result<Vec<Pod>> {
+    let client = cluster.client.clone();
+    let api: Api<Pod> = namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
+    let mut parameters = ListParams::default().fields(fields).limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = api.list(&parameters).await.doing("list pods")?;
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters = parameters.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// What the workloads in a file would cost at each place. Creates nothing.
+pub async fn plan(cluster: &Cluster, file: &Path, namespace: &str) -> anyhow::Result<Vec<Planned>> {
+    let own_name = cluster.installed().await?.config.spec.cluster_name;
+    let workloads = workload::parse(&text(file)?, namespace).with_context(|| format!("cannot read {}", file.display()))?;
+    let nodes = nodes(cluster, ListParams::default()).await?;
+    let pods = pods(cluster, None, &format!("spec.nodeName!=,{UNFINISHED}")).await?;
+    let peers = names(cluster).await?;
+    let mut planned = Vec::new();
+    for workload in &workloads {
+        let offloading = offload::present(cluster, &workload.namespace).await?;
+        let offloading = offloading.filter(|one| one.metadata.deletion_timestamp.is_none()).map(|one| one.spec);
+        let facts =
+            plan::Facts { nodes: &nodes, pods: &pods, peers: &peers, own_name: &own_name, offloaded: offloading.as_ref() };
+        planned.push(plan::plan(workload, &facts)?);
+    }
+    Ok(planned)
+}
+
+fn text(file: &Path) -> anyhow::Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_month_is_exactly_720_hours() {
+        assert_eq!(in_thirty_days("0.000000001".parse().unwrap()), "0.00000072".parse().unwrap());
+        assert_eq!(in_words("0.04".parse().unwrap(), Some("EUR")), "0.04 EUR");
+        assert_eq!(in_words(Money::ZERO, None), "0");
+    }
+}
