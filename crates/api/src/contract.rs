@@ -5,7 +5,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Charge, ClusterId, Condition, PodSecurity, PriceList, Time, schema};
+use crate::{Charge, ClusterId, Commitment, Condition, PodSecurity, PriceList, Renewal, Time, schema};
 
 /// Type of the payload of a signed contract.
 pub const CONTRACT_PAYLOAD: &str = "application/vnd.liqo.contract+json";
@@ -141,26 +141,6 @@ pub struct ContractTerms {
     /// Length of the periods for which use is measured, in seconds.
     #[schemars(range(min = 60, max = 2_678_400))]
     pub metering_period_seconds: u32,
-}
-
-/// What the provider promises about the amounts.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Commitment {
-    /// They follow the offer, which follows what is free. Prices, notice, classes and limits are bound.
-    #[default]
-    BestEffort,
-    /// They are reserved until the end. Nobody else gets them.
-    Guaranteed,
-}
-
-/// What happens at the end of a contract.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Renewal {
-    /// Before the end, the provider proposes the same terms for another period.
-    #[default]
-    Automatic,
-    /// The contract ends, and the provider takes back what it offers.
-    None,
 }
 
 /// One pool in the terms.
