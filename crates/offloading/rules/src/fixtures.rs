@@ -40,7 +40,6 @@ pub fn with_node_spec<T>(peer_labels: &[(&str, &str)], outage: Outage, then: imp
         version: "v1.34.4",
         outage,
         withdrawal: None,
-        missing_contract: None,
         prices: None,
         no_new_pods: None,
     })

@@ -105,9 +105,9 @@ pub async fn end(
     decide(cluster, foreign, &BTreeMap::from([(one.name.as_str(), Some(decision))])).await?;
     let namespace = one.contract.namespace().unwrap_or_default();
     let contracts: Api<Contract> = Api::namespaced(cluster.client.clone(), &namespace);
-    let step = format!("Ending {} with {}", one.name, one.peer);
+    let (step, what) = (format!("Ending {} with {}", one.name, one.peer), format!("the end of {} is announced", one.name));
     let announced = until(
-        &format!("the end of {} is announced", one.name),
+        &what,
         timeout,
         |text| progress.message(&step, text),
         || async {

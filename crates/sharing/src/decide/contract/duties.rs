@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use liqo_api::{Breach, BreachKind, Commitment, ContractEnd, ContractTerms, EndCause, Party, ResourceList, ResourceOffer, Time};
+use liqo_api::{BreachKind, Commitment, ContractEnd, ContractTerms, EndCause, Party, ResourceList, ResourceOffer, Time};
 
 use super::{TOLERANCE, after, breaches::Finding, document::Document, record::ContractRecord};
 
