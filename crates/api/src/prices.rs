@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-use liqo_quantity::{MAX_RATES, Rates, is_currency};
+use liqo_quantity::Rates;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{labels, schema, schema::MAX_RESOURCE_NAME_LEN};
+use crate::{labels, schema};
 
 /// Maximum length of a label's value, and of the part of its key after the slash.
 const MAX_LABEL_LEN: usize = 63;
@@ -30,19 +30,7 @@ pub struct PriceList {
 impl PriceList {
     /// Why nobody should use this list, if it came from another cluster or a plugin.
     pub fn defect(&self) -> Option<String> {
-        if !is_currency(&self.currency) {
-            return Some(
-                "its prices have no valid currency: letters, digits and dashes, at most 12, beginning with a letter".to_owned(),
-            );
-        }
-        if self.rates.len() > MAX_RATES {
-            return Some(format!("it has more than {MAX_RATES} prices"));
-        }
-        if self.rates.names().any(|name| name.len() > MAX_RESOURCE_NAME_LEN) {
-            return Some("it has a price for a resource with an overlong name".to_owned());
-        }
-        let negative = self.rates.iter().find(|(_, rate)| rate.is_negative());
-        negative.map(|(name, rate)| format!("its price of {name} is negative: {rate}"))
+        self.rates.check(&self.currency).err().map(|error| error.to_string())
     }
 
     /// The labels of a Node with these prices: the currency, and the price of each resource whose name can be part of a label.

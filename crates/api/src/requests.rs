@@ -3,11 +3,12 @@
 use std::{collections::BTreeMap, ops::AddAssign};
 
 use crate::Charge;
-pub use crate::schema::{MAX_RESOURCE_NAME_LEN, MAX_RESOURCES};
+pub use crate::schema::MAX_RESOURCES;
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec, PodStatus, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
+pub use liqo_quantity::MAX_RESOURCE_NAME_LEN;
 use liqo_quantity::{Quantity, ResourceList};
 
 /// Effective amounts of a pod.

@@ -1,15 +1,13 @@
 //! Parts of schemas that the derive macros cannot express.
 
 use k8s_openapi::api::core::v1::Toleration;
-use liqo_quantity::{MAX_RATES, Rates};
+use liqo_quantity::{MAX_RATES, MAX_RESOURCE_NAME_LEN, Rates};
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
 use crate::record_text::{MAX_OBJECT_LEN, MAX_POD_LEN};
 
 /// Maximum number of resources that a pod may name, or a request.
 pub const MAX_RESOURCES: usize = 64;
-/// Maximum length of the name of a resource: a domain, a slash and a name.
-pub const MAX_RESOURCE_NAME_LEN: usize = 317;
 
 /// An object of any shape. The API server keeps all its fields.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! A [`Money`] amount is exact, too: a whole number of billionths of a currency. [`Rates`] are prices of resources, and
-//! [`cost`] tells what an amount costs for some time, and how it is rounded.
+//! [`per_hour`] tells what amounts cost, and how that is rounded.
 //!
 //! Two rules are worth knowing before you read on:
 //!
@@ -34,7 +34,6 @@
 
 #![warn(missing_docs)]
 
-mod decimal;
 mod list;
 mod money;
 mod name;
@@ -46,10 +45,9 @@ mod resource;
 mod share;
 mod wire;
 
-pub use decimal::ParseDecimalError;
 pub use list::{ResourceList, Shortage};
-pub use money::{Money, is_currency};
+pub use money::{Money, ParseMoneyError, is_currency};
 pub use parse::ParseQuantityError;
 pub use quantity::{Format, Quantity};
-pub use rates::{AmountSeconds, MAX_RATES, PricedUnit, RateArgument, RateArgumentError, Rates, cost, per_hour, priced_unit};
-pub use resource::{ResourceArgument, ResourceArgumentError, Unit, unit_of};
+pub use rates::{MAX_RATES, PricedUnit, PricesError, RateArgument, RateArgumentError, Rates, per_hour, priced_unit};
+pub use resource::{MAX_RESOURCE_NAME_LEN, ResourceArgument, ResourceArgumentError, Unit, unit_of};

@@ -1,24 +1,17 @@
-//! Prices of resources, and what an amount costs for some time.
+//! Prices of resources, and what an amount costs for one hour.
 
 use std::collections::{BTreeMap, btree_map};
 use std::fmt;
-use std::iter::Sum;
-use std::ops::{Add, AddAssign};
 use std::str::FromStr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::decimal::{self, DecimalVisitor, ParseDecimalError};
 use crate::resource::is_resource_name;
-use crate::{Money, Quantity, ResourceList, Unit, unit_of};
+use crate::{MAX_RESOURCE_NAME_LEN, Money, ParseMoneyError, Quantity, ResourceList, Unit, is_currency, unit_of};
 
 /// Maximum number of rates in one list.
 pub const MAX_RATES: usize = 64;
-/// Maximum length of the name of a resource with a rate.
-const MAX_NAME_LEN: usize = 317;
-/// A rate is for one unit and this many seconds.
-const SECONDS_PER_HOUR: u64 = 3600;
 const NANOS: u128 = 1_000_000_000;
 
 /// The amount of a resource to which its rate applies.
@@ -61,117 +54,12 @@ pub fn priced_unit(resource: &str) -> PricedUnit {
     }
 }
 
-/// An amount of a resource times the seconds for which it was used: core-seconds, byte-seconds, piece-seconds.
-///
-/// It is an exact whole number of billionths of the resource's own unit (core, byte, piece) times a second, in 128 bits. One
-/// PiB for ten years is 3.6e32 of them; the largest value, 1e38 - 1, is 280,000 times as much. Sums saturate there. The text is a
-/// decimal number of unit-seconds: `5400` is one and a half cores for an hour.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AmountSeconds {
-    nanos: u128,
-}
-
-impl AmountSeconds {
-    /// None.
-    pub const ZERO: Self = Self { nanos: 0 };
-    /// Digits before the point. 29 digits and nine decimals fit into 128 bits.
-    const MAX_DIGITS: usize = 29;
-    const MAX_NANOS: u128 = 10_u128.pow(38) - 1;
-
-    /// This amount for so many seconds. A negative amount counts as zero.
-    pub fn of(amount: Quantity, seconds: u64) -> Self {
-        let nanos = u128::try_from(amount.nanos()).unwrap_or_default();
-        Self::from_nanos(nanos.saturating_mul(u128::from(seconds)))
-    }
-
-    /// A number of billionths of a unit times a second. Saturates at the largest value.
-    pub const fn from_nanos(nanos: u128) -> Self {
-        Self { nanos: if nanos > Self::MAX_NANOS { Self::MAX_NANOS } else { nanos } }
-    }
-
-    /// The exact value in billionths of a unit times a second.
-    pub const fn nanos(self) -> u128 {
-        self.nanos
-    }
-
-    /// Whether it is zero.
-    pub const fn is_zero(self) -> bool {
-        self.nanos == 0
-    }
-}
-
-impl Add for AmountSeconds {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self::from_nanos(self.nanos.saturating_add(other.nanos))
-    }
-}
-
-impl AddAssign for AmountSeconds {
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
-    }
-}
-
-impl Sum for AmountSeconds {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::ZERO, Add::add)
-    }
-}
-
-impl FromStr for AmountSeconds {
-    type Err = ParseDecimalError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self { nanos: decimal::parse(text, Self::MAX_DIGITS)? })
-    }
-}
-
-impl fmt::Display for AmountSeconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&decimal::print(self.nanos, false))
-    }
-}
-
-/// Always a string.
-impl Serialize for AmountSeconds {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// A string or an integer.
-impl<'de> Deserialize<'de> for AmountSeconds {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let expecting = "an amount times seconds in quotes as in \"5400\", or an integer";
-        deserializer.deserialize_any(DecimalVisitor { expecting, read: str::parse })
-    }
-}
-
-impl JsonSchema for AmountSeconds {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "AmountSeconds".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "x-kubernetes-int-or-string": true, "pattern": r"^[0-9]{1,29}(\.[0-9]{1,9})?$", "minimum": 0 })
-    }
-}
-
-/// What a resource costs that was used for some time, at a rate per unit and hour.
-///
-/// **The rounding rule.** One line, that is one resource at one rate, is computed exactly and rounded once, to a billionth of the
-/// currency, half away from zero. A total is the sum of rounded lines and is not rounded again.
-pub fn cost(rate: Money, unit: PricedUnit, used: AmountSeconds) -> Money {
-    let per_rate = unit.nano_units() * u128::from(SECONDS_PER_HOUR);
-    let rounded = rounded_fraction(used.nanos, rate.nanos().unsigned_abs(), per_rate);
-    let amount = Money::from_nanos(i128::try_from(rounded).unwrap_or(i128::MAX));
-    if rate.is_negative() { -amount } else { amount }
+/// What an amount costs for one hour. A negative amount costs nothing.
+fn cost(rate: Money, unit: PricedUnit, amount: Quantity) -> Money {
+    let amount = u128::try_from(amount.nanos()).unwrap_or_default();
+    let rounded = rounded_fraction(amount, rate.nanos().unsigned_abs(), unit.nano_units());
+    let cost = Money::from_nanos(i128::try_from(rounded).unwrap_or(i128::MAX));
+    if rate.is_negative() { -cost } else { cost }
 }
 
 /// `value * times / divisor`, rounded half up. Saturates. `divisor` must be positive and below 2^126.
@@ -193,10 +81,11 @@ fn rounded_fraction(value: u128, times: u128, divisor: u128) -> u128 {
 }
 
 /// What these amounts cost for one hour. A resource without a rate costs nothing.
+///
+/// **The rounding rule.** One line, that is one resource at one rate, is computed exactly and rounded once, to a billionth of the
+/// currency, half away from zero. The total is the sum of the rounded lines and is not rounded again.
 pub fn per_hour(rates: &Rates, amounts: &ResourceList) -> Money {
-    let line =
-        |(name, rate): (&str, Money)| cost(rate, priced_unit(name), AmountSeconds::of(amounts.get(name), SECONDS_PER_HOUR));
-    rates.iter().map(line).sum()
+    rates.iter().map(|(name, rate)| cost(rate, priced_unit(name), amounts.get(name))).sum()
 }
 
 /// The price of each resource, by name: an amount of money for one [`PricedUnit`] and one hour.
@@ -238,6 +127,21 @@ impl Rates {
     /// Whether no resource has a rate.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Checks prices in this currency that came from another cluster or a plugin.
+    pub fn check(&self, currency: &str) -> Result<(), PricesError> {
+        if !is_currency(currency) {
+            return Err(PricesError::Currency);
+        }
+        if self.len() > MAX_RATES {
+            return Err(PricesError::TooMany(self.len()));
+        }
+        if self.names().any(|name| name.len() > MAX_RESOURCE_NAME_LEN) {
+            return Err(PricesError::LongName);
+        }
+        let negative = self.iter().find(|(_, rate)| rate.is_negative());
+        negative.map_or(Ok(()), |(resource, rate)| Err(PricesError::Negative { resource: resource.to_owned(), rate }))
     }
 
     /// `part` ten-thousandths of each rate, rounded to a billionth, half away from zero.
@@ -299,11 +203,33 @@ impl JsonSchema for Rates {
             "additionalProperties": rate,
             "maxProperties": MAX_RATES,
             "x-kubernetes-validations": [{
-                "rule": format!("self.all(name, name.size() <= {MAX_NAME_LEN})"),
-                "message": "the name of a resource has at most 317 characters",
+                "rule": format!("self.all(name, name.size() <= {MAX_RESOURCE_NAME_LEN})"),
+                "message": format!("the name of a resource has at most {MAX_RESOURCE_NAME_LEN} characters"),
             }],
         })
     }
+}
+
+/// Why nobody should use prices that came from another cluster or a plugin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PricesError {
+    /// The currency is not a [currency](is_currency).
+    #[error("the prices have no valid currency: letters, digits and dashes, at most 12, beginning with a letter")]
+    Currency,
+    /// There are more than [`MAX_RATES`].
+    #[error("there are more than {MAX_RATES} prices: {0}")]
+    TooMany(usize),
+    /// The name of a resource has more than [`MAX_RESOURCE_NAME_LEN`] bytes.
+    #[error("there is a price for a resource with an overlong name")]
+    LongName,
+    /// A rate is negative.
+    #[error("the price of {resource} is negative: {rate}")]
+    Negative {
+        /// The resource.
+        resource: String,
+        /// The rate given.
+        rate: Money,
+    },
 }
 
 /// Why `name=rate` is refused.
@@ -323,7 +249,7 @@ pub enum RateArgumentError {
         /// The resource.
         name: String,
         /// The reason.
-        source: ParseDecimalError,
+        source: ParseMoneyError,
     },
     /// The rate is negative.
     #[error("the rate of {name} is {rate}; it can't be negative")]

@@ -5,6 +5,9 @@ use std::str::FromStr;
 use crate::quantity::NANOS;
 use crate::{ParseQuantityError, Quantity};
 
+/// Maximum length of the name of a resource in bytes: a domain, a slash and a name.
+pub const MAX_RESOURCE_NAME_LEN: usize = 317;
+
 /// The smallest step of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use liqo_quantity::{MAX_RATES, Money, Quantity, Rates, ResourceList, is_currency};
+use liqo_quantity::{PricesError, Quantity, Rates, ResourceList};
 
 /// Maximum number of pools in one answer. A consumer accepts no more.
 pub const MAX_POOLS: usize = 16;
@@ -129,26 +129,13 @@ pub enum PoolsError {
         /// The amount.
         quantity: Quantity,
     },
-    /// A currency that is none.
-    #[error("{0} has prices without a valid currency: letters, digits and dashes, at most 12, beginning with a letter")]
-    Currency(PoolId),
-    /// More than [`MAX_RATES`] prices in a pool.
-    #[error("{pool} has {count} prices; the maximum is {MAX_RATES}")]
-    TooManyRates {
+    /// The prices of a pool are not usable.
+    #[error("{pool}: {source}")]
+    Prices {
         /// The pool.
         pool: PoolId,
-        /// Number of its prices.
-        count: usize,
-    },
-    /// A negative price.
-    #[error("{pool} has the price {rate} for {resource}: a price cannot be negative")]
-    NegativeRate {
-        /// The pool.
-        pool: PoolId,
-        /// The resource.
-        resource: String,
-        /// The price.
-        rate: Money,
+        /// Why.
+        source: PricesError,
     },
 }
 
@@ -170,26 +157,13 @@ pub fn check(pools: &[Pool]) -> Result<(), PoolsError> {
             return Err(PoolsError::Negative { pool: id, resource: resource.to_owned(), quantity });
         }
         if let Some(prices) = &pool.prices {
-            check_prices(&id, prices)?;
+            prices.rates.check(&prices.currency).map_err(|source| PoolsError::Prices { pool: id.clone(), source })?;
         }
         if !seen.insert(id.clone()) {
             return Err(PoolsError::Duplicate(id));
         }
     }
     Ok(())
-}
-
-fn check_prices(id: &PoolId, prices: &Prices) -> Result<(), PoolsError> {
-    if !is_currency(&prices.currency) {
-        return Err(PoolsError::Currency(id.clone()));
-    }
-    if prices.rates.len() > MAX_RATES {
-        return Err(PoolsError::TooManyRates { pool: id.clone(), count: prices.rates.len() });
-    }
-    let negative = prices.rates.iter().find(|(_, rate)| rate.is_negative());
-    negative.map_or(Ok(()), |(resource, rate)| {
-        Err(PoolsError::NegativeRate { pool: id.clone(), resource: resource.to_owned(), rate })
-    })
 }
 
 fn is_dns_label(text: &str) -> bool {
@@ -240,14 +214,8 @@ mod tests {
             check(&[Pool::named("gold", cpu("1")).at(Prices { currency: currency.into(), rates })])
         };
         assert_eq!(priced("EUR", "0.04"), Ok(()));
-        assert!(matches!(priced("", "0.04"), Err(PoolsError::Currency(_))));
-        assert_eq!(
-            priced("EUR", "-1").unwrap_err().to_string(),
-            "pool \"gold\" has the price -1 for cpu: a price cannot be negative"
-        );
-        let rates = (0..=MAX_RATES).map(|number| (format!("example.com/r{number}"), Money::ZERO)).collect();
-        let many = check(&[Pool::unnamed(cpu("1")).at(Prices { currency: "EUR".into(), rates })]);
-        assert!(matches!(many, Err(PoolsError::TooManyRates { count: 65, .. })));
+        assert!(matches!(priced("", "0.04"), Err(PoolsError::Prices { source: PricesError::Currency, .. })));
+        assert_eq!(priced("EUR", "-1").unwrap_err().to_string(), "pool \"gold\": the price of cpu is negative: -1");
     }
 
     #[test]

@@ -7,7 +7,9 @@
 use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
-use liqo_quantity::{MAX_RATES, ParseDecimalError, ParseQuantityError, Quantity, ResourceArgument, ResourceList, unit_of};
+use liqo_quantity::{
+    MAX_RATES, ParseMoneyError, ParseQuantityError, PricesError, Quantity, ResourceArgument, ResourceList, unit_of,
+};
 use prost::Message;
 
 use crate::model::{MAX_CLUSTER_ID_LEN, MAX_POOLS, MAX_RESOURCES, Pool, PoolId, PoolsError, Prices, check};
@@ -100,7 +102,7 @@ pub enum AnswerError {
         /// The text.
         text: String,
         /// Why it is not an amount of money.
-        source: ParseDecimalError,
+        source: ParseMoneyError,
     },
     /// A pool without any resource that a pod can request.
     #[error(
@@ -354,7 +356,8 @@ impl PricesMessage {
     /// Removes prices of what no pod can request.
     fn check(self, pool: &Pool) -> Result<Prices, AnswerError> {
         if self.rates.len() > MAX_RATES {
-            return Err(PoolsError::TooManyRates { pool: pool.id(), count: self.rates.len() }.into());
+            let source = PricesError::TooMany(self.rates.len());
+            return Err(PoolsError::Prices { pool: pool.id(), source }.into());
         }
         let requestable = self.rates.into_iter().filter(|(resource, _)| ResourceArgument::new(resource, "0").is_ok());
         let rate = |(resource, text): (String, String)| match text.parse() {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use liqo_byte_mutations::mutated;
-use liqo_quantity::{RateArgument, ResourceList};
+use liqo_quantity::{PricesError, RateArgument, ResourceList};
 use liqo_resource_plugin::{
     Generation::{self, P1, P2, P3},
     Pool, Prices,
@@ -90,15 +90,24 @@ fn invalid_prices_are_refused_with_the_reason() {
     };
     assert_eq!(with(b"\n\x03EUR\x12\x0b\n\x03cpu\x12\x040.04").unwrap(), priced(), "this test encodes correctly");
     assert!(matches!(with(b"\n\x03EUR\x12\x0b\n\x03cpu\x12\x04much"), Err(AnswerError::Rate { text, .. }) if text == "much"));
-    assert!(matches!(with(b"\n\x03EUR\x12\x09\n\x03cpu\x12\x02-1"), Err(AnswerError::Pools(PoolsError::NegativeRate { .. }))));
-    assert!(matches!(with(b"\x12\x08\n\x03cpu\x12\x011"), Err(AnswerError::Pools(PoolsError::Currency(_)))));
+    assert!(matches!(
+        with(b"\n\x03EUR\x12\x09\n\x03cpu\x12\x02-1"),
+        Err(AnswerError::Pools(PoolsError::Prices { source: PricesError::Negative { .. }, .. }))
+    ));
+    assert!(matches!(
+        with(b"\x12\x08\n\x03cpu\x12\x011"),
+        Err(AnswerError::Pools(PoolsError::Prices { source: PricesError::Currency, .. }))
+    ));
     let other = with(b"\n\x03EUR\x12\x08\n\x03ram\x12\x011").unwrap();
     assert!(other[0].prices.as_ref().unwrap().rates.is_empty(), "no pod can request it");
     let rate = |number| format!("\x12\x14\n\x0fexample.com/r{number:02}\x12\x011").into_bytes();
     let many = [&b"\n\x03EUR"[..], &(0..65).flat_map(rate).collect::<Vec<u8>>()].concat();
     let pool = [&THREE_POOLS[2..24], &[0x22, 0x9b, 0x0b], &many].concat();
     let answer = [&[0x0a, 0xb4, 0x0b], &pool[..]].concat();
-    assert!(matches!(decode_answer(P3, &answer), Err(AnswerError::Pools(PoolsError::TooManyRates { count: 65, .. }))));
+    assert!(matches!(
+        decode_answer(P3, &answer),
+        Err(AnswerError::Pools(PoolsError::Prices { source: PricesError::TooMany(65), .. }))
+    ));
 }
 
 #[test]

@@ -197,28 +197,11 @@ fn placement_change(placement: &Placement) -> Value {
     change
 }
 
-/// Applies a JSON merge patch (RFC 7386).
-fn merge(target: &mut Value, change: Value) {
-    let Value::Object(changes) = change else {
-        *target = change;
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, change) in changes {
-        match change {
-            Value::Null => drop(target.as_object_mut().and_then(|fields| fields.remove(&key))),
-            change => merge(&mut target[key], change),
-        }
-    }
-}
-
 /// The `NamespaceOffloading` after the change. Fields that the options do not name keep their value.
 fn wanted(namespace: &str, present: Option<&NamespaceOffloading>, options: &Options) -> Value {
     let mut spec =
         present.map_or_else(|| json!({ "podOffloadingStrategy": PodOffloadingStrategy::default() }), |one| json!(one.spec));
-    merge(&mut spec, changes(options));
+    json_patch::merge(&mut spec, &changes(options));
     json!({
         "apiVersion": "offloading.liqo.io/v1alpha1",
         "kind": "NamespaceOffloading",

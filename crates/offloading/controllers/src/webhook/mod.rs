@@ -119,8 +119,8 @@ impl Offloading {
     fn place(&self, pod: &Value, choice: Choice, now: Timestamp) -> Placement {
         let avoided: Vec<&str> = self.refusals_of(pod, now).into_iter().map(|one| one.cluster_id.as_str()).collect();
         let mut placed = place(pod, self.strategy, self.selector.as_deref(), &avoided);
-        let charged = charged_json(pod).filter(|_| placed.may_leave);
-        if let (Some(placement), Some(amounts)) = (&self.placement, charged) {
+        let placement = self.placement.as_ref().filter(|_| placed.may_leave);
+        if let Some((placement, amounts)) = placement.and_then(|placement| Some((placement, charged_json(pod)?))) {
             let is_allowed = |node: &&PricedNode| {
                 let is_selected = node_selector::matches(self.cluster_selector.as_ref(), &node.name, &node.labels);
                 is_selected && !avoided.contains(&node.cluster_id())

@@ -67,7 +67,7 @@ pub fn main_currency<'a>(currencies: impl IntoIterator<Item = &'a str>) -> Optio
     for currency in currencies {
         *nodes.entry(currency).or_default() += 1;
     }
-    // Of equal elements, `max_by_key` returns the last.
+    // `max_by_key` returns the last of equal elements.
     nodes.into_iter().rev().max_by_key(|(_, nodes)| *nodes).map(|(currency, _)| currency)
 }
 

@@ -48,9 +48,6 @@ impl RunningPod {
             return None;
         }
         let pod = local.json();
-        let spec = serde_json::from_value(pod.get("spec")?.clone()).ok()?;
-        let status = pod.get("status").and_then(|status| serde_json::from_value(status.clone()).ok()).unwrap_or_default();
-        let generation = pod.pointer("/metadata/generation").and_then(Value::as_i64);
         let ready = items(&pod, "/status/conditions").iter().any(|one| one["type"] == "Ready" && one["status"] == "True");
         let excluded = nodes.iter().filter(|node| !may_run_on(&pod, node)).map(|node| node.name.clone()).collect();
         let labels = pod.pointer("/metadata/labels").and_then(|labels| BTreeMap::deserialize(labels).ok());
@@ -59,13 +56,25 @@ impl RunningPod {
             uid: local.uid.clone(),
             node: node.to_owned(),
             labels: labels.unwrap_or_default(),
-            amounts: charged_on_node(generation, spec, &status),
+            amounts: charged(&pod)?,
             controller: local.controller.as_ref().filter(|one| one.recreates()).map(|one| one.uid.clone()),
             ready: ready && local.deletion.is_none(),
             excluded,
             budgets: Vec::new(),
         })
     }
+}
+
+/// What a pod on a virtual node is charged; `None` if it has ended.
+pub fn amounts(local: &LocalPod) -> Option<ResourceList> {
+    if local.finished { None } else { charged(&local.json()) }
+}
+
+fn charged(pod: &Value) -> Option<ResourceList> {
+    let spec = serde_json::from_value(pod.get("spec")?.clone()).ok()?;
+    let status = pod.get("status").and_then(|status| serde_json::from_value(status.clone()).ok()).unwrap_or_default();
+    let generation = pod.pointer("/metadata/generation").and_then(Value::as_i64);
+    Some(charged_on_node(generation, spec, &status))
 }
 
 /// Whether the node selector and the required affinity of a pod let it run on a node.

@@ -25,7 +25,7 @@ use crate::consumer::state::{Consumer, recorded_node};
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::node::priced::PricedNode;
 use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::saving::{Facts, RunningPod, Saving, Target, moves_pods, savings, takes_new_pods};
+use liqo_offloading_rules::pod::saving::{Facts, RunningPod, Saving, Target, amounts, moves_pods, savings, takes_new_pods};
 
 /// Interval between two rounds.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -40,9 +40,9 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(3600);
 struct NodePods {
     node: PricedNode,
     pods: Vec<Arc<LocalPod>>,
-    /// Whether it takes new pods, and how much it has in all.
+    /// Whether it takes new pods, and how much is free.
     open: bool,
-    capacity: ResourceList,
+    free: ResourceList,
 }
 
 /// The last evictions of this process, by the UID of the controller. A restart forgets them, which costs at most one eviction of each.
@@ -102,14 +102,18 @@ fn nodes(consumer: &Consumer) -> Vec<NodePods> {
         let (name, _) = recorded_node(&node)?;
         let live = consumer.nodes.get(&Key::new("", &name))?;
         let pods = tasks.get(&key).map(|tasks| tasks.pods.clone()).filter(liqo_controller_runtime::Cache::is_synced)?;
-        Some(NodePods {
-            node: priced(&name, &live),
-            pods: pods.all().into_iter().map(|(_, pod)| pod).collect(),
-            open: takes_new_pods(&live) && node.spec.withdrawal_timestamp.is_none() && node.metadata.deletion_timestamp.is_none(),
-            capacity: node.spec.resources.clone(),
-        })
+        let open =
+            takes_new_pods(&live) && node.spec.withdrawal_timestamp.is_none() && node.metadata.deletion_timestamp.is_none();
+        let pods = pods.all().into_iter().map(|(_, pod)| pod).collect();
+        Some(NodePods { node: priced(&name, &live), pods, open, free: node.spec.resources.clone() })
     });
-    known.collect()
+    let mut known: Vec<NodePods> = known.collect();
+    drop(tasks);
+    for one in &mut known {
+        let used = one.pods.iter().filter_map(|pod| amounts(pod));
+        one.free = one.free.saturating_sub(&used.fold(ResourceList::new(), |sum, amounts| sum + &amounts));
+    }
+    known
 }
 
 fn priced(name: &str, node: &Value) -> PricedNode {
@@ -130,12 +134,13 @@ async fn save(
     let selector = offloading.spec.cluster_selector.as_ref();
     let is_open = |one: &NodePods| one.open && node_selector::matches(selector, &one.node.name, &one.node.labels);
     let open: Vec<&PricedNode> = nodes.iter().filter(|one| is_open(one)).map(|one| &one.node).collect();
-    let running = |one: &NodePods| -> Vec<RunningPod> {
-        one.pods.iter().filter_map(|pod| RunningPod::of(pod, &one.node.name, &open)).collect()
+    let targets: Vec<Target> =
+        nodes.iter().map(|one| Target { node: &one.node, free: is_open(one).then(|| one.free.clone()) }).collect();
+    let of_namespace = |one: &NodePods| -> Vec<RunningPod> {
+        let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
+        pods.filter_map(|pod| RunningPod::of(pod, &one.node.name, &open)).collect()
     };
-    let all: Vec<Vec<RunningPod>> = nodes.iter().map(running).collect();
-    let targets: Vec<Target> = nodes.iter().zip(&all).map(|(one, pods)| target(one, pods, is_open(one))).collect();
-    let mut pods: Vec<RunningPod> = all.into_iter().flatten().filter(|pod| pod.key.namespace == namespace).collect();
+    let mut pods: Vec<RunningPod> = nodes.iter().flat_map(of_namespace).collect();
     let places: Vec<(Option<String>, String)> = pods.iter().map(|pod| (pod.controller.clone(), pod.node.clone())).collect();
     let elsewhere = |controller: &str, node: &str| {
         places.iter().filter(|(owner, place)| owner.as_deref() == Some(controller) && place != node).count()
@@ -155,11 +160,6 @@ async fn save(
         }
     }
     Ok(())
-}
-
-fn target<'a>(one: &'a NodePods, pods: &[RunningPod], open: bool) -> Target<'a> {
-    let used = pods.iter().fold(ResourceList::new(), |sum, pod| sum + &pod.amounts);
-    Target { node: &one.node, free: open.then(|| one.capacity.saturating_sub(&used)) }
 }
 
 /// The controllers with a pod that has no node.

@@ -104,7 +104,7 @@ fn prices_that_are_none_are_refused() {
     for (list, expected) in [
         (prices("", json!({ "cpu": "1" })), "no valid currency"),
         (prices("EUR\n", json!({ "cpu": "1" })), "no valid currency"),
-        (prices("EUR", json!({ "cpu": "-1" })), "its price of cpu is negative: -1"),
+        (prices("EUR", json!({ "cpu": "-1" })), "the price of cpu is negative: -1"),
         (prices("EUR", json!(many)), "more than 64 prices"),
     ] {
         let found = refusal(|offer| offer.spec.prices = Some(list));
