@@ -32,7 +32,7 @@ async fn costs(rome: &Cluster, node: &str, cpu: &str) -> Result<()> {
 
 /// The nodes of the ready pods of a Deployment.
 async fn nodes_of(rome: &Cluster, name: &str, count: usize) -> Result<Vec<String>> {
-    let pods = rome.ready_pods("priced", &format!("app={name}"), count).await?;
+    let pods = rome.ready_pods("cheapest", &format!("app={name}"), count).await?;
     Ok(pods.iter().map(|pod| node_of(pod).to_owned()).collect())
 }
 
@@ -43,42 +43,42 @@ pub async fn a_deployment_goes_to_the_cheaper_provider_and_after_a_price_change_
     rome.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
     costs(rome, "milan", "0.05").await?;
     costs(rome, "turin", "0.04").await?;
-    rome.offloaded_namespace("priced", "Remote").await?;
-    rome.liqoctl(&["offload", "namespace", "priced", "--placement", "Cheapest"]).await?;
+    rome.offloaded_namespace("cheapest", "Remote").await?;
+    rome.liqoctl(&["offload", "namespace", "cheapest", "--placement", "Cheapest"]).await?;
 
     let file = world.scratch("placement").with_extension("yaml");
-    std::fs::write(&file, deployment("priced", "first", 2))?;
+    std::fs::write(&file, deployment("cheapest", "first", 2))?;
     let planned: Value =
         serde_json::from_str(&rome.liqoctl(&["cost", "plan", "-f", &file.display().to_string(), "-o", "json"]).await?)?;
     let places = planned[0]["places"].as_array().context("no places")?;
     let names: Vec<&str> = places.iter().filter_map(|place| place["name"].as_str()).collect();
     ensure!(names == ["turin", "milan", "rome"], "{planned:#}");
     ensure!(places[0]["perHour"] == "0.0008" && places[1]["perHour"] == "0.001" && places[0]["rank"] == 1, "{planned:#}");
-    ensure!(places[2]["whyNot"][0] == "the strategy of namespace priced is Remote", "{planned:#}");
+    ensure!(places[2]["whyNot"][0] == "the strategy of namespace cheapest is Remote", "{planned:#}");
 
-    rome.apply(&deployment("priced", "first", 2)).await?;
+    rome.apply(&deployment("cheapest", "first", 2)).await?;
     let nodes = nodes_of(rome, "first", 2).await?;
     ensure!(nodes.iter().all(|node| node == "turin"), "the pods are on {nodes:?}, and turin is cheaper");
 
     sell(milan, "0.01").await?;
     costs(rome, "milan", "0.01").await?;
-    rome.apply(&deployment("priced", "second", 2)).await?;
+    rome.apply(&deployment("cheapest", "second", 2)).await?;
     let nodes = nodes_of(rome, "second", 2).await?;
     ensure!(nodes.iter().all(|node| node == "milan"), "the pods are on {nodes:?}, and milan is cheaper now");
     let nodes = nodes_of(rome, "first", 2).await?;
     ensure!(nodes.iter().all(|node| node == "turin"), "running pods moved although nobody asked for it: {nodes:?}");
 
-    let table = rome.liqoctl(&["cost", "-n", "priced"]).await?;
+    let table = rome.liqoctl(&["cost", "-n", "cheapest"]).await?;
     let line = |peer: &str, amount: &str| table.lines().any(|line| line.contains(peer) && line.contains(amount));
     ensure!(line("turin", "0.0008 EUR") && line("milan", "0.0002 EUR") && line("(total)", "0.001 EUR"), "{table}");
 
-    rome.liqoctl(&["offload", "namespace", "priced", "--move-when-cheaper"]).await?;
+    rome.liqoctl(&["offload", "namespace", "cheapest", "--move-when-cheaper"]).await?;
     eventually("the running pods move to the cheaper provider, one after another", Duration::from_secs(240), || async {
-        let pods = rome.pods("priced", "app=first").await?;
+        let pods = rome.pods("cheapest", "app=first").await?;
         Ok((pods.len() == 2 && pods.iter().all(|pod| node_of(pod) == "milan")).then_some(()))
     })
     .await?;
-    rome.end_namespace("priced").await?;
+    rome.end_namespace("cheapest").await?;
     rome.liqoctl(&["unpeer", "turin", "--yes"]).await?;
     set_prices(turin, &Value::Null).await?;
     set_prices(milan, &Value::Null).await
