@@ -16,6 +16,7 @@ mod approval;
 mod as_at_home;
 mod attacks;
 mod command_line;
+mod contracts;
 mod credentials;
 mod discovery;
 mod doctor;
@@ -30,6 +31,7 @@ mod isolation;
 mod jobs;
 mod lending;
 mod matrix;
+mod metering;
 mod metrics;
 mod names;
 mod network;
@@ -146,6 +148,11 @@ fn pods_and_policies() -> Set {
             attacks:
                 a_consumer_cannot_exhaust_the_memory_of_its_provider,
                 nobody_keeps_an_honest_consumer_from_renewing;
+            contracts:
+                both_sign_change_and_end_a_contract,
+                stored_contracts_are_verified_and_a_provider_that_changes_a_term_is_found_out;
+            metering:
+                both_sides_count_the_same_seconds_over_restarts_and_sign_receipts;
             pods:
                 a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete;
             jobs:

@@ -15,10 +15,11 @@ use serde::{
 use serde_json::value::RawValue;
 
 /// The kinds (plural, as in URLs) that peers write, here or in their own cluster.
-const WRITTEN_BY_PEERS: [&str; 8] = [
+const WRITTEN_BY_PEERS: [&str; 9] = [
     "events",
     "namespacemaps",
     "networkconfigs",
+    "receipts",
     "reflectedobjects",
     "resourceoffers",
     "resourcerequests",
