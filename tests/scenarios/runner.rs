@@ -22,6 +22,8 @@ use tokio::{
 const MAX_CONCURRENT: usize = 4;
 /// Kind of the scenarios that docs/SECURITY.md names, and the filter that selects all of them.
 const ATTACK: &str = "attack";
+/// The filter that selects all scenarios: `cargo test -- --skip scenarios` runs everything else.
+const ALL: &str = "scenarios";
 /// Number of the slowest scenarios in the list at the end.
 const SLOWEST: usize = 20;
 /// Maximum length of the message of a failed scenario in the list at the end, in characters.
@@ -160,8 +162,9 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
 
 /// Whether the command line names the scenario: by one of the filters, which commas separate, and by no `--skip`. [`ATTACK`] names all attacks.
 fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str, is_attack: bool) -> bool {
-    let fits =
-        |filter: &str| (is_attack && filter == ATTACK) || if arguments.exact { name == filter } else { name.contains(filter) };
+    let fits = |filter: &str| {
+        filter == ALL || (is_attack && filter == ATTACK) || if arguments.exact { name == filter } else { name.contains(filter) }
+    };
     filters.is_none_or(|filters| filters.split(',').any(fits)) && !arguments.skip.iter().any(|filter| fits(filter))
 }
 
