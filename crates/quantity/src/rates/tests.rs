@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{from_value, json, to_string};
 
 use super::*;
+use crate::Quantity;
 
 fn money(text: &str) -> Money {
     text.parse().unwrap()
