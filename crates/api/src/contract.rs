@@ -83,6 +83,7 @@ pub struct EarlierTerms {
     /// Time since which they were in force, until the next ones were.
     pub since: Time,
     /// Prices per unit and hour, by pool.
+    #[schemars(schema_with = "crate::schema::prices_of_pools")]
     pub prices: BTreeMap<String, PriceList>,
 }
 
@@ -125,6 +126,7 @@ pub struct ContractTerms {
     /// Classes that the consumer may use.
     pub classes: ContractClasses,
     /// Prices per unit and hour, by pool. A pool that is absent costs nothing.
+    #[schemars(schema_with = "crate::schema::prices_of_pools")]
     pub prices: BTreeMap<String, PriceList>,
     /// Seconds between the announcement that the provider takes something back, or that one side ends the contract, and when it happens.
     #[schemars(range(max = 604_800))]
@@ -160,12 +162,15 @@ pub struct ContractPool {
 pub struct ContractClasses {
     /// Storage classes.
     #[serde(default)]
+    #[schemars(length(max = 64), inner(length(max = 253)))]
     pub storage: Vec<String>,
     /// Ingress classes.
     #[serde(default)]
+    #[schemars(length(max = 64), inner(length(max = 253)))]
     pub ingress: Vec<String>,
     /// Load balancer classes.
     #[serde(default)]
+    #[schemars(length(max = 64), inner(length(max = 253)))]
     pub load_balancer: Vec<String>,
 }
 

@@ -112,3 +112,49 @@ impl JsonSchema for AmountSeconds {
         json_schema!({ "x-kubernetes-int-or-string": true, "pattern": r"^[0-9]{1,29}(\.[0-9]{1,9})?$", "minimum": 0 })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{from_str, to_string};
+
+    use super::*;
+
+    fn used(amount: &str, seconds: u64) -> AmountSeconds {
+        AmountSeconds::of(amount.parse().unwrap(), seconds)
+    }
+
+    #[test]
+    fn an_amount_counts_for_each_second() {
+        assert_eq!(used("1500m", 3600).to_string(), "5400");
+        assert_eq!(used("1m", 1).to_string(), "0.001");
+        assert_eq!(used("-1", 1), AmountSeconds::ZERO);
+        assert_eq!([used("1", 2), used("500m", 1)].into_iter().sum::<AmountSeconds>().to_string(), "2.5");
+    }
+
+    #[test]
+    fn sums_saturate_at_the_largest_value_with_a_text() {
+        let most = used("1e25", u64::MAX);
+        assert_eq!(most.nanos(), AmountSeconds::MAX_NANOS);
+        assert_eq!(most + used("1", 1), most);
+        assert_eq!(most.to_string().parse(), Ok(most));
+    }
+
+    #[test]
+    fn texts_are_exact_and_have_no_sign() {
+        assert_eq!("-1".parse::<AmountSeconds>(), Err(ParseDecimalError::Form));
+        assert_eq!("0.0000000001".parse::<AmountSeconds>(), Err(ParseDecimalError::TooFine));
+        assert_eq!("1".repeat(30).parse::<AmountSeconds>(), Err(ParseDecimalError::TooLarge { max: 29 }));
+        assert_eq!(to_string(&from_str::<AmountSeconds>("5400").unwrap()).unwrap(), r#""5400""#);
+        assert!(from_str::<AmountSeconds>("0.5").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn every_value_is_read_as_it_was_printed(nanos in 0..=AmountSeconds::MAX_NANOS) {
+            let used = AmountSeconds::from_nanos(nanos);
+            prop_assert_eq!(used.to_string().parse::<AmountSeconds>(), Ok(used));
+            prop_assert_eq!(from_str::<AmountSeconds>(&to_string(&used).unwrap()).unwrap(), used);
+        }
+    }
+}

@@ -34,6 +34,8 @@ pub const GRACE: Seconds = 60;
 /// Delay before a period is completed whose pods are not known now.
 const UNKNOWN_RETRY: Duration = Duration::from_secs(10);
 
+/// Usage records in one page: each may take 256 KiB.
+const PAGE: u32 = 16;
 /// How many completed periods are remembered.
 const MAX_COMPLETED: usize = 16;
 
@@ -98,7 +100,8 @@ impl Recorder {
         let (client, stop, ours) = (context.client.clone(), context.stop.clone(), Config::default().labels(peer_label));
         let changed = queue.clone();
         let contracts = Contracts::follow(context, ours.clone(), move |namespace| changed.add(namespace.to_owned()));
-        let records = Cache::watch(Api::<UsageRecord>::all(client), ours, stop, FoundChunk::reduce, |_, _, _| {});
+        let all = Api::<UsageRecord>::all(client);
+        let records = Cache::watch(all, ours.page_size(PAGE), stop, FoundChunk::reduce, |_, _, _| {});
         Arc::new(Self { context: context.clone(), peer_label, role, contracts, records, queue, namespaces: Mutex::default() })
     }
 
@@ -348,7 +351,7 @@ fn counters() -> &'static Family<Labels, Counter> {
     static COUNTERS: OnceLock<Family<Labels, Counter>> = OnceLock::new();
     COUNTERS.get_or_init(|| {
         let help = "Amounts times seconds that were charged under contracts, as far as they are stored";
-        metrics::register("liqo_metered_seconds", help, Family::default())
+        metrics::register("metered_seconds", help, Family::default())
     })
 }
 

@@ -1,7 +1,7 @@
 //! The input of the provider side's decision, and its result.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -72,6 +72,8 @@ pub struct ContractFacts {
     pub identity: Option<Arc<ClusterIdentity>>,
     /// The contracts of each tenant namespace.
     pub records: HashMap<String, Vec<Arc<ContractRecord>>>,
+    /// Tenant namespaces that have a new contract which `records` do not show yet: another one would be too many.
+    pub unseen: HashSet<String>,
     /// Decisions of persons here, for each peer, by contract.
     pub decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>,
     /// What this process has seen that may become a breach.

@@ -1,7 +1,7 @@
 //! Answers the receipts of this cluster's providers, and keeps copies of them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Papers, Records, of_provider, provider::contracts};
 use crate::consumer::provider_of;
 use crate::decide::metering::answer::{Evidence, answer};
-use crate::decide::metering::issue::{Action, ContractPeriod, ReceiptHead, decide};
+use crate::decide::metering::issue::{Action, ContractPeriod, ReceiptHead, decide, surplus};
 use crate::peer_conditions::PeerConditions;
 use crate::{Error, FIELD_MANAGER};
 
@@ -51,7 +51,25 @@ pub(super) struct Controller {
 /// The receipts in our tenant namespace at a provider.
 struct AtProvider {
     connection: Arc<PeerConnection>,
-    receipts: Cache<ReceiptHead>,
+    /// Started with the first contract: older providers do not know the kind.
+    receipts: OnceLock<Cache<ReceiptHead>>,
+    stop: CancellationToken,
+}
+
+impl AtProvider {
+    fn receipts(&self, queue: &Queue<String>) -> &Cache<ReceiptHead> {
+        self.receipts.get_or_init(|| {
+            let (queue, namespace) = (queue.clone(), provider_namespace(&self.connection.cluster_id));
+            Cache::watch_provider(
+                &self.connection,
+                Config::default(),
+                self.stop.clone(),
+                |receipt| size_of::<ReceiptHead>() + receipt.of.0.len(),
+                ReceiptHead::reduce,
+                move |_, _, _| queue.add_after(namespace.clone(), crate::SETTLE_DELAY),
+            )
+        })
+    }
 }
 
 impl Controller {
@@ -79,27 +97,17 @@ impl Controller {
             let controller = controller.clone();
             async move { controller.reconcile(&namespace).await }
         });
-        let connections = self.context.peers.for_each(stop, |connection| self.clone().watch_provider(connection));
+        let connections = self.context.peers.for_each(stop, |connection| self.clone().follow_provider(connection));
         tokio::join!(work, connections);
     }
 
-    /// Watches our receipts at a provider until the connection ends.
-    async fn watch_provider(self: Arc<Self>, connection: Arc<PeerConnection>) {
+    /// Makes a provider known until the connection ends.
+    async fn follow_provider(self: Arc<Self>, connection: Arc<PeerConnection>) {
         let (id, stop) = (connection.cluster_id.clone(), connection.ended.child_token());
         let _guard = stop.clone().drop_guard();
-        let (queue, namespace) = (self.queue.clone(), provider_namespace(&id));
-        let changed = namespace.clone();
-        let receipts = Cache::watch_provider(
-            &connection,
-            Config::default(),
-            stop,
-            |_| size_of::<ReceiptHead>() + 64,
-            ReceiptHead::reduce,
-            move |_, _, _| queue.add_after(changed.clone(), crate::SETTLE_DELAY),
-        );
-        let at_provider = Arc::new(AtProvider { connection: connection.clone(), receipts });
+        let at_provider = Arc::new(AtProvider { connection: connection.clone(), receipts: OnceLock::new(), stop });
         self.providers().insert(id.clone(), at_provider.clone());
-        self.queue.add(namespace);
+        self.queue.add(provider_namespace(&id));
         connection.ended.cancelled().await;
         let mut providers = self.providers();
         if providers.get(&id).is_some_and(|current| Arc::ptr_eq(current, &at_provider)) {
@@ -111,10 +119,11 @@ impl Controller {
         let Some(provider) = provider_of(namespace) else { return Ok(Next::OnChange) };
         let mut failures = Vec::new();
         let mut next = Next::OnChange;
-        let at_provider = self.providers().get(&provider).cloned().filter(|at| at.receipts.is_synced());
-        if let Some(at_provider) = at_provider {
-            for (_, receipt) in at_provider.receipts.all() {
-                match self.handle(&provider, namespace, &at_provider, &receipt).await {
+        let has_contract = self.contracts.all().iter().any(|(key, _)| key.namespace == namespace);
+        let at_provider = self.providers().get(&provider).cloned().filter(|_| has_contract);
+        if let Some(at_provider) = at_provider.filter(|at| at.receipts(&self.queue).is_synced()) {
+            for (receipt, copy) in self.to_handle(namespace, &at_provider) {
+                match self.handle(&provider, namespace, &at_provider, &receipt, copy.as_deref()).await {
                     Ok(true) => {}
                     Ok(false) => next = Next::After(INCOMPLETE_RETRY),
                     Err(error) => failures.push(error),
@@ -124,6 +133,20 @@ impl Controller {
         self.clean_up(namespace, &mut failures).await;
         crate::first(failures)?;
         Ok(next)
+    }
+
+    /// The receipts at a provider with their copies here, as far as this cluster keeps copies: the provider may keep more of them.
+    fn to_handle(&self, namespace: &str, at_provider: &AtProvider) -> Vec<(Arc<ReceiptHead>, Option<Arc<ReceiptHead>>)> {
+        let copies = self.papers.receipts(namespace);
+        let copies: BTreeMap<&ContractPeriod, &Arc<ReceiptHead>> = copies.iter().map(|copy| (&copy.of, copy)).collect();
+        let receipts: Vec<Arc<ReceiptHead>> =
+            at_provider.receipts(&self.queue).all().into_iter().map(|(_, receipt)| receipt).collect();
+        let all: BTreeSet<&ContractPeriod> = copies.keys().copied().chain(receipts.iter().map(|receipt| &receipt.of)).collect();
+        let config = self.context.config();
+        let surplus: BTreeSet<&ContractPeriod> =
+            surplus(all.into_iter(), &config.spec.metering, Timestamp::now()).into_iter().collect();
+        let kept = receipts.iter().filter(|receipt| !surplus.contains(&receipt.of));
+        kept.map(|receipt| (receipt.clone(), copies.get(&receipt.of).copied().cloned())).collect()
     }
 
     /// Deletes what is signed or too old.
@@ -149,13 +172,9 @@ impl Controller {
         namespace: &str,
         at_provider: &AtProvider,
         receipt: &ReceiptHead,
+        copy: Option<&ReceiptHead>,
     ) -> Result<bool, Error> {
-        let copies = self.papers.receipts(namespace);
-        let copy = copies.iter().find(|copy| copy.of == receipt.of);
         if copy.is_some_and(|copy| copy.phase != ReceiptPhase::Pending && copy.phase == receipt.phase) {
-            return Ok(true);
-        }
-        if self.is_expired(receipt) {
             return Ok(true);
         }
         if !self.is_complete(namespace, &receipt.of) {
@@ -206,12 +225,6 @@ impl Controller {
             return records.any(|record| record.is_last);
         }
         Timestamp::now().as_second() >= of.1.end().saturating_add(OWN_ENTRIES_AFTER + clocks)
-    }
-
-    fn is_expired(&self, receipt: &ReceiptHead) -> bool {
-        let settings = &self.context.config().spec.metering;
-        let kept = i64::from(settings.receipt_days) * 24 * 3600;
-        receipt.of.1.end().saturating_add(kept) < Timestamp::now().as_second()
     }
 
     async fn answer(

@@ -30,6 +30,8 @@ use crate::peer_conditions::PeerConditions;
 const PAGE: u32 = 16;
 /// Maximum length in bytes of all entries of a period that are read.
 const MAX_USAGE_LEN: usize = 32 << 20;
+/// Maximum number of pages that are read of a period: a provider may send empty ones without end.
+const MAX_PAGES: usize = 1000;
 /// Maximum number of entries of a period that are read. Each takes some hundred bytes of memory.
 const MAX_USAGE_ENTRIES: usize = 100_000;
 
@@ -122,7 +124,7 @@ impl Records<'_> {
         let selector = format!("{}={}", labels::USAGE_PERIOD, period_label(&of.0, of.1));
         let (mut usage, mut length) = (Usage::default(), 0);
         let mut params = ListParams::default().labels(&selector).limit(PAGE);
-        loop {
+        for _ in 0..MAX_PAGES {
             let page = self.page(&params).await?;
             for record in page.items.iter().filter(|record| record.spec.contract == of.0) {
                 length += record.spec.entries.len();
@@ -142,6 +144,7 @@ impl Records<'_> {
                 None => return Ok(Ok(usage)),
             }
         }
+        Ok(Err(format!("they take more than {MAX_PAGES} pages")))
     }
 
     async fn page(&self, params: &ListParams) -> Result<ObjectList<UsageRecord>, Error> {

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use kube::{Api, api::DeleteParams};
@@ -25,12 +26,17 @@ use crate::{
     },
 };
 
+/// How long the watch may take to show a new contract.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
+
 /// The contracts that this cluster made.
 pub struct ProviderContracts {
     context: Context,
     identity: Arc<ClusterIdentity>,
     /// All contracts in this cluster, including copies of those that it received.
     contracts: Cache<ContractRecord>,
+    /// The contract that was created last in each tenant namespace, until the watch shows it.
+    created: Mutex<HashMap<String, (String, Instant)>>,
     /// What this process has seen that may become a breach.
     doubts: Mutex<HashMap<ClusterId, Doubts>>,
     /// What was told last about consumers that can get no contract.
@@ -40,8 +46,8 @@ pub struct ProviderContracts {
 
 impl ProviderContracts {
     pub fn new(context: Context, identity: Arc<ClusterIdentity>, contracts: Cache<ContractRecord>) -> Self {
-        let (doubts, problems, reports) = (Mutex::default(), Mutex::default(), BreachReports::default());
-        Self { context, identity, contracts, doubts, problems, reports }
+        let (created, doubts, problems) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { context, identity, contracts, created, doubts, problems, reports: BreachReports::default() }
     }
 
     pub async fn synced(&self) -> bool {
@@ -53,9 +59,17 @@ impl ProviderContracts {
         for (key, record) in self.of_consumers() {
             records.entry(key.namespace).or_default().push(record);
         }
+        let mut created = lock(&self.created);
+        created.retain(|namespace, (name, at)| {
+            let is_seen = records.get(namespace).is_some_and(|records| records.iter().any(|record| record.name == *name));
+            !is_seen && at.elapsed() < SEEN_WITHIN
+        });
+        let unseen = created.keys().cloned().collect();
+        drop(created);
         ContractFacts {
             identity: Some(self.identity.clone()),
             records,
+            unseen,
             decisions,
             doubts: lock(&self.doubts).clone(),
             nonce: rand::random(),
@@ -105,6 +119,9 @@ impl ProviderContracts {
         let contract = marked(Contract::new(&write.name, write.spec), labels::CONSUMER_ID, &consumer);
         let key = Key::new(namespace, write.name);
         put(&api, FIELD_MANAGER, &contract, write.exists).await.step("write", "Contract", &key)?;
+        if !write.exists {
+            lock(&self.created).insert(key.namespace.clone(), (key.name.clone(), Instant::now()));
+        }
         tracing::info!(%consumer, contract = key.name, version, in_force, pending, ended, "contract written");
         Ok(())
     }

@@ -12,7 +12,7 @@ pub enum DocumentError {
     #[error("the contract's document is no signed envelope: {0}")]
     NoEnvelope(String),
     #[error("{0}")]
-    Envelope(#[from] EnvelopeError),
+    Envelope(EnvelopeError),
     #[error("the contract's terms cannot be read: {0}")]
     Unreadable(String),
     #[error("the contract's terms say something that this version of Liqo does not understand: update Liqo to sign them")]
@@ -21,6 +21,13 @@ pub enum DocumentError {
     OtherProvider { named: ClusterId, signer: ClusterId },
     #[error("the signature covers version {signed}, and the terms are version {version}")]
     OtherVersion { signed: u32, version: u32 },
+}
+
+/// Whoever writes terms knows the limit of a contract, and not that of an envelope.
+impl From<EnvelopeError> for DocumentError {
+    fn from(error: EnvelopeError) -> Self {
+        if error == EnvelopeError::TooLarge { Self::TooLong } else { Self::Envelope(error) }
+    }
 }
 
 /// A document with the valid signature of its provider.
@@ -141,9 +148,12 @@ mod tests {
     #[test]
     fn a_contract_that_is_too_long_is_not_proposed() {
         let parties = Parties::new();
-        let mut long = terms(&parties);
-        long.classes.storage = (0..500).map(|number| format!("a-long-name-of-a-storage-class-{number}")).collect();
-        assert_eq!(Document::compose(&parties.provider, &long), Err(DocumentError::TooLong));
+        // The second is also longer than an envelope may be.
+        for classes in [500, 2000] {
+            let mut long = terms(&parties);
+            long.classes.storage = (0..classes).map(|number| format!("a-long-name-of-a-storage-class-{number}")).collect();
+            assert_eq!(Document::compose(&parties.provider, &long), Err(DocumentError::TooLong));
+        }
     }
 
     proptest! {

@@ -14,11 +14,17 @@ pub enum ReceiptError {
     #[error("the receipt's document is no signed envelope: {0}")]
     NoEnvelope(String),
     #[error("{0}")]
-    Envelope(#[from] EnvelopeError),
+    Envelope(EnvelopeError),
     #[error("the receipt's statement cannot be read: {0}")]
     Unreadable(String),
     #[error("the receipt names {named} as its provider, but {signer} signed it")]
     OtherProvider { named: String, signer: String },
+}
+
+impl From<EnvelopeError> for ReceiptError {
+    fn from(error: EnvelopeError) -> Self {
+        if error == EnvelopeError::TooLarge { Self::TooLong } else { Self::Envelope(error) }
+    }
 }
 
 /// A receipt with the valid signature of its provider.

@@ -104,7 +104,7 @@ pub fn decide<'a>(
 }
 
 /// The receipts that are too old, or too many for their contract.
-fn surplus<'a>(
+pub fn surplus<'a>(
     receipts: impl Iterator<Item = &'a ContractPeriod>,
     settings: &MeteringSettings,
     now: Timestamp,

@@ -34,6 +34,11 @@ pub fn add_contracts(
         if records.is_empty() && provide.is_none_or(|provide| provide.contract.is_none()) {
             continue;
         }
+        let mut doubts = snapshot.contracts.doubts.get(consumer).cloned().unwrap_or_default();
+        if snapshot.contracts.unseen.contains(namespace) {
+            plan.contract_doubts.insert(consumer.clone(), doubts);
+            continue;
+        }
         let index = by_namespace.get(namespace).copied();
         let requester = index.map(|index| &requesters[index]);
         let pools: Vec<&PoolAllocation> = allocations.iter().filter(|allocation| Some(allocation.requester) == index).collect();
@@ -53,7 +58,6 @@ pub fn add_contracts(
             nonce: &snapshot.contracts.nonce,
             now: snapshot.wall_time,
         };
-        let mut doubts = snapshot.contracts.doubts.get(consumer).cloned().unwrap_or_default();
         let decided = provider::decide(&case, &mut doubts);
         plan.contract_doubts.insert(consumer.clone(), doubts);
         plan.contract_deletions.extend(decided.deletions.into_iter().map(|name| Key::new(namespace, name)));

@@ -79,6 +79,10 @@ const NO_ORPHAN_RETRY: Duration = Duration::from_secs(5);
 pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: CancellationToken) {
     // The provider can be forgotten while its controllers run.
     let Some(queue) = peer.upgrade().map(|peer| peer.pod_queue.clone()) else { return };
+    // A pod that goes before the contracts are known would leave no entry.
+    if stop.run_until_cancelled(consumer.recorder.synced()).await != Some(true) {
+        return;
+    }
     queue
         // The name is a label of metrics, so it stays.
         .run("local-pods", CONCURRENCY, stop, move |uid| {

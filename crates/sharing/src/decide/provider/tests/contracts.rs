@@ -217,6 +217,15 @@ fn an_offer_waits_for_its_contract_and_admits_pods_when_both_signed() {
 }
 
 #[test]
+fn no_second_contract_is_proposed_while_the_watch_does_not_show_the_first() {
+    let mut world = World::new(&json!({ "percentage": 100, "contract": {} }));
+    world.provider.contracts.unseen.insert(world.namespace());
+    assert!(!world.milan() && world.records().is_empty());
+    world.provider.contracts.unseen.clear();
+    assert!(world.milan() && world.records().len() == 1);
+}
+
+#[test]
 fn an_offer_that_exists_stays_when_its_policy_gets_contracts() {
     let mut world = World::new(&json!({ "percentage": 100 }));
     world.settle();
