@@ -83,7 +83,7 @@ pub struct EarlierTerms {
     /// Time since which they were in force, until the next ones were.
     pub since: Time,
     /// Prices per unit and hour, by pool.
-    #[schemars(schema_with = "crate::schema::prices_of_pools")]
+    #[schemars(extend("maxProperties" = 16))]
     pub prices: BTreeMap<String, PriceList>,
 }
 
@@ -126,7 +126,7 @@ pub struct ContractTerms {
     /// Classes that the consumer may use.
     pub classes: ContractClasses,
     /// Prices per unit and hour, by pool. A pool that is absent costs nothing.
-    #[schemars(schema_with = "crate::schema::prices_of_pools")]
+    #[schemars(extend("maxProperties" = 16))]
     pub prices: BTreeMap<String, PriceList>,
     /// Seconds between the announcement that the provider takes something back, or that one side ends the contract, and when it happens.
     #[schemars(range(max = 604_800))]
@@ -333,7 +333,7 @@ pub struct ContractStatus {
     pub breaches: Vec<Breach>,
     /// `Honoured`: no breach lasts, whoever found it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::conditions")]
+    #[schemars(schema_with = "schema::contract_conditions")]
     pub conditions: Vec<Condition>,
 }
 

@@ -4,7 +4,6 @@ use k8s_openapi::api::core::v1::Toleration;
 use liqo_quantity::{MAX_RATES, MAX_RESOURCE_NAME_LEN, Rates};
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
-use crate::prices::PriceList;
 use crate::record_text::{MAX_ENTRIES_LEN, MAX_OBJECT_LEN, MAX_POD_LEN};
 
 /// Maximum number of resources that a pod may name, or a request.
@@ -73,16 +72,6 @@ pub fn some_rates(generator: &mut SchemaGenerator) -> Schema {
 /// Rates by the name of a pool, at most as many as a provider offers.
 pub fn rates_of_pools(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "maxProperties": 16, "additionalProperties": some_rates(generator) })
-}
-
-/// Prices by the name of a pool, in a document that the provider's controller writes. A rule for the names of resources would cost the API
-/// server too much in nested maps, and the length of the document is bounded.
-pub fn prices_of_pools(generator: &mut SchemaGenerator) -> Schema {
-    let mut prices = PriceList::json_schema(generator);
-    if let Some(rates) = prices.pointer_mut("/properties/rates").and_then(|rates| rates.as_object_mut()) {
-        rates.remove("x-kubernetes-validations");
-    }
-    json_schema!({ "type": "object", "maxProperties": 16, "additionalProperties": prices })
 }
 
 /// Tolerations of named taints that are not Liqo's own. Without the maximum lengths the API server rejects the rule as too costly.
@@ -168,4 +157,14 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
             }
         }
     })
+}
+
+/// The conditions of a contract: few and short, because the consumer writes them.
+pub fn contract_conditions(generator: &mut SchemaGenerator) -> Schema {
+    let mut list = conditions(generator);
+    list.insert("maxItems".to_owned(), 4.into());
+    if let Some(message) = list.pointer_mut("/items/properties/message").and_then(|message| message.as_object_mut()) {
+        message.insert("maxLength".to_owned(), 1024.into());
+    }
+    list
 }

@@ -184,7 +184,7 @@ impl ConsumerContracts {
         match action {
             ContractAction::ApplyCopy(name, spec) => {
                 let exists = self.contracts.get(&key(&name)).is_some();
-                let copy = marked(Contract::new(&name, spec), labels::PROVIDER_ID, id);
+                let copy = marked(Contract::new(&name, *spec), labels::PROVIDER_ID, id);
                 put(&copies, FIELD_MANAGER, &copy, exists).await.step("write", "Contract", key(&name))?;
             }
             ContractAction::AnswerCopy(name, status) => {

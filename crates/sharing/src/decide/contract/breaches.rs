@@ -99,10 +99,10 @@ pub struct Doubts(BTreeMap<(BreachKind, String), Timestamp>);
 
 impl Doubts {
     /// Keeps the findings that last for longer than the tolerance. Returns the time at which the next one does.
-    pub fn confirm(&mut self, found: Vec<Finding>, now: Timestamp) -> (Vec<Finding>, Option<Timestamp>) {
+    pub fn confirm(&mut self, found: &[Finding], now: Timestamp) -> (Vec<Finding>, Option<Timestamp>) {
         let key = |finding: &Finding| (finding.kind, finding.object.clone());
         self.0.retain(|known, since| *since <= now && found.iter().any(|finding| key(finding) == *known));
-        for finding in &found {
+        for finding in found {
             self.0.entry(key(finding)).or_insert(now);
         }
         let due = |finding: &Finding| {
@@ -163,18 +163,18 @@ mod tests {
     #[test]
     fn what_is_wrong_for_less_than_the_tolerance_is_no_breach() {
         let mut doubts = Doubts::default();
-        assert_eq!(doubts.confirm(vec![missing("a")], at(0)), (vec![], Some(at(300))));
-        assert_eq!(doubts.confirm(vec![missing("a")], at(299)), (vec![], Some(at(300))));
-        assert_eq!(doubts.confirm(vec![], at(299)), (vec![], None));
-        assert_eq!(doubts.confirm(vec![missing("a")], at(400)), (vec![], Some(at(700))));
-        assert_eq!(doubts.confirm(vec![missing("a")], at(700)), (vec![missing("a")], None));
+        assert_eq!(doubts.confirm(&[missing("a")], at(0)), (vec![], Some(at(300))));
+        assert_eq!(doubts.confirm(&[missing("a")], at(299)), (vec![], Some(at(300))));
+        assert_eq!(doubts.confirm(&[], at(299)), (vec![], None));
+        assert_eq!(doubts.confirm(&[missing("a")], at(400)), (vec![], Some(at(700))));
+        assert_eq!(doubts.confirm(&[missing("a")], at(700)), (vec![missing("a")], None));
     }
 
     #[test]
     fn a_clock_that_is_set_back_starts_the_tolerance_again() {
         let mut doubts = Doubts::default();
-        doubts.confirm(vec![missing("a")], at(1000));
-        assert_eq!(doubts.confirm(vec![missing("a")], at(0)), (vec![], Some(at(300))));
+        doubts.confirm(&[missing("a")], at(1000));
+        assert_eq!(doubts.confirm(&[missing("a")], at(0)), (vec![], Some(at(300))));
     }
 
     proptest! {

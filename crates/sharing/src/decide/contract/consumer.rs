@@ -47,7 +47,7 @@ pub struct ContractView<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ContractAction {
     /// Creates or changes the copy of a contract.
-    ApplyCopy(String, ContractSpec),
+    ApplyCopy(String, Box<ContractSpec>),
     /// Writes our answer into the copy.
     AnswerCopy(String, ContractStatus),
     DeleteCopy(String),
@@ -134,7 +134,7 @@ impl ContractView<'_> {
             now: self.now,
         };
         let findings = sight.findings();
-        let (mut found, next) = doubts.confirm(findings.doubtful, self.now);
+        let (mut found, next) = doubts.confirm(&findings.doubtful, self.now);
         found.extend(findings.certain);
         status.breaches = update(&status.breaches, &found, &findings.unknown, self.now);
         judgement.next = judgement
@@ -151,7 +151,7 @@ impl ContractView<'_> {
         // What the provider changed without our signature does not replace the evidence.
         let is_evidence = found.iter().any(|finding| finding.kind.is_about_terms()) && copy.is_some();
         if copy.is_none_or(|copy| copy.spec != record.spec) && !is_evidence && !copy.is_some_and(|copy| copy.deleting) {
-            judgement.actions.push(ContractAction::ApplyCopy(name.clone(), record.spec.clone()));
+            judgement.actions.push(ContractAction::ApplyCopy(name.clone(), Box::new(record.spec.clone())));
         }
         if copy.is_none_or(|copy| copy.status != status) {
             judgement.actions.push(ContractAction::AnswerCopy(name.clone(), status.clone()));

@@ -69,7 +69,7 @@ pub struct ContractPlan {
 pub fn decide(case: &Case, doubts: &mut Doubts) -> ContractPlan {
     let mut plan = ContractPlan::default();
     let policy = case.policy();
-    let (mut found, next) = doubts.confirm(case.doubtful(), case.now);
+    let (mut found, next) = doubts.confirm(&case.doubtful(), case.now);
     plan.note(next);
     match live(case.records, case.now) {
         Some(record) if policy.is_none() && record.signed().is_none() => plan.deletions.push(record.name.clone()),

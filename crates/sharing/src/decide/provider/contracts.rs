@@ -83,8 +83,8 @@ fn wanted(requester: &Requester, pools: &[&PoolAllocation]) -> Option<WantedTerm
         resources: allocation.target.max(&allocation.reserved),
         prices: allocation.prices.clone(),
     };
-    let requested = requester.requested();
+    let most = requester.requested();
     let fixed = provide.source.fixed.as_ref().map(|fixed| &fixed.resources);
-    let limits: Vec<&ResourceList> = [&provide.caps, &requested].into_iter().chain(fixed).collect();
+    let limits: Vec<&ResourceList> = [&provide.caps, &most].into_iter().chain(fixed).collect();
     WantedTerms::of(provide, pools.iter().map(now).collect(), &limits)
 }

@@ -85,7 +85,7 @@ impl World {
             match action {
                 ContractAction::ApplyCopy(name, spec) => {
                     let status = self.copies.get(&name).and_then(|copy| copy.status.clone());
-                    let mut copy = Contract::new(&name, spec);
+                    let mut copy = Contract::new(&name, *spec);
                     copy.status = status;
                     self.copies.insert(name, copy);
                 }

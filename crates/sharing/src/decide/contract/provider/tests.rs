@@ -78,13 +78,12 @@ impl World {
         let plan = self.decide(seconds);
         for write in plan.writes {
             let known = self.contracts.iter_mut().find(|contract| contract.metadata.name.as_deref() == Some(&write.name));
-            match known {
-                Some(contract) => contract.spec = write.spec,
-                None => {
-                    let mut contract = Contract::new(&write.name, write.spec);
-                    contract.metadata.creation_timestamp = Some(Time(at(seconds)));
-                    self.contracts.push(contract);
-                }
+            if let Some(contract) = known {
+                contract.spec = write.spec;
+            } else {
+                let mut contract = Contract::new(&write.name, write.spec);
+                contract.metadata.creation_timestamp = Some(Time(at(seconds)));
+                self.contracts.push(contract);
             }
         }
         self.contracts.retain(|contract| !plan.deletions.contains(contract.metadata.name.as_ref().unwrap()));

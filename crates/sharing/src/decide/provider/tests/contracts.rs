@@ -93,8 +93,8 @@ impl World {
     fn milan(&mut self) -> bool {
         self.provider.contracts.nonce = rand::random();
         let mut plan = self.provider.plan();
-        let wrote = !(plan.writes.is_empty() && plan.deletions.is_empty() && plan.contract_writes.is_empty())
-            || !plan.contract_deletions.is_empty();
+        let is_idle = plan.writes.is_empty() && plan.deletions.is_empty();
+        let wrote = !(is_idle && plan.contract_writes.is_empty() && plan.contract_deletions.is_empty());
         self.provider.contracts.doubts = std::mem::take(&mut plan.contract_doubts);
         let created = self.provider.wall_time;
         for change in std::mem::take(&mut plan.contract_writes) {
@@ -144,7 +144,7 @@ impl World {
         for action in actions {
             match action {
                 ContractAction::ApplyCopy(name, spec) => {
-                    let mut copy = Contract::new(&name, spec);
+                    let mut copy = Contract::new(&name, *spec);
                     copy.status = self.copies.get(&name).map(|copy| copy.status.clone());
                     self.copies.insert(name, Arc::new(ContractRecord::of(copy)));
                 }
