@@ -180,13 +180,13 @@ pub struct Dispute {
 #[serde(rename_all = "camelCase")]
 pub struct DisputedPod {
     /// UID of the local pod.
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 253), regex(pattern = r"^[ -~]*$"))]
     pub uid: String,
     /// Seconds that the provider counted.
     pub provider_seconds: i64,
     /// Seconds that the consumer counted.
     pub consumer_seconds: i64,
-    /// What differs, in a sentence.
-    #[schemars(length(max = 256))]
+    /// What differs, in a sentence. Plain ASCII, so that a consumer's answers take few bytes.
+    #[schemars(length(max = 256), regex(pattern = r"^[ -~]*$"))]
     pub message: String,
 }

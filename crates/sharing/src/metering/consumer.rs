@@ -5,22 +5,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-    runtime::watcher::Config,
-};
+use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::PolicyPeer;
 use liqo_api::{ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, labels, provider_namespace};
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::peers::call;
 use liqo_controller_runtime::put::{marked, put, put_status};
-use liqo_controller_runtime::writes::{Step as _, unless_gone};
+use liqo_controller_runtime::writes::Step as _;
 use liqo_controller_runtime::{Cache, Context, Key, Next, PeerConnection, Queue, policies};
 use liqo_metering::receipt::{Contract, receipt_name};
 use liqo_metering::{Tolerance, Usage};
 use liqo_signing::ClusterIdentity;
-use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{Papers, Records, of_provider, provider::contracts};
@@ -186,19 +181,37 @@ impl Controller {
         let Some(found) = of_provider(provider, call(theirs.get_opt(&key.name)).await.step("read", "Receipt", &key))? else {
             return Ok(true);
         };
-        let answered = found.status.clone().filter(|_| receipt.phase != ReceiptPhase::Pending);
-        let status = if let Some(status) = answered {
-            status
-        } else {
-            let status = self.answer(provider, namespace, connection, &receipt.of, &found).await?;
-            let patch = Patch::Merge(json!({ "status": status }));
-            let written = call(theirs.patch_status(&key.name, &PatchParams::default(), &patch)).await;
-            of_provider(provider, unless_gone(written).map(drop).step("write the status of", "Receipt", &key))?;
-            tracing::info!(%provider, receipt = key.name, answer = ?status.phase, message = status.message, "receipt answered");
-            status
+        let status = match self.given(namespace, &found, copy).await? {
+            Some(given) => given,
+            None => self.answer(provider, namespace, connection, &receipt.of, &found).await?,
         };
+        if found.status.as_ref() != Some(&status) {
+            let written = call(put_status(&theirs, FIELD_MANAGER, &key.name, &status)).await;
+            of_provider(provider, written.step("write the status of", "Receipt", &key))?;
+            tracing::info!(%provider, receipt = key.name, answer = ?status.phase, message = status.message, "receipt answered");
+        }
         self.store_copy(provider, namespace, found, &status).await?;
         Ok(true)
+    }
+
+    /// The answer that this cluster gave already. It stays: the entries from which it follows may be gone.
+    async fn given(
+        &self,
+        namespace: &str,
+        found: &Receipt,
+        copy: Option<&ReceiptHead>,
+    ) -> Result<Option<ReceiptStatus>, Error> {
+        let name = found.metadata.name.as_deref().unwrap_or_default();
+        if copy.is_some_and(|copy| copy.phase != ReceiptPhase::Pending) {
+            let api: Api<Receipt> = namespaced(&self.context.client, namespace);
+            let own = api.get_opt(name).await.step("read", "Receipt", Key::new(namespace, name))?;
+            if let Some(own) = own.filter(|own| own.spec == found.spec) {
+                return Ok(own.status);
+            }
+        }
+        // The watch may be behind what was just read.
+        let is_answered = ReceiptHead::reduce(found.clone()).is_some_and(|head| head.phase != ReceiptPhase::Pending);
+        Ok(found.status.clone().filter(|_| is_answered))
     }
 
     async fn store_copy(
