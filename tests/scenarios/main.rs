@@ -148,11 +148,6 @@ fn pods_and_policies() -> Set {
             attacks:
                 a_consumer_cannot_exhaust_the_memory_of_its_provider,
                 nobody_keeps_an_honest_consumer_from_renewing;
-            contracts:
-                both_sign_change_and_end_a_contract,
-                stored_contracts_are_verified_and_a_provider_that_changes_a_term_is_found_out;
-            metering:
-                both_sides_count_the_same_seconds_over_restarts_and_sign_receipts;
             pods:
                 a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete;
             jobs:
@@ -160,10 +155,22 @@ fn pods_and_policies() -> Set {
                 a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
         }
         .into_iter()
+        .chain(contracts_and_receipts())
         .chain(network_and_nodes())
         .chain(attacks_at_full_speed())
         .chain(doctor_and_the_end())
         .collect(),
+    }
+}
+
+/// They change the policies for rome's pods, and stop managers.
+fn contracts_and_receipts() -> Vec<Scenario> {
+    scenarios! {
+        contracts:
+            both_sign_change_and_end_a_contract,
+            stored_contracts_are_verified_and_a_provider_that_changes_a_term_is_found_out;
+        metering:
+            both_sides_count_the_same_seconds_over_restarts_and_sign_receipts;
     }
 }
 
