@@ -195,12 +195,7 @@ impl Controller {
     }
 
     /// The answer that this cluster gave already. It stays: the entries from which it follows may be gone.
-    async fn given(
-        &self,
-        namespace: &str,
-        found: &Receipt,
-        copy: Option<&ReceiptHead>,
-    ) -> Result<Option<ReceiptStatus>, Error> {
+    async fn given(&self, namespace: &str, found: &Receipt, copy: Option<&ReceiptHead>) -> Result<Option<ReceiptStatus>, Error> {
         let name = found.metadata.name.as_deref().unwrap_or_default();
         if copy.is_some_and(|copy| copy.phase != ReceiptPhase::Pending) {
             let api: Api<Receipt> = namespaced(&self.context.client, namespace);
