@@ -42,7 +42,7 @@ async fn copies(world: &World) -> Result<String> {
 
 /// The contract at milan that is not over.
 async fn contract(world: &World) -> Result<Option<Value>> {
-    let all = world.milan.items(&["-n", &tenant(world).await?, "contracts.sharing.liqo.io"]).await?;
+    let all = world.milan.items(&["-n", &tenant(world).await?, "contracts"]).await?;
     Ok(all.into_iter().find(|contract| contract["status"]["phase"] != "Ended"))
 }
 
@@ -57,7 +57,7 @@ async fn in_force(world: &World, price: &str) -> Result<Value> {
     let name = found["metadata"]["name"].as_str().context("no name")?.to_owned();
     let namespace = copies(world).await?;
     eventually("rome has the same contract", TIMEOUT, || async {
-        let copy = world.rome.object(&["-n", &namespace, "contracts.sharing.liqo.io", &name]).await?;
+        let copy = world.rome.object(&["-n", &namespace, "contracts", &name]).await?;
         Ok(copy.is_some_and(|copy| copy["spec"]["document"] == found["spec"]["document"]).then_some(()))
     })
     .await?;
@@ -133,7 +133,7 @@ pub async fn both_sign_change_and_end_a_contract(world: Arc<World>) -> Result<()
     ensure!(ended.contains("ends at"), "{ended}");
     eventually("the contract is over at both sides, with a reason", TIMEOUT, || async {
         let name = second["metadata"]["name"].as_str().unwrap_or_default();
-        let over = milan.object(&["-n", &tenant(&world).await?, "contracts.sharing.liqo.io", name]).await?;
+        let over = milan.object(&["-n", &tenant(&world).await?, "contracts", name]).await?;
         Ok(over.filter(|over| over["status"]["phase"] == "Ended" && over["spec"]["ended"]["reason"] == "too dear").map(drop))
     })
     .await?;
@@ -148,7 +148,7 @@ async fn stored(world: &World, name: &str) -> Result<(PathBuf, Vec<String>)> {
     std::fs::create_dir_all(&directory)?;
     let mut files = Vec::new();
     for (cluster, namespace) in [(&world.milan, tenant(world).await?), (&world.rome, copies(world).await?)] {
-        let text = cluster.kubectl(&["-n", &namespace, "get", "contracts.sharing.liqo.io", name, "-o", "yaml"]).await?;
+        let text = cluster.kubectl(&["-n", &namespace, "get", "contracts", name, "-o", "yaml"]).await?;
         let file = directory.join(format!("{}.yaml", cluster.name));
         std::fs::write(&file, text)?;
         files.push(file.display().to_string());
@@ -177,10 +177,10 @@ pub async fn stored_contracts_are_verified_and_a_provider_that_changes_a_term_is
     // Milan's administrator wants another notice without asking.
     let namespace = tenant(&world).await?;
     let change = json!({ "spec": { "terms": { "noticeSeconds": 1 } } }).to_string();
-    milan.kubectl(&["-n", &namespace, "patch", "contracts.sharing.liqo.io", &name, "--type", "merge", "-p", &change]).await?;
+    milan.kubectl(&["-n", &namespace, "patch", "contracts", &name, "--type", "merge", "-p", &change]).await?;
     let ours = copies(&world).await?;
     eventually("rome finds the change, and keeps the evidence", TIMEOUT, || async {
-        let copy = rome.object(&["-n", &ours, "contracts.sharing.liqo.io", &name]).await?.context("rome has no copy")?;
+        let copy = rome.object(&["-n", &ours, "contracts", &name]).await?.context("rome has no copy")?;
         let breach = copy["status"]["breaches"][0].clone();
         let told =
             breach["kind"] == "TermsDiffer" && breach["message"].as_str().is_some_and(|text| text.contains("noticeSeconds"));
@@ -197,7 +197,7 @@ pub async fn stored_contracts_are_verified_and_a_provider_that_changes_a_term_is
         .await?;
     }
     let back = json!({ "spec": { "terms": { "noticeSeconds": NOTICE_SECONDS } } }).to_string();
-    milan.kubectl(&["-n", &namespace, "patch", "contracts.sharing.liqo.io", &name, "--type", "merge", "-p", &back]).await?;
+    milan.kubectl(&["-n", &namespace, "patch", "contracts", &name, "--type", "merge", "-p", &back]).await?;
     eventually("the breach is over", TIMEOUT, || async {
         let honoured = rome.liqoctl(&["contract", "list", "milan", "-o", "json"]).await?;
         let listed: Value = serde_json::from_str(&honoured)?;

@@ -36,7 +36,7 @@ async fn under_contract(world: &World) -> Result<()> {
     apply_policy(milan, POLICY, spec).await?;
     let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
     eventually("both sides signed a contract", TIMEOUT, || async {
-        let contracts = milan.items(&["-n", &tenant, "contracts.sharing.liqo.io"]).await?;
+        let contracts = milan.items(&["-n", &tenant, "contracts"]).await?;
         Ok(contracts.iter().any(|contract| contract["spec"]["inForceSince"].is_string()).then_some(()))
     })
     .await
@@ -44,7 +44,7 @@ async fn under_contract(world: &World) -> Result<()> {
 
 /// All receipts in a namespace, by name.
 async fn receipts(cluster: &Cluster, namespace: &str) -> Result<BTreeMap<String, Value>> {
-    let all = cluster.items(&["-n", namespace, "receipts.sharing.liqo.io"]).await?;
+    let all = cluster.items(&["-n", namespace, "receipts"]).await?;
     Ok(all.into_iter().map(|one| (one["metadata"]["name"].as_str().unwrap_or_default().to_owned(), one)).collect())
 }
 
@@ -78,7 +78,7 @@ pub async fn both_sides_count_the_same_seconds_over_restarts_and_sign_receipts(w
     let provider = format!("liqo-provider-{}", milan.cluster_id().await?);
     let signed = eventually("both sides signed all receipts, and no record is left", TIMEOUT, || async {
         for (cluster, namespace) in [(milan, &tenant), (rome, &provider)] {
-            let records = cluster.items(&["-n", namespace, "usagerecords.sharing.liqo.io"]).await?;
+            let records = cluster.items(&["-n", namespace, "usagerecords"]).await?;
             ensure!(records.is_empty(), "{} has {} usage records", cluster.name, records.len());
         }
         let (theirs, ours) = (receipts(milan, &tenant).await?, receipts(rome, &provider).await?);
@@ -115,7 +115,7 @@ async fn receipts_are_shown_exported_and_verified_without_a_cluster(world: &Worl
     let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
     let provider = format!("liqo-provider-{}", milan.cluster_id().await?);
     for (cluster, namespace) in [(milan, &tenant), (rome, &provider)] {
-        let text = cluster.kubectl(&["-n", namespace, "get", "receipts.sharing.liqo.io", &name, "-o", "yaml"]).await?;
+        let text = cluster.kubectl(&["-n", namespace, "get", "receipts", &name, "-o", "yaml"]).await?;
         let file = directory.join(format!("{}.yaml", cluster.name));
         std::fs::write(&file, text)?;
         files.push(file.display().to_string());
