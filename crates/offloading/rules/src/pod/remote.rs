@@ -19,7 +19,7 @@
 //! fails, and its controller replaces it. The remote pod disappears when the node comes back.
 //!
 //! Where the tenancy has a contract, the status also says what the pod is charged and since when, and what a pod used is stored before
-//! its shadow pod goes: see [`metering`](super::metering).
+//! its shadow pod goes: see [`metering`].
 //!
 //! A pod that may run only once has a finalizer, so that it cannot vanish before its end is recorded. Only a live GET proves that a
 //! pod is gone, never a cache.
