@@ -23,8 +23,8 @@ fn pods() -> usize {
     std::env::var("LIQO_TEST_METERED_PODS").ok().and_then(|number| number.parse().ok()).unwrap_or(PODS)
 }
 
-/// Rome borrows from milan under a contract with short periods.
-async fn under_contract(world: &World) -> Result<()> {
+/// Rome borrows from milan under a contract with short periods. Returns its ID: contracts of other scenarios have longer periods.
+async fn under_contract(world: &World) -> Result<String> {
     let (rome, milan) = (&world.rome, &world.milan);
     let tolerance = json!({ "spec": { "metering": { "clockToleranceSeconds": CLOCK_TOLERANCE_SECONDS } } }).to_string();
     rome.kubectl(&["patch", "clusterconfig", "liqo", "--type", "merge", "-p", &tolerance]).await?;
@@ -37,7 +37,11 @@ async fn under_contract(world: &World) -> Result<()> {
     let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
     eventually("both sides signed a contract", TIMEOUT, || async {
         let contracts = milan.items(&["-n", &tenant, "contracts"]).await?;
-        Ok(contracts.iter().any(|contract| contract["spec"]["inForceSince"].is_string()).then_some(()))
+        let in_force = contracts.iter().find(|contract| {
+            let spec = &contract["spec"];
+            spec["inForceSince"].is_string() && spec["terms"]["meteringPeriodSeconds"] == PERIOD_SECONDS
+        });
+        Ok(in_force.and_then(|contract| contract["spec"]["terms"]["contract"].as_str()).map(str::to_owned))
     })
     .await
 }
@@ -69,7 +73,7 @@ async fn many_short_pods(rome: &Cluster, milan: &Cluster) -> Result<()> {
 
 pub async fn both_sides_count_the_same_seconds_over_restarts_and_sign_receipts(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    under_contract(&world).await?;
+    let contract = under_contract(&world).await?;
     rome.offloaded_namespace(NAMESPACE, "Remote").await?;
     let from = milan.audit_length()?;
     many_short_pods(rome, milan).await?;
@@ -78,7 +82,8 @@ pub async fn both_sides_count_the_same_seconds_over_restarts_and_sign_receipts(w
     let provider = format!("liqo-provider-{}", milan.cluster_id().await?);
     let signed = eventually("both sides signed all receipts, and no record is left", TIMEOUT, || async {
         for (cluster, namespace) in [(milan, &tenant), (rome, &provider)] {
-            let records = cluster.items(&["-n", namespace, "usagerecords"]).await?;
+            let mut records = cluster.items(&["-n", namespace, "usagerecords"]).await?;
+            records.retain(|record| record["spec"]["contract"] == *contract);
             ensure!(records.is_empty(), "{} has {} usage records", cluster.name, records.len());
         }
         let (theirs, ours) = (receipts(milan, &tenant).await?, receipts(rome, &provider).await?);
