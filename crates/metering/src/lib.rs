@@ -24,7 +24,7 @@
 //! * [`book`]: which objects hold the entries.
 //! * [`charges`]: what the provider knows of one pod, as the status of its shadow pod holds it.
 //! * [`observation`]: what the consumer knows of the same pod.
-//! * [`compare`]: both sides' entries, pod by pod.
+//! * [`mod@compare`]: both sides' entries, pod by pod.
 //! * [`receipt`]: amounts, rates and costs of one period.
 
 #![warn(missing_docs)]
