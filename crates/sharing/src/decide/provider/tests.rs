@@ -36,7 +36,7 @@ pub(super) fn policy(name: &str, priority: i32, spec: Value) -> Arc<PeeringPolic
 
 /// Milan with one node of 10 cpu and 10 pods, sharing all of it.
 pub(super) fn milan() -> Snapshot {
-    let node = LocalNode { eligible: true, allocatable: list("cpu=10, pods=10"), labels: BTreeMap::new() };
+    let node = LocalNode { eligible: true, allocatable: list("cpu=10, pods=10"), labels: BTreeMap::new(), upstream: None };
     Snapshot {
         own: cluster(MILAN),
         policies: vec![policy("default", 0, json!({ "provide": { "percentage": 100 } }))],
@@ -158,7 +158,7 @@ impl Snapshot {
 
     fn node(mut self, name: &str, allocatable: &str, labels: &[(&str, &str)]) -> Self {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let node = LocalNode { eligible: true, allocatable: list(allocatable), labels };
+        let node = LocalNode { eligible: true, allocatable: list(allocatable), labels, upstream: None };
         self.nodes.push((Key::new("", name), node.into()));
         self
     }
