@@ -93,7 +93,7 @@ impl Snapshot {
             node: Some("a".to_owned()),
             resources: list(requests).into(),
             owner: claimed,
-            waits_for_node: false,
+            ..PodUsage::default()
         });
         self
     }
@@ -195,6 +195,6 @@ fn romes_pod(pool: &str, node: &str, requests: &str) -> PodUsage {
         node: Some(node.into()),
         resources: list(requests).into(),
         owner: Some(owner("mapped-1", ROME, pool)),
-        waits_for_node: false,
+        ..PodUsage::default()
     }
 }
