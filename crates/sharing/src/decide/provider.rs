@@ -12,6 +12,8 @@
 //! ```
 
 mod allocations;
+#[cfg(test)]
+mod chains;
 mod compose;
 mod conditions;
 mod contracts;

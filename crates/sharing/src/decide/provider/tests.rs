@@ -1,5 +1,6 @@
 //! A provider for the tests in these modules.
 
+mod broker;
 mod contracts;
 mod policies;
 mod pools;
@@ -23,7 +24,7 @@ use crate::{
 };
 use liqo_api::Key;
 use liqo_api::isolation::Lending;
-use liqo_api::{OfferPhase, ResourceOffer, ResourceOfferSpec, provider_namespace, tenant_namespace};
+use liqo_api::{OfferPhase, ResourceOffer, ResourceOfferSpec, labels, provider_namespace, tenant_namespace};
 
 pub(super) const ROME: u8 = 1;
 pub(super) const TURIN: u8 = 2;
