@@ -85,8 +85,9 @@ pub fn has_currency_of(offer: &UpstreamOffer, margin: &Margin) -> bool {
 pub fn with_margin<'a>(margin: &Margin, nodes: impl IntoIterator<Item = &'a LocalNode>) -> PriceList {
     let mut highest = Rates::new();
     for prices in nodes.into_iter().filter_map(|node| node.upstream.as_ref()?.offer.as_ref()?.prices.as_ref()) {
-        for (name, rate) in prices.rates.iter().filter(|(name, rate)| highest.get(name).is_none_or(|known| *rate > known)) {
-            highest.insert(name, rate);
+        for (name, rate) in prices.rates.iter() {
+            let known = highest.get(name).unwrap_or(rate);
+            highest.insert(name, known.max(rate));
         }
     }
     let mut rates = highest.times_ten_thousandths((FULL + u32::from(margin.percent)) * PER_PERCENT);
