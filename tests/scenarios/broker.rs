@@ -143,7 +143,8 @@ pub async fn nobody_is_offered_what_comes_from_itself(world: Arc<World>) -> Resu
     // Turin borrows from the broker, too. All that the broker has comes from turin.
     let peers = json!({ "clusterIDs": [turin.cluster_id().await?] });
     apply_policy(milan, "back", json!({ "priority": 10, "peers": peers, "provide": { "source": { "offers": {} } } })).await?;
-    turin.liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string(), "--no-wait"]).await?;
+    // It never gets a node, so the command gives up.
+    turin.try_liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string(), "--timeout", "20s"]).await?;
     let tenant = liqo_api::tenant_namespace(&turin.cluster_id().await?.parse()?);
     eventually("the request is answered with NothingFree", TIMEOUT, || async {
         let request = milan.object(&["-n", &tenant, "resourcerequest", liqo_api::RESOURCE_REQUEST]).await?;

@@ -335,6 +335,40 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_is_lent_on_reads_the_values_of_its_first_home() {
+        let read = ["metadata.namespace", "metadata.uid", "metadata.labels['example.com/tier']"];
+        let mut local = local_pod(&read.map(|path| field("X", path)).to_vec().into(), &json!(["metadata.labels", "metadata.namespace"]));
+        local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "1" });
+        let at_broker = |local: &Value| {
+            let mut pod = remote(local);
+            pod["metadata"]["uid"] = json!("broker-uid");
+            pod["spec"]["nodeName"] = json!("turin");
+            pod
+        };
+        let identity = RemoteIdentity { consumer: "milan-id", shadow_pod: "broker-uid", home_namespace: "demo-rome-abc123", ..IDENTITY };
+        let carried = outgoing(&at_broker(&local), &[].into()).unwrap();
+        assert!(!carried.to_string().contains("home-namespace"), "what is the broker's own does not travel: {carried}");
+        let mut there = remote_pod(&carried, &identity, &rules()).unwrap();
+        // What the kubelet there puts into variables and files.
+        let value = |pod: &Value, path: &str| {
+            let key = path.strip_prefix("metadata.annotations['").unwrap().strip_suffix("']").unwrap();
+            pod["metadata"]["annotations"][key].as_str().unwrap_or_default().to_owned()
+        };
+        let values = |pod: &Value| -> Vec<String> {
+            let env = items(&pod["spec"]["containers"][0], "/env").iter().filter_map(|one| text(one, "/valueFrom/fieldRef/fieldPath"));
+            let files = items(pod, "/spec/volumes/0/downwardAPI/items").iter().filter_map(|one| text(one, "/fieldRef/fieldPath"));
+            env.chain(files).map(|path| value(pod, path)).collect()
+        };
+        let labels = |tier: &str| format!("app=\"web\"\nexample.com/tier=\"{tier}\"");
+        assert_eq!(values(&there), ["demo", "home-uid", "1", &labels("1"), "demo"]);
+
+        local["metadata"]["labels"]["example.com/tier"] = json!("2");
+        let carried = outgoing(&at_broker(&local), &[].into()).unwrap();
+        json_patch::merge(&mut there, &remote_patch(&carried, &there, &rules(), true).unwrap());
+        assert_eq!(values(&there), ["demo", "home-uid", "2", &labels("2"), "demo"]);
+    }
+
+    #[test]
     fn an_ephemeral_container_reads_such_a_label_from_its_start() {
         let mut local = local_pod(&json!([]), &json!([]));
         local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "1" });
