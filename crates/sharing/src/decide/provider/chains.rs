@@ -286,6 +286,34 @@ fn json_merge(into: &mut Value, from: Value) {
     into.extend(from);
 }
 
+/// Brokers that lend what they own and what they borrow, each to the next one.
+fn ring(size: usize) -> World {
+    let edges = (0..size).map(|index| (index, (index + 1) % size)).collect();
+    World::new(Graph { clusters: vec![(4, 2); size], edges, pods: Vec::new() })
+}
+
+#[test]
+fn brokers_in_a_ring_settle_with_all_hops_that_policies_accept() {
+    for size in 2..9 {
+        let mut world = ring(size);
+        world.settle().unwrap();
+        let pools: Vec<String> = world.clusters[0].nodes.keys().map(|(_, pool)| pool.clone()).collect();
+        let wanted = ["default", "hops-2", "hops-3"];
+        assert_eq!(pools, wanted[..(size - 1).min(wanted.len())], "{size} clusters");
+    }
+}
+
+#[test]
+fn a_pod_goes_through_brokers_to_the_owner() {
+    let mut world = ring(5);
+    world.settle().unwrap();
+    // The virtual nodes are in the order of their pools, after the own node.
+    assert_eq!(world.start(4, 3, &[2, 0, 0, 0, 0]), Some(vec![4, 3, 2, 1]));
+    world.settle().unwrap();
+    assert_eq!([1, 2, 3].map(|at| world.runs(at).to_string()), ["3", "0", "0"]);
+    assert_eq!(world.start(4, 3, &[2, 0, 0, 0, 0]), None, "nobody in the chain admits more than the owner has");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 

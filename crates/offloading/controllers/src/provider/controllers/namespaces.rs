@@ -94,12 +94,12 @@ impl Controller {
                 self.act(step, &consumer, policy.as_ref(), &mut namespaces, &mut taken).await?;
             }
         }
-        self.lend_on(tenant_namespace, &consumer, &namespaces).await?;
         if let Some(map) = map.as_deref().filter(|_| tenant.is_some_and(|tenant| !tenant.terminating)) {
             self.report(tenant_namespace, map, &last.status).await?;
         } else {
             self.written.lock().remove(tenant_namespace);
         }
+        self.lend_on(tenant_namespace, &consumer, &namespaces).await?;
         let has = |phase| last.status.values().any(|entry| entry.phase == phase);
         Ok(if has(MappedNamespacePhase::Refused) {
             Next::After(REFUSED_RETRY)

@@ -290,6 +290,20 @@ fn a_remote_scheduling_failure_becomes_a_condition_of_ours() {
 }
 
 #[test]
+fn a_refusal_behind_a_broker_becomes_a_condition_of_ours() {
+    let at_broker = |status: &str| {
+        let mut pod = json!({"status": remote()});
+        pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"},
+            {"type": "liqo.io/Offloaded", "status": status, "reason": "OfferExceeded", "message": "cpu: 1 short"}]);
+        reduce_status(&pod)
+    };
+    let pod = merged(&at_broker("False"));
+    let shown = condition(&pod, "/status/conditions", "liqo.io/RemoteScheduled").unwrap();
+    assert_eq!((&shown["status"], &shown["reason"], &shown["message"]), (&json!("False"), &json!("OfferExceeded"), &json!("cpu: 1 short")));
+    assert_eq!(says(&merged_with(pod, &at_broker("True"), &link()), "liqo.io/RemoteScheduled"), "True");
+}
+
+#[test]
 fn home_readiness_gates_count_for_ready() {
     let mut home = home();
     home["spec"]["readinessGates"] = json!([{"conditionType": "example.com/lb"}]);

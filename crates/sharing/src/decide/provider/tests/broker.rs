@@ -174,7 +174,7 @@ fn pods_that_wait_for_a_virtual_node_come_first_and_others_do_not_count() {
     let waiting = PodUsage { resources: list("cpu=3, pods=1").into(), waits_for_node: true, ..PodUsage::default() };
     snapshot.add(waiting.clone());
     assert_eq!(snapshot.writes(), [write(ROME, "cpu=10, pods=20")]);
-    snapshot.add(PodUsage { waits_for_virtual_node: true, ..waiting });
+    snapshot.add(PodUsage { waits_for_node: false, waits_for_virtual_node: true, ..waiting });
     assert_eq!(snapshot.writes(), [write(ROME, "cpu=7, pods=19")]);
 }
 
@@ -233,7 +233,7 @@ fn a_node_whose_offer_is_unknown_is_not_lent() {
 
 #[test]
 fn an_offer_names_no_more_clusters_than_its_consumer_accepts() {
-    let long = |from: u8| move |spec: &mut ResourceOfferSpec| spec.path.extend((from..from + 50).map(cluster));
+    let long = |from: u8| move |spec: &mut ResourceOfferSpec| spec.path.extend((from..from + 50).map(|number| ClusterId::of_public_key(&[number; 32])));
     let snapshot = broker(json!({})).borrows(TURIN, "a", "cpu=4", long(20)).borrows(GENOA, "b", "cpu=6", long(90));
     let offer = snapshot.asks(ROME, "").settled().offer(ROME, DEFAULT_POOL).unwrap();
     assert_eq!((offer.path.len(), offer.resource_quota.hard.to_string().as_str()), (52, "cpu=4"));
