@@ -24,7 +24,7 @@ pub struct LocalNode {
 pub struct Upstream {
     pub provider: ClusterId,
     pub pool: String,
-    /// What the offer says. Its Node does not say it, so [`super::upstream::lendable`] adds it.
+    /// What the offer says. Its Node does not say it, so `upstream::lendable` adds it.
     pub offer: Option<UpstreamOffer>,
 }
 

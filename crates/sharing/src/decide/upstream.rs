@@ -113,8 +113,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tests::cluster;
     use crate::decide::reduce::Upstream;
+    use crate::tests::cluster;
 
     fn prices(value: serde_json::Value) -> PriceList {
         serde_json::from_value(value).unwrap()
@@ -128,7 +128,8 @@ mod tests {
 
     #[test]
     fn a_pool_costs_the_highest_price_of_its_nodes_with_the_margin() {
-        let margin = Margin { currency: "EUR".into(), percent: 10, fixed: [("cpu", "0.001".parse().unwrap())].into_iter().collect() };
+        let margin =
+            Margin { currency: "EUR".into(), percent: 10, fixed: [("cpu", "0.001".parse().unwrap())].into_iter().collect() };
         let cheap = node(&[1], 1, Some(prices(json!({ "currency": "EUR", "rates": { "cpu": "0.02", "memory": "0.01" } }))));
         let dear = node(&[2], 1, Some(prices(json!({ "currency": "EUR", "rates": { "cpu": "0.04" } }))));
         let all = with_margin(&margin, [&cheap, &dear, &LocalNode::default()]);

@@ -346,7 +346,8 @@ fn policies(consumer: &Arc<Consumer>, namespace: &str, stop: CancellationToken) 
     // As JSON: a field that this version does not know must not vanish unseen.
     let resource = ApiResource::erase::<v1::NetworkPolicy>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(consumer.context.client.clone(), namespace, &resource);
-    let reduce = |object: DynamicObject| (!is_denied(&object) && !is_own(&object)).then(|| NetworkPolicy::of(&object.data["spec"]));
+    let reduce =
+        |object: DynamicObject| (!is_denied(&object) && !is_own(&object)).then(|| NetworkPolicy::of(&object.data["spec"]));
     let weak = Arc::downgrade(consumer);
     Cache::watch(api, watcher::Config::default(), stop, reduce, move |key, _, _| {
         everywhere(&weak, &[triggers::object(Kind::NetworkPolicy, key)]);

@@ -19,8 +19,8 @@ use k8s_openapi::api::{
 use kube::{Api, Resource, api::ApiResource, runtime::watcher::Config};
 use liqo_api::policies::without_status;
 use liqo_api::{
-    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, NamespaceOffloading, PeeringPolicy, ReflectedObject, ResourceOffer, ShadowPod,
-    annotations, labels, requests, tenant_namespace,
+    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, NamespaceOffloading, PeeringPolicy, ReflectedObject,
+    ResourceOffer, ShadowPod, annotations, labels, requests, tenant_namespace,
 };
 use liqo_controller_runtime::writes::StepError;
 use liqo_controller_runtime::{Cache, Context, Key, Queue, cache::whole, foreign_clusters};
@@ -281,8 +281,11 @@ impl Provider {
         let watches = Watches { context: &context, queues: Queues::default(), index: Arc::default(), ledger: Arc::default() };
         let namespaces = watches.namespaces();
         let maps = watches.maps();
-        let offers =
-            watches.all(Config::default(), |offer: ResourceOffer| Offer::reduce(offer), |key, old, new| triggers::offer_changed(key, old, new));
+        let offers = watches.all(
+            Config::default(),
+            |offer: ResourceOffer| Offer::reduce(offer),
+            |key, old, new| triggers::offer_changed(key, old, new),
+        );
         let policies = watches.all(Config::default(), without_status, |_, _, _| triggers::policy_changed());
         let foreign_clusters =
             watches.all(Config::default(), |cluster| Some(without_volatile(cluster)), |_, _, _| triggers::policy_changed());

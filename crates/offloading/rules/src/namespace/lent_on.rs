@@ -79,7 +79,8 @@ mod tests {
     const NAMESPACE: &str = "demo-rome-qqvaqy";
 
     fn offer(borrowed: bool, provider: &str) -> Offer {
-        let nodes = vec![json!({ "matchExpressions": [{ "key": "liqo.io/remote-cluster-id", "operator": "In", "values": [provider] }] })];
+        let nodes =
+            vec![json!({ "matchExpressions": [{ "key": "liqo.io/remote-cluster-id", "operator": "In", "values": [provider] }] })];
         Offer { borrowed, nodes, ..Offer::default() }
     }
 

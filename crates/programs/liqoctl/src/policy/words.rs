@@ -3,7 +3,8 @@
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use liqo_api::selectors::label_selector;
 use liqo_api::{
-    Accept, Approval, Charge, Consume, Hardening, Margin, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source, Usage,
+    Accept, Approval, Charge, Consume, Hardening, Margin, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source,
+    Usage,
 };
 use serde::Serialize;
 

@@ -97,7 +97,8 @@ pub fn allocations<'a>(
             prices: None,
         };
         if let Some(at) = local.iter().position(|one| one.metadata.name == policy.metadata.name) {
-            let mut names: Vec<String> = pools::names(at, policies[at], &requester.tenant.consumer, partitions).into_iter().collect();
+            let mut names: Vec<String> =
+                pools::names(at, policies[at], &requester.tenant.consumer, partitions).into_iter().collect();
             // Consumers refuse more than the maximum. Existing offers come first, so a new pool never replaces one.
             names.sort_by_key(|pool| !requester.offers.contains_key(pool.as_str()));
             names.truncate(MAX_POOLS);

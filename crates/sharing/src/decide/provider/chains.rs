@@ -199,7 +199,12 @@ impl World {
             };
             let nodes: Vec<_> = cluster.snapshot.nodes.iter().filter(|(_, node)| node.eligible && may_run(node)).collect();
             let (key, node) = *nodes.get(usize::from(*choice) % nodes.len().max(1))?;
-            let pod = PodUsage { node: Some(key.name.clone()), resources: list(&format!("cpu={cores}")).into(), owner: owner_here.take(), ..PodUsage::default() };
+            let pod = PodUsage {
+                node: Some(key.name.clone()),
+                resources: list(&format!("cpu={cores}")).into(),
+                owner: owner_here.take(),
+                ..PodUsage::default()
+            };
             placed.push((here, pod));
             let Some(upstream) = &node.upstream else {
                 for (cluster, pod) in placed {

@@ -7,7 +7,9 @@ use std::{
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use liqo_api::Key;
-use liqo_api::{ClusterId, ContractClasses, PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, Usage};
+use liqo_api::{
+    ClusterId, ContractClasses, PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, Usage,
+};
 
 use super::{allocations::PoolAllocation, earlier, notice_end, usage::PoolUsage};
 use crate::decide::{

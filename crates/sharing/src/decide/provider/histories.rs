@@ -127,7 +127,13 @@ impl Snapshot {
                     let node = node.map(|(key, _)| key.name.clone());
                     let owner = owner(&name(*who), CONSUMERS[*who], liqo_api::DEFAULT_POOL);
                     let resources = list(&format!("cpu={cpu}")).into();
-                    self.add(PodUsage { waits_for_node: node.is_none(), node, resources, owner: Some(owner), ..PodUsage::default() });
+                    self.add(PodUsage {
+                        waits_for_node: node.is_none(),
+                        node,
+                        resources,
+                        owner: Some(owner),
+                        ..PodUsage::default()
+                    });
                 }
             }
             Event::EndsPods(who) => Arc::make_mut(&mut self.pods).retain(|pod| !is_of(pod, *who)),

@@ -337,7 +337,8 @@ mod tests {
     #[test]
     fn a_pod_that_is_lent_on_reads_the_values_of_its_first_home() {
         let read = ["metadata.namespace", "metadata.uid", "metadata.labels['example.com/tier']"];
-        let mut local = local_pod(&read.map(|path| field("X", path)).to_vec().into(), &json!(["metadata.labels", "metadata.namespace"]));
+        let mut local =
+            local_pod(&read.map(|path| field("X", path)).to_vec().into(), &json!(["metadata.labels", "metadata.namespace"]));
         local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "1" });
         let at_broker = |local: &Value| {
             let mut pod = remote(local);
@@ -345,7 +346,8 @@ mod tests {
             pod["spec"]["nodeName"] = json!("turin");
             pod
         };
-        let identity = RemoteIdentity { consumer: "milan-id", shadow_pod: "broker-uid", home_namespace: "demo-rome-abc123", ..IDENTITY };
+        let identity =
+            RemoteIdentity { consumer: "milan-id", shadow_pod: "broker-uid", home_namespace: "demo-rome-abc123", ..IDENTITY };
         let carried = outgoing(&at_broker(&local), &[].into()).unwrap();
         assert!(!carried.to_string().contains("home-namespace"), "what is the broker's own does not travel: {carried}");
         let mut there = remote_pod(&carried, &identity, &rules()).unwrap();
@@ -355,7 +357,8 @@ mod tests {
             pod["metadata"]["annotations"][key].as_str().unwrap_or_default().to_owned()
         };
         let values = |pod: &Value| -> Vec<String> {
-            let env = items(&pod["spec"]["containers"][0], "/env").iter().filter_map(|one| text(one, "/valueFrom/fieldRef/fieldPath"));
+            let env =
+                items(&pod["spec"]["containers"][0], "/env").iter().filter_map(|one| text(one, "/valueFrom/fieldRef/fieldPath"));
             let files = items(pod, "/spec/volumes/0/downwardAPI/items").iter().filter_map(|one| text(one, "/fieldRef/fieldPath"));
             env.chain(files).map(|path| value(pod, path)).collect()
         };

@@ -745,7 +745,10 @@ fn only_pods_of_borrowed_pools_may_run_on_virtual_nodes() {
     let tolerates = |pod: &Value| {
         items(pod, "/spec/tolerations").iter().any(|one| text(one, "/key") == Some("virtual-node.liqo.io/not-allowed"))
     };
-    let hostile = carried("/spec/tolerations", json!([{"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists"}, {"operator": "Exists"}]));
+    let hostile = carried(
+        "/spec/tolerations",
+        json!([{"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists"}, {"operator": "Exists"}]),
+    );
     let own = remote_pod(&hostile, &IDENTITY, &rules()).unwrap();
     assert_eq!((own.pointer("/spec/tolerations"), own.pointer(TERMS)), (None, None));
     // Also if the policy selects virtual nodes as its own.
@@ -775,7 +778,13 @@ fn nothing_that_liqo_wrote_on_a_pod_of_a_consumer_travels_on() {
     for field in ["affinity", "tolerations", "nodeName", "priorityClassName"] {
         assert_eq!(onwards["spec"].get(field), None, "{field} means something at the broker only");
     }
-    let identity = RemoteIdentity { namespace: "n", consumer: "milan-id", shadow_pod: "broker-uid", home_namespace: "demo-rome-abc123", ..IDENTITY };
+    let identity = RemoteIdentity {
+        namespace: "n",
+        consumer: "milan-id",
+        shadow_pod: "broker-uid",
+        home_namespace: "demo-rome-abc123",
+        ..IDENTITY
+    };
     let there = remote_pod(&onwards, &identity, &rules()).unwrap();
     assert_eq!(there["metadata"]["labels"]["liqo.io/consumer-id"], "milan-id");
     assert_eq!(there["metadata"]["labels"]["liqo.io/shadow-pod"], "broker-uid");

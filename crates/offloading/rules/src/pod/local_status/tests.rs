@@ -299,7 +299,10 @@ fn a_refusal_behind_a_broker_becomes_a_condition_of_ours() {
     };
     let pod = merged(&at_broker("False"));
     let shown = condition(&pod, "/status/conditions", "liqo.io/RemoteScheduled").unwrap();
-    assert_eq!((&shown["status"], &shown["reason"], &shown["message"]), (&json!("False"), &json!("OfferExceeded"), &json!("cpu: 1 short")));
+    assert_eq!(
+        (&shown["status"], &shown["reason"], &shown["message"]),
+        (&json!("False"), &json!("OfferExceeded"), &json!("cpu: 1 short"))
+    );
     assert_eq!(says(&merged_with(pod, &at_broker("True"), &link()), "liqo.io/RemoteScheduled"), "True");
 }
 

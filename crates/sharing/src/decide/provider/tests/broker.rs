@@ -129,7 +129,10 @@ fn each_offer_can_be_a_pool() {
     let (turin, genoa) = (node_name(TURIN, DEFAULT_POOL), node_name(GENOA, DEFAULT_POOL));
     assert_eq!(settled.offered_to(ROME), [pool(&turin, "cpu=4, pods=10"), pool(&genoa, "cpu=6, pods=10")]);
     let offer = settled.offer(ROME, &turin).unwrap();
-    assert_eq!((offer.path.clone(), selected(&offer, labels::POOL)), (vec![cluster(MILAN), cluster(TURIN)], vec![DEFAULT_POOL.to_owned()]));
+    assert_eq!(
+        (offer.path.clone(), selected(&offer, labels::POOL)),
+        (vec![cluster(MILAN), cluster(TURIN)], vec![DEFAULT_POOL.to_owned()])
+    );
 }
 
 #[test]
@@ -138,7 +141,8 @@ fn pools_of_different_hops_are_not_mixed() {
         spec.path.push(cluster(VENICE));
         spec.hops = 2;
     };
-    let snapshot = broker(json!({})).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).borrows(GENOA, "default", "cpu=6", through_genoa);
+    let snapshot =
+        broker(json!({})).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).borrows(GENOA, "default", "cpu=6", through_genoa);
     let settled = snapshot.asks(ROME, "").settled();
     assert_eq!(settled.offered_to(ROME), [pool(DEFAULT_POOL, "cpu=4"), pool("hops-3", "cpu=6")]);
     assert_eq!(settled.offer(ROME, "hops-3").unwrap().hops, 3);
@@ -165,7 +169,11 @@ fn the_brokers_own_pods_reduce_what_it_lends_and_those_of_consumers_are_part_of_
     let romes = owner("mapped-1", ROME, DEFAULT_POOL);
     let snapshot = two_providers(json!({})).asks(ROME, "").pod_at(TURIN, None, "cpu=1, pods=1");
     assert_eq!(snapshot.clone().pod_at(GENOA, Some(romes), "cpu=2, pods=1").writes(), [write(ROME, "cpu=9, pods=19")]);
-    assert_eq!(snapshot.pod("default", None, "cpu=5, pods=5").writes(), [write(ROME, "cpu=9, pods=19")], "own nodes do not count");
+    assert_eq!(
+        snapshot.pod("default", None, "cpu=5, pods=5").writes(),
+        [write(ROME, "cpu=9, pods=19")],
+        "own nodes do not count"
+    );
 }
 
 #[test]
@@ -233,7 +241,11 @@ fn a_node_whose_offer_is_unknown_is_not_lent() {
 
 #[test]
 fn an_offer_names_no_more_clusters_than_its_consumer_accepts() {
-    let long = |from: u8| move |spec: &mut ResourceOfferSpec| spec.path.extend((from..from + 50).map(|number| ClusterId::of_public_key(&[number; 32])));
+    let long = |from: u8| {
+        move |spec: &mut ResourceOfferSpec| {
+            spec.path.extend((from..from + 50).map(|number| ClusterId::of_public_key(&[number; 32])))
+        }
+    };
     let snapshot = broker(json!({})).borrows(TURIN, "a", "cpu=4", long(20)).borrows(GENOA, "b", "cpu=6", long(90));
     let offer = snapshot.asks(ROME, "").settled().offer(ROME, DEFAULT_POOL).unwrap();
     assert_eq!((offer.path.len(), offer.resource_quota.hard.to_string().as_str()), (52, "cpu=4"));

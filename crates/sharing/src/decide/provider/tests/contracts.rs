@@ -193,7 +193,13 @@ impl World {
     fn pod(&mut self, cpu: &str) {
         let owner = owner(&format!("mapped-{TURIN}"), TURIN, DEFAULT_POOL);
         let resources = list(&format!("cpu={cpu}, pods=1")).into();
-        self.provider.add(PodUsage { node: Some("a".to_owned()), resources, owner: Some(owner), waits_for_node: false, ..PodUsage::default() });
+        self.provider.add(PodUsage {
+            node: Some("a".to_owned()),
+            resources,
+            owner: Some(owner),
+            waits_for_node: false,
+            ..PodUsage::default()
+        });
     }
 
     fn offered_to_turin(&self) -> String {
