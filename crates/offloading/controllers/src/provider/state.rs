@@ -379,6 +379,12 @@ impl Provider {
         })
     }
 
+    /// Whether pods of this consumer run at other clusters.
+    pub fn is_lent_on(&self, consumer: &ClusterId) -> bool {
+        let tenant = tenant_namespace(consumer);
+        self.offers.all().iter().any(|(key, offer)| key.namespace == tenant && offer.borrowed)
+    }
+
     /// Whether a namespace has remote pods.
     pub fn has_pods(&self, namespace: &str) -> bool {
         self.pods.all().iter().any(|(key, _)| key.namespace == namespace)

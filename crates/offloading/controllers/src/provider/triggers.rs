@@ -154,7 +154,9 @@ pub fn map_changed(tenant: &str, old: Option<&NamespaceMap>, new: Option<&Namesp
 pub fn offer_changed(offer: &Key, old: Option<&Offer>, new: Option<&Offer>) -> Vec<Trigger> {
     let nodes = |offer: Option<&Offer>| offer.filter(|offer| offer.borrowed).map(|offer| offer.nodes.clone());
     let lent_on = (nodes(old) != nodes(new)).then(|| namespaces(&offer.namespace));
-    [pods_of(&offer.namespace, false), Target::Account(offer.clone()).now()].into_iter().chain(lent_on).collect()
+    // Their policies change, too.
+    let isolation = (nodes(old).is_some() != nodes(new).is_some()).then(|| Target::Isolation.now());
+    [pods_of(&offer.namespace, false), Target::Account(offer.clone()).now()].into_iter().chain(lent_on).chain(isolation).collect()
 }
 
 /// The `NamespaceOffloading` of a mapped namespace changed.
