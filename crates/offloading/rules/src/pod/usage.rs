@@ -210,6 +210,7 @@ mod tests {
             reclaim: None,
             advertised: Vec::new(),
             nodes: Vec::new(),
+            borrowed: false,
         };
         let storage = |usage: Value, hard: &[(&str, &str)]| {
             let amounts = policy(usage).rules(Some(&offer(hard))).amounts;

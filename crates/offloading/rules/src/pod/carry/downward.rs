@@ -367,7 +367,8 @@ mod tests {
 
         local["metadata"]["labels"]["example.com/tier"] = json!("2");
         let carried = outgoing(&at_broker(&local), &[].into()).unwrap();
-        json_patch::merge(&mut there, &remote_patch(&carried, &there, &rules(), true).unwrap());
+        let patch = remote_patch(&carried, &there, &rules(), true).unwrap();
+        json_patch::merge(&mut there, &patch);
         assert_eq!(values(&there), ["demo", "home-uid", "2", &labels("2"), "demo"]);
     }
 
