@@ -7,13 +7,13 @@ const GENOA: u8 = 4;
 const VENICE: u8 = 5;
 
 /// Milan with its own node `a`, and with policies that lend what it borrows.
-fn broker(source: Value) -> Snapshot {
+fn broker(source: &Value) -> Snapshot {
     let offers = json!({ "provide": { "percentage": 100, "noticeSeconds": 60, "source": { "offers": source } } });
     Snapshot { policies: vec![policy("default", 0, offers)], ..milan() }
 }
 
 /// Two providers, each with one node of 4 and 6 cpu.
-fn two_providers(source: Value) -> Snapshot {
+fn two_providers(source: &Value) -> Snapshot {
     broker(source).borrows(TURIN, DEFAULT_POOL, "cpu=4, pods=10", |_| {}).borrows(GENOA, DEFAULT_POOL, "cpu=6, pods=10", |_| {})
 }
 
@@ -93,7 +93,7 @@ fn virtual_nodes_are_not_lent_unless_the_policy_says_so() {
 
 #[test]
 fn a_broker_lends_the_sum_of_what_it_borrows_and_none_of_its_own_nodes() {
-    let snapshot = two_providers(json!({})).asks(ROME, "");
+    let snapshot = two_providers(&json!({})).asks(ROME, "");
     assert_eq!(snapshot.writes(), [write(ROME, "cpu=10, pods=20")]);
     let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
     assert_eq!((offer.path[0].clone(), offer.path.len(), offer.hops), (cluster(MILAN), 3, 2));
@@ -104,7 +104,7 @@ fn a_broker_lends_the_sum_of_what_it_borrows_and_none_of_its_own_nodes() {
 
 #[test]
 fn percentage_caps_and_several_consumers_count_as_for_real_nodes() {
-    let mut snapshot = two_providers(json!({})).asks(ROME, "").asks(VENICE, "cpu=1, pods=1");
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "").asks(VENICE, "cpu=1, pods=1");
     let provide = json!({ "percentage": 50, "caps": { "pods": "2" }, "source": { "offers": {} } });
     snapshot.policies = vec![policy("default", 0, json!({ "provide": provide }))];
     let settled = snapshot.settled().settled();
@@ -114,7 +114,7 @@ fn percentage_caps_and_several_consumers_count_as_for_real_nodes() {
 
 #[test]
 fn own_nodes_are_a_pool_of_their_own() {
-    let settled = two_providers(json!({ "ownNodes": true })).asks(ROME, "").settled();
+    let settled = two_providers(&json!({ "ownNodes": true })).asks(ROME, "").settled();
     assert_eq!(settled.offered_to(ROME), [pool(DEFAULT_POOL, "cpu=10, pods=10"), pool("hops-2", "cpu=10, pods=20")]);
     let own = settled.offer(ROME, DEFAULT_POOL).unwrap();
     assert_eq!((own.path.clone(), own.hops, selected(&own, labels::REMOTE_CLUSTER_ID)), (vec![cluster(MILAN)], 1, Vec::new()));
@@ -122,7 +122,7 @@ fn own_nodes_are_a_pool_of_their_own() {
 
 #[test]
 fn each_offer_can_be_a_pool() {
-    let mut snapshot = two_providers(json!({})).asks(ROME, "");
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "");
     let provide = json!({ "percentage": 100, "granularity": { "by": "Node" }, "source": { "offers": {} } });
     snapshot.policies = vec![policy("default", 0, json!({ "provide": provide }))];
     let settled = snapshot.settled();
@@ -142,7 +142,7 @@ fn pools_of_different_hops_are_not_mixed() {
         spec.hops = 2;
     };
     let snapshot =
-        broker(json!({})).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).borrows(GENOA, "default", "cpu=6", through_genoa);
+        broker(&json!({})).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).borrows(GENOA, "default", "cpu=6", through_genoa);
     let settled = snapshot.asks(ROME, "").settled();
     assert_eq!(settled.offered_to(ROME), [pool(DEFAULT_POOL, "cpu=4"), pool("hops-3", "cpu=6")]);
     assert_eq!(settled.offer(ROME, "hops-3").unwrap().hops, 3);
@@ -151,7 +151,7 @@ fn pools_of_different_hops_are_not_mixed() {
 #[test]
 fn nobody_is_offered_its_own_resources_nor_what_comes_through_it() {
     // Turin and genoa borrow from milan, too, and genoa passes on what venice owns.
-    let mut snapshot = two_providers(json!({})).asks(TURIN, "").asks(GENOA, "").asks(VENICE, "").asks(ROME, "");
+    let mut snapshot = two_providers(&json!({})).asks(TURIN, "").asks(GENOA, "").asks(VENICE, "").asks(ROME, "");
     snapshot.change_upstream_offer(GENOA, |spec| spec.path.push(cluster(VENICE)));
     let settled = snapshot.settled().settled().settled();
     for consumer in [TURIN, GENOA, VENICE, ROME] {
@@ -167,7 +167,7 @@ fn nobody_is_offered_its_own_resources_nor_what_comes_through_it() {
 #[test]
 fn the_brokers_own_pods_reduce_what_it_lends_and_those_of_consumers_are_part_of_their_offers() {
     let romes = owner("mapped-1", ROME, DEFAULT_POOL);
-    let snapshot = two_providers(json!({})).asks(ROME, "").pod_at(TURIN, None, "cpu=1, pods=1");
+    let snapshot = two_providers(&json!({})).asks(ROME, "").pod_at(TURIN, None, "cpu=1, pods=1");
     assert_eq!(snapshot.clone().pod_at(GENOA, Some(romes), "cpu=2, pods=1").writes(), [write(ROME, "cpu=9, pods=19")]);
     assert_eq!(
         snapshot.pod("default", None, "cpu=5, pods=5").writes(),
@@ -178,7 +178,7 @@ fn the_brokers_own_pods_reduce_what_it_lends_and_those_of_consumers_are_part_of_
 
 #[test]
 fn pods_that_wait_for_a_virtual_node_come_first_and_others_do_not_count() {
-    let mut snapshot = two_providers(json!({})).asks(ROME, "");
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "");
     let waiting = PodUsage { resources: list("cpu=3, pods=1").into(), waits_for_node: true, ..PodUsage::default() };
     snapshot.add(waiting.clone());
     assert_eq!(snapshot.writes(), [write(ROME, "cpu=10, pods=20")]);
@@ -189,7 +189,7 @@ fn pods_that_wait_for_a_virtual_node_come_first_and_others_do_not_count() {
 #[test]
 fn a_provider_that_is_down_or_cordoned_counts_as_a_node_that_is() {
     let romes = owner("mapped-1", ROME, DEFAULT_POOL);
-    let mut snapshot = two_providers(json!({})).asks(ROME, "").pod_at(GENOA, Some(romes), "cpu=5, pods=1").settled();
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "").pod_at(GENOA, Some(romes), "cpu=5, pods=1").settled();
     snapshot.change_node(GENOA, |node| node.eligible = false);
     snapshot = snapshot.settled();
     let offer = snapshot.offer(ROME, DEFAULT_POOL).unwrap();
@@ -202,14 +202,14 @@ fn a_provider_that_is_down_or_cordoned_counts_as_a_node_that_is() {
 
 #[test]
 fn changed_amounts_are_passed_on() {
-    let mut snapshot = two_providers(json!({})).asks(ROME, "").settled();
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "").settled();
     snapshot.change_node(TURIN, |node| node.allocatable = list("cpu=8, pods=10"));
     assert_eq!(snapshot.writes(), [write(ROME, "cpu=14, pods=20")]);
 }
 
 #[test]
 fn what_a_provider_takes_back_is_taken_back_from_the_consumers() {
-    let mut snapshot = two_providers(json!({})).asks(ROME, "");
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "");
     let provide = json!({ "percentage": 100, "granularity": { "by": "Node" }, "source": { "offers": {} } });
     snapshot.policies = vec![policy("default", 0, json!({ "provide": provide }))];
     let turin = node_name(TURIN, DEFAULT_POOL);
@@ -222,7 +222,7 @@ fn what_a_provider_takes_back_is_taken_back_from_the_consumers() {
 
 #[test]
 fn the_selector_of_a_pool_without_nodes_selects_none() {
-    let mut snapshot = broker(json!({})).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).asks(ROME, "");
+    let mut snapshot = broker(&json!({})).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).asks(ROME, "");
     snapshot = snapshot.pod_at(TURIN, Some(owner("mapped-1", ROME, DEFAULT_POOL)), "cpu=1").settled();
     snapshot.change_upstream_offer(TURIN, |spec| spec.withdrawal_timestamp = Some(liqo_api::Time(Timestamp::UNIX_EPOCH)));
     let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
@@ -233,7 +233,7 @@ fn the_selector_of_a_pool_without_nodes_selects_none() {
 
 #[test]
 fn a_node_whose_offer_is_unknown_is_not_lent() {
-    let mut snapshot = two_providers(json!({})).asks(ROME, "");
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "");
     let namespace = provider_namespace(&cluster(GENOA));
     snapshot.offers.retain(|(key, _)| key.namespace != namespace);
     assert_eq!(snapshot.writes(), [write(ROME, "cpu=4, pods=10")]);
@@ -246,7 +246,7 @@ fn an_offer_names_no_more_clusters_than_its_consumer_accepts() {
             spec.path.extend((from..from + 50).map(|number| ClusterId::of_public_key(&[number; 32])))
         }
     };
-    let snapshot = broker(json!({})).borrows(TURIN, "a", "cpu=4", long(20)).borrows(GENOA, "b", "cpu=6", long(90));
+    let snapshot = broker(&json!({})).borrows(TURIN, "a", "cpu=4", long(20)).borrows(GENOA, "b", "cpu=6", long(90));
     let offer = snapshot.asks(ROME, "").settled().offer(ROME, DEFAULT_POOL).unwrap();
     assert_eq!((offer.path.len(), offer.resource_quota.hard.to_string().as_str()), (52, "cpu=4"));
 }
@@ -257,7 +257,7 @@ fn the_prices_of_providers_are_passed_on_with_a_margin() {
         let prices = serde_json::from_value(json!({ "currency": currency, "rates": { "cpu": cpu } })).unwrap();
         move |spec: &mut ResourceOfferSpec| spec.prices = Some(prices)
     };
-    let snapshot = broker(json!({ "margin": { "currency": "EUR", "percent": 50, "fixed": { "memory": "0.01" } } }))
+    let snapshot = broker(&json!({ "margin": { "currency": "EUR", "percent": 50, "fixed": { "memory": "0.01" } } }))
         .borrows(TURIN, "a", "cpu=4", prices("EUR", "0.02"))
         .borrows(GENOA, "b", "cpu=6", prices("EUR", "0.04"))
         .borrows(VENICE, "c", "cpu=9", prices("USD", "0.01"));
