@@ -269,7 +269,8 @@ fn pod_scheduled_and_every_other_condition_stay_the_homes() {
     }
     let patch = local_status_patch(&home, &remote, &link()).unwrap();
     let sent: Vec<&str> = items(&patch, "/status/conditions").iter().filter_map(|condition| text(condition, "/type")).collect();
-    assert_eq!(sent, ["Initialized", "PodReadyToStartContainers", "ContainersReady", "Ready"]);
+    // The refusal of a cluster behind the provider is one of scheduling there, and none by the provider.
+    assert_eq!(sent, ["Initialized", "PodReadyToStartContainers", "ContainersReady", "Ready", "liqo.io/RemoteScheduled"]);
 }
 
 #[test]
