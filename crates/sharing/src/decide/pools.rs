@@ -62,7 +62,7 @@ pub fn partitions<'a>(
 pub fn open_to<'a, 'b>(
     consumer: &'b ClusterId,
     partitions: &'b [NodePartition<'a>],
-) -> impl Iterator<Item = &'b NodePartition<'a>> + Clone {
+) -> impl Iterator<Item = &'b NodePartition<'a>> {
     partitions.iter().filter(|partition| !partition.behind.contains(consumer))
 }
 
@@ -146,13 +146,14 @@ pub fn node_selector<'a, 'b>(
     policy: usize,
     provide: &Provide,
     pool: &str,
-    partitions: impl Iterator<Item = &'b NodePartition<'a>> + Clone,
+    partitions: impl Iterator<Item = &'b NodePartition<'a>>,
 ) -> Option<NodeSelector>
 where
     'a: 'b,
 {
-    let of_pool = || partitions.clone().filter(|partition| partition.pools[policy].as_deref() == Some(pool));
-    let nodes = || of_pool().flat_map(|partition| partition.nodes.iter());
+    let of_pool = partitions.filter(|partition| partition.pools[policy].as_deref() == Some(pool));
+    let all: Vec<&(&str, &LocalNode)> = of_pool.flat_map(|partition| partition.nodes.iter()).collect();
+    let nodes = || all.iter().copied();
     if provide.source.offers.is_some() {
         return Some(NodeSelector { node_selector_terms: borrowed_nodes(nodes(), provide.granularity.by) });
     }

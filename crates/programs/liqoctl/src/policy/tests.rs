@@ -330,7 +330,7 @@ fn a_broker_is_described() {
         "provide": { "source": { "offers": { "ownNodes": true, "margin": { "currency": "EUR", "percent": 10, "fixed": { "cpu": "0.01" } } } } },
         "consume": { "maxHops": 2 },
     }));
-    let spec: PeeringPolicySpec = spec.unwrap();
+    let spec: liqo_api::PeeringPolicySpec = spec.unwrap();
     let text: Vec<String> = words::of_policy(&spec).into_iter().map(|one| format!("{}: {}", one.field, one.text)).collect();
     for expected in [
         "provide.source: what is free on the virtual nodes, which other clusters offer, and on all local nodes",
