@@ -309,6 +309,7 @@ pub struct Margin {
     pub percent: u16,
     /// What is added to the price of each resource after that.
     #[serde(default, skip_serializing_if = "Rates::is_empty")]
+    #[schemars(schema_with = "schema::some_rates")]
     pub fixed: Rates,
 }
 
