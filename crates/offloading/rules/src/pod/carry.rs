@@ -105,6 +105,7 @@ impl Refusal {
 
 /// What the provider allows and sets, by its policy and its offer.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a field of the policy, or of the offer")]
 pub struct ProviderRules {
     /// Name of the `PeeringPolicy`, for messages.
     pub policy: String,
