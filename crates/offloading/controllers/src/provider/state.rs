@@ -281,11 +281,7 @@ impl Provider {
         let watches = Watches { context: &context, queues: Queues::default(), index: Arc::default(), ledger: Arc::default() };
         let namespaces = watches.namespaces();
         let maps = watches.maps();
-        let offers = watches.all(
-            Config::default(),
-            |offer: ResourceOffer| Offer::reduce(offer),
-            |key, old, new| triggers::offer_changed(key, old, new),
-        );
+        let offers = watches.all(Config::default(), |offer: ResourceOffer| Offer::reduce(offer), triggers::offer_changed);
         let policies = watches.all(Config::default(), without_status, |_, _, _| triggers::policy_changed());
         let foreign_clusters =
             watches.all(Config::default(), |cluster| Some(without_volatile(cluster)), |_, _, _| triggers::policy_changed());

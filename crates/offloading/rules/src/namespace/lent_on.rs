@@ -81,7 +81,7 @@ mod tests {
     fn offer(borrowed: bool, provider: &str) -> Offer {
         let nodes =
             vec![json!({ "matchExpressions": [{ "key": "liqo.io/remote-cluster-id", "operator": "In", "values": [provider] }] })];
-        Offer { borrowed, nodes, ..Offer::default() }
+        Offer { nodes, borrowed, ..Offer::default() }
     }
 
     fn live(terms: &[Value], change: impl FnOnce(&mut Value)) -> NamespaceOffloading {

@@ -163,9 +163,9 @@ impl World {
                     let offer = ResourceOffer { status, ..ResourceOffer::new(&key.name.clone(), spec) };
                     consumer.snapshot.offers.push((key, offer.into()));
                 }
-                Action::AnswerMirror(name, status) => answer(&mut consumer.snapshot, &copy(&name), status),
+                Action::AnswerMirror(name, status) => answer(&mut consumer.snapshot, &copy(&name), &status),
                 Action::Answer(name, status) => {
-                    answer(&mut self.clusters[from].snapshot, &Key::new(tenant_namespace(&id(to)), name), status);
+                    answer(&mut self.clusters[from].snapshot, &Key::new(tenant_namespace(&id(to)), name), &status);
                 }
             }
         }
@@ -266,7 +266,7 @@ impl Cluster {
     }
 }
 
-fn answer(snapshot: &mut Snapshot, key: &Key, status: liqo_api::ResourceOfferStatus) {
+fn answer(snapshot: &mut Snapshot, key: &Key, status: &liqo_api::ResourceOfferStatus) {
     for (_, offer) in snapshot.offers.iter_mut().filter(|(known, _)| known == key) {
         Arc::make_mut(offer).status = Some(status.clone());
     }

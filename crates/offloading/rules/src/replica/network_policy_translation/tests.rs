@@ -259,7 +259,7 @@ fn consumers_of_a_broker_stay_apart_at_its_provider() {
     let own = isolation.own_policies(&[]);
     let there = |name: &str| at_provider(&own[name], "demo-rome", &seen);
     let of_rome = RulePeer::Elsewhere {
-        namespaces: Selector([is_in(labels::HOME_NAMESPACE, ["demo-rome", "shop-rome"].into_iter())].into()),
+        namespaces: Selector([is_in(labels::HOME_NAMESPACE, ["demo-rome", "shop-rome"])].into()),
         pods: None,
     };
     let ingress = there("liqo-ingress").ingress.unwrap();
