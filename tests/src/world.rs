@@ -43,11 +43,8 @@ pub struct Built(BTreeMap<String, PathBuf>);
 
 impl Built {
     /// Builds all of them at once. Examples are included so that cargo chooses the same features as for tests: otherwise it would compile
-    /// nearly all libraries again. If `LIQO_TEST_PROGRAMS` names a folder such as `target/debug`, they are there already.
+    /// nearly all libraries again.
     pub async fn build() -> Result<Self> {
-        if let Some(folder) = std::env::var_os("LIQO_TEST_PROGRAMS") {
-            return Self::in_folder(Path::new(&folder));
-        }
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
         let mut command = Command::new(cargo);
@@ -69,19 +66,6 @@ impl Built {
             let message: Value = serde_json::from_slice(line).context("reading cargo's messages")?;
             if let (Some(path), Some(name)) = (message["executable"].as_str(), message["target"]["name"].as_str()) {
                 programs.insert(name.to_owned(), path.into());
-            }
-        }
-        Ok(Self(programs))
-    }
-
-    fn in_folder(folder: &Path) -> Result<Self> {
-        let mut programs = BTreeMap::new();
-        for folder in [folder.to_owned(), folder.join("examples")] {
-            for entry in std::fs::read_dir(&folder).with_context(|| format!("LIQO_TEST_PROGRAMS: {}", folder.display()))? {
-                let entry = entry?;
-                if entry.file_type()?.is_file() {
-                    programs.insert(entry.file_name().to_string_lossy().into_owned(), entry.path());
-                }
             }
         }
         Ok(Self(programs))

@@ -534,7 +534,7 @@ async fn is_let_in_soon(provider: &Provider, identity: &ClusterIdentity) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), tries).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(5), tries).await.unwrap();
 }
 
 #[tokio::test]
