@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result, ensure};
 use liqo_api::tenant_namespace;
 use liqo_peering::{
     auth::client::{Applicant, AuthClient},
-    identity::ClusterIdentity,
     protocol::{PeeringAnswer, SecretText},
 };
+use liqo_signing::ClusterIdentity;
 use liqo_tests::{Cluster, World, eventually, still};
 use serde_json::{Value, json};
 

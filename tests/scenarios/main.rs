@@ -16,6 +16,7 @@ mod approval;
 mod as_at_home;
 mod attacks;
 mod command_line;
+mod contracts;
 mod credentials;
 mod discovery;
 mod doctor;
@@ -30,6 +31,7 @@ mod isolation;
 mod jobs;
 mod lending;
 mod matrix;
+mod metering;
 mod metrics;
 mod names;
 mod network;
@@ -153,10 +155,22 @@ fn pods_and_policies() -> Set {
                 a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
         }
         .into_iter()
+        .chain(contracts_and_receipts())
         .chain(network_and_nodes())
         .chain(attacks_at_full_speed())
         .chain(doctor_and_the_end())
         .collect(),
+    }
+}
+
+/// They change the policies for rome's pods, and stop managers.
+fn contracts_and_receipts() -> Vec<Scenario> {
+    scenarios! {
+        contracts:
+            both_sign_change_and_end_a_contract,
+            stored_contracts_are_verified_and_a_provider_that_changes_a_term_is_found_out;
+        metering:
+            both_sides_count_the_same_seconds_over_restarts_and_sign_receipts;
     }
 }
 

@@ -10,10 +10,9 @@ use kube::{
 };
 use liqo_peering::{
     auth::client::{Applicant, AuthClient},
-    envelope::Envelope,
-    identity::ClusterIdentity,
     protocol::{self, PeeringAnswer, PeeringRequest, SecretText},
 };
+use liqo_signing::{ClusterIdentity, Envelope};
 use liqo_tests::{Cluster, World, eventually, still};
 use serde_json::json;
 
@@ -28,7 +27,7 @@ pub async fn milan(world: &World) -> Result<AuthClient> {
 
 /// The private key of a cluster, read with the rights of its administrator.
 pub async fn key_of(cluster: &Cluster) -> Result<ClusterIdentity> {
-    Ok(ClusterIdentity::load_or_create(&cluster.api::<Secret>("liqo")).await?)
+    Ok(liqo_peering::identity::load_or_create(&cluster.api::<Secret>("liqo")).await?)
 }
 
 fn denied(answer: PeeringAnswer, reason: &str) -> Result<()> {

@@ -55,10 +55,42 @@ pub struct ClusterConfigSpec {
     /// How this cluster finds others, and is found by them. A `SearchDomain` finds clusters in a DNS domain.
     #[serde(default, skip_serializing_if = "DiscoverySettings::is_default")]
     pub discovery: DiscoverySettings,
+    /// Settings of metering under contracts.
+    #[serde(default, skip_serializing_if = "MeteringSettings::is_default")]
+    pub metering: MeteringSettings,
     /// Whether to lend although the pod network does not enforce `NetworkPolicies`: then nothing keeps pods of consumers away from other
     /// pods of this cluster, nor from each other. Condition `NetworkPoliciesEnforced` tells whether it does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lend_without_network_policies: bool,
+}
+
+/// Settings of metering under contracts.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MeteringSettings {
+    /// How many seconds the clocks of this cluster and of its providers may differ. A period is compared with the provider's receipt so
+    /// much later.
+    #[schemars(range(min = 1, max = 3600))]
+    pub clock_tolerance_seconds: u32,
+    /// Maximum number of receipts that are kept of each contract. The oldest are deleted first.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub max_receipts: u32,
+    /// Days after which a receipt is deleted.
+    #[schemars(range(min = 1, max = 4000))]
+    pub receipt_days: u32,
+}
+
+impl Default for MeteringSettings {
+    fn default() -> Self {
+        Self { clock_tolerance_seconds: 300, max_receipts: 400, receipt_days: 400 }
+    }
+}
+
+impl MeteringSettings {
+    /// Whether all fields have their defaults.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How this cluster finds others, and is found by them.

@@ -5,7 +5,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, GatewayAddress, schema};
+use crate::{ClusterId, Condition, ContractDecision, GatewayAddress, schema};
 
 /// A cluster that this one knows: who it is, what this cluster wants from it, what it may use here, and the state of the peering.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -60,6 +60,9 @@ pub struct ForeignClusterSpec {
     /// Decisions of a person on offers of the peer, by pool.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub offers: BTreeMap<String, OfferDecision>,
+    /// Decisions of a person on contracts with the peer, by name of the `Contract`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub contracts: BTreeMap<String, ContractDecision>,
     /// Whether packets may flow between the pods of both clusters. With `Auto` the policy decides.
     #[serde(default)]
     pub network: PeeringIntent,

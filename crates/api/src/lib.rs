@@ -13,9 +13,10 @@
 //!   TunnelEndpoint, in Liqo's own                      TunnelEndpoint, in Liqo's own
 //!   +- liqo-provider-<id> --------+                    +- liqo-tenant-<id> -----------------+
 //!   | ResourceOffer (a copy)      |  spec ---------->  | ResourceRequest   NamespaceMap     |
+//!   | Contract (a copy)           |                    | Contract                           |
 //!   | VirtualNode  => Node        |                    | ShadowPod  ReflectedObject  Secret |
-//!   +-----------------------------+  <-------- status  | ResourceOffer     Lease (two)      |
-//!                                                      | NetworkConfig                      |
+//!   | UsageRecord  Receipt (copy) |  <-------- status  | ResourceOffer     Lease (two)      |
+//!   +-----------------------------+                    | NetworkConfig  UsageRecord Receipt |
 //!                                                      +------------------------------------+
 //! ```
 //!
@@ -31,6 +32,8 @@ mod cluster_config;
 mod cluster_id;
 pub mod conditions;
 pub mod connection_limits;
+mod contract;
+mod contract_policy;
 mod derived_names;
 mod foreign_cluster;
 pub mod isolation;
@@ -43,6 +46,7 @@ mod peering_policy;
 pub mod policies;
 mod prices;
 mod reasons;
+mod receipt;
 pub mod record_text;
 mod reflected_object;
 pub mod reflection;
@@ -56,10 +60,13 @@ mod shadow_pod;
 mod suspected_gateways;
 mod time;
 mod tunnel_endpoint;
+mod usage_record;
 mod virtual_node;
 
 pub use cluster_config::*;
 pub use cluster_id::{ClusterId, InvalidClusterId, valid_cluster_name};
+pub use contract::*;
+pub use contract_policy::*;
 pub use derived_names::{alternative_mapped_namespace, mapped_namespace, short_hash};
 pub use foreign_cluster::*;
 pub use key::Key;
@@ -70,6 +77,7 @@ pub use network_config::*;
 pub use peering_policy::*;
 pub use prices::*;
 pub use reasons::*;
+pub use receipt::*;
 pub use reflected_object::*;
 pub use resource_offer::*;
 pub use resource_request::*;
@@ -78,6 +86,7 @@ pub use shadow_pod::*;
 pub use suspected_gateways::SuspectedGateways;
 pub use time::rfc3339;
 pub use tunnel_endpoint::*;
+pub use usage_record::*;
 pub use virtual_node::*;
 
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -95,6 +104,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         PeeringPolicy::crd(),
         ResourceRequest::crd(),
         ResourceOffer::crd(),
+        Contract::crd(),
         NamespaceOffloading::crd(),
         NamespaceMap::crd(),
         VirtualNode::crd(),
@@ -102,5 +112,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         ReflectedObject::crd(),
         NetworkConfig::crd(),
         TunnelEndpoint::crd(),
+        UsageRecord::crd(),
+        Receipt::crd(),
     ]
 }

@@ -4,7 +4,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, PriceList, PricePolicy, is_own, schema};
+use crate::{ClusterId, Condition, ConsumeContract, PriceList, PricePolicy, ProvideContract, is_own, schema};
 
 /// With which peers this cluster shares, what and how much, and what it accepts from them. If several policies select a peer, the one
 /// with the highest priority applies; among equal priorities, the first by name. Without a policy a peer gets nothing.
@@ -207,6 +207,9 @@ pub struct Provide {
     /// What pods of the peers may be and use here.
     #[serde(skip_serializing_if = "Usage::is_default")]
     pub usage: Usage,
+    /// The contract that each peer has to sign before its pods are admitted. If absent, there are no contracts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contract: Option<ProvideContract>,
 }
 
 impl Default for Provide {
@@ -225,6 +228,7 @@ impl Default for Provide {
             token_required: true,
             prices: None,
             usage: Usage::default(),
+            contract: None,
         }
     }
 }
@@ -570,6 +574,9 @@ pub struct Consume {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub node_labels: Vec<String>,
+    /// Which contracts of one peer this cluster signs.
+    #[serde(skip_serializing_if = "ConsumeContract::is_default")]
+    pub contract: ConsumeContract,
 }
 
 /// Who decides on an offer.

@@ -292,6 +292,8 @@ reasons! {
         NoOffer = "NoOffer",
         OfferExceeded = "OfferExceeded",
         PoolWithdrawn = "PoolWithdrawn",
+        /// Not both clusters signed the contract, or a breach keeps new pods away.
+        ContractNotInForce = "ContractNotInForce",
         NodeLeaving = "NodeLeaving",
         NamespaceNotOffloaded = "NamespaceNotOffloaded",
         NamespaceRefused = "NamespaceRefused",

@@ -17,6 +17,8 @@ pub const MAX_POD_LEN: usize = 72 * 1024;
 pub const MAX_OBJECT_LEN: usize = 64 * 1024;
 /// Maximum length in bytes of the keys and values of a Secret.
 pub const MAX_SECRET_LEN: usize = 32 * 1024;
+/// Maximum length in bytes of the entries of a usage record.
+pub const MAX_ENTRIES_LEN: usize = 256 * 1024;
 /// Maximum number of values in a text. A parsed value takes up to a hundred bytes, and much more as a field of a typed pod.
 pub const MAX_VALUES: usize = 10_000;
 

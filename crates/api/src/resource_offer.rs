@@ -6,7 +6,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, PriceList, Time};
+use crate::{ClusterId, OfferContract, PriceList, Time};
 
 /// One pool of resources that a provider offers to one consumer. It is in the tenant namespace, named after its pool. The consumer stores
 /// a copy in its provider namespace.
@@ -70,6 +70,9 @@ pub struct ResourceOfferSpec {
     /// The prices of the resources now. If absent, they cost nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prices: Option<PriceList>,
+    /// The contract that the offer is under. Absent if the provider's policy has no contracts for the consumer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contract: Option<OfferContract>,
 }
 
 /// The beginning of a consumer's message about an accepted offer whose node gets no new pods now.

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Toleration;
 use liqo_quantity::{MAX_RATES, MAX_RESOURCE_NAME_LEN, Rates};
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
-use crate::record_text::{MAX_OBJECT_LEN, MAX_POD_LEN};
+use crate::record_text::{MAX_ENTRIES_LEN, MAX_OBJECT_LEN, MAX_POD_LEN};
 
 /// Maximum number of resources that a pod may name, or a request.
 pub const MAX_RESOURCES: usize = 64;
@@ -33,6 +33,19 @@ fn record_text(max_len: usize) -> Schema {
         "x-kubernetes-validations": [{
             "rule": r#"self.matches("^[ -%'-;=?-~]*$")"#,
             "message": "JSON text of a record is printable ASCII; other characters and <, > and & are escaped as \\uXXXX",
+        }],
+    })
+}
+
+/// The lines of a usage record, see `docs/metering.md`. A pattern would do, but the API server repeats the whole text when it refuses it
+/// by a pattern.
+pub fn usage_entries(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "maxLength": MAX_ENTRIES_LEN,
+        "x-kubernetes-validations": [{
+            "rule": r#"self.matches("^[ -~\n]*$")"#,
+            "message": "the entries of a usage record are lines of printable ASCII",
         }],
     })
 }
@@ -144,4 +157,14 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
             }
         }
     })
+}
+
+/// The conditions of a contract: few and short, because the consumer writes them.
+pub fn contract_conditions(generator: &mut SchemaGenerator) -> Schema {
+    let mut list = conditions(generator);
+    list.insert("maxItems".to_owned(), 4.into());
+    if let Some(message) = list.pointer_mut("/items/properties/message").and_then(|message| message.as_object_mut()) {
+        message.insert("maxLength".to_owned(), 1024.into());
+    }
+    list
 }

@@ -72,6 +72,11 @@ pub struct ShadowPodStatus {
     /// UID of the remote pod.
     #[serde(rename = "remoteUID", default, skip_serializing_if = "Option::is_none")]
     pub remote_uid: Option<String>,
+    /// What the pod was charged, and from when until when, where the tenancy has a contract: `1767225600- cpu=1,pods=1`. The times are
+    /// seconds since 1970 by the provider's clock, and an open charge has no end. `docs/metering.md` has the grammar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16384))]
+    pub charges: Option<String>,
     /// The part of the remote pod's status that the local pod shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]

@@ -15,15 +15,18 @@ use serde::{
 use serde_json::value::RawValue;
 
 /// The kinds (plural, as in URLs) that peers write, here or in their own cluster.
-const WRITTEN_BY_PEERS: [&str; 8] = [
+const WRITTEN_BY_PEERS: [&str; 11] = [
+    "contracts",
     "events",
     "namespacemaps",
     "networkconfigs",
+    "receipts",
     "reflectedobjects",
     "resourceoffers",
     "resourcerequests",
     "secrets",
     "shadowpods",
+    "usagerecords",
 ];
 
 pub(crate) fn is_written_by_peers(url: &str) -> bool {

@@ -18,11 +18,12 @@ use liqo_controller_runtime::{
     Context, Key, conditions,
     writes::{Step as _, StepError},
 };
+use liqo_signing::ClusterIdentity;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::{FIELD_MANAGER, auth::client::only_local, identity::ClusterIdentity, protocol::ApiServer};
+use crate::{FIELD_MANAGER, auth::client::only_local, protocol::ApiServer};
 
 /// Name of the `ConfigMap` with the API server's CA, which Kubernetes creates in every namespace.
 const ROOT_CA: &str = "kube-root-ca.crt";

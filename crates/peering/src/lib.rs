@@ -17,7 +17,7 @@
 //!                          Peers: the connection that sharing and offloading use
 //! ```
 //!
-//! * [`identity`], [`envelope`], [`tls`], [`challenge`]: the key, and what proves that a cluster has it.
+//! * [`identity`], [`tls`], [`challenge`]: where the key is stored, and what proves that a cluster has it. Signatures are in `liqo-signing`.
 //! * [`protocol`]: the messages. [`auth`]: the endpoint, its client, and its decisions.
 //! * [`decide`]: what to do about a peer. [`lifecycle`]: the controller that does it.
 //! * [`session`], [`credential`], [`transport`]: the consumer's side. [`tenancy`]: the provider's side.
@@ -33,7 +33,6 @@ pub mod challenge;
 pub mod credential;
 pub mod decide;
 pub mod discovery;
-pub mod envelope;
 pub mod identity;
 pub mod lifecycle;
 pub mod namespace;
@@ -51,16 +50,14 @@ use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, runtime::watcher};
 use liqo_api::{ClusterId, ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, conditions::owners, labels};
 use liqo_controller_runtime::{Cache, Context, Queue, cache, context::every_address, start::at_start, writes::StepError};
+use liqo_signing::ClusterIdentity;
 use parking_lot::Mutex;
 use tokio::{
     net::TcpListener,
     sync::{Notify, watch},
 };
 
-use crate::{
-    auth::server::ServeError, discovery::Discoverer, identity::ClusterIdentity, lifecycle::Lifecycle, namespace::LiqoNamespace,
-    tenancy::Tenants,
-};
+use crate::{auth::server::ServeError, discovery::Discoverer, lifecycle::Lifecycle, namespace::LiqoNamespace, tenancy::Tenants};
 
 pub const FIELD_MANAGER: &str = owners::PEERING.field_manager;
 

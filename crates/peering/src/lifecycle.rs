@@ -23,13 +23,13 @@ use liqo_controller_runtime::{
     queue::error_chain,
     writes::{Step as _, StepError, add_finalizer, delete_if_present, remove_finalizer, unless_gone},
 };
+use liqo_signing::ClusterIdentity;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
 use crate::{
     credential::CREDENTIAL_SECRET,
     decide::{ConsumerHealth, Incoming, NamespaceState, Outgoing, Peer, Plan, Record, Snapshot, Waiting, plan},
-    identity::ClusterIdentity,
     namespace::LiqoNamespace,
     objects::{self, KIND_PROVIDER, KIND_TENANT},
     session::{Purpose, Session, TunnelConnections, View, end_at_provider, gateways_to_call},

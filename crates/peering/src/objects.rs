@@ -179,6 +179,7 @@ pub fn is_session_over(created: Option<&Time>, now: Timestamp) -> bool {
 
 /// The maximum number of objects in a tenant namespace. Kubernetes' quotas do not limit bytes: these numbers, times the maximum sizes of
 /// [`record_text`](liqo_api::record_text), do. They suffice for 2,000 pods, each with a token of its own, while some are replaced.
+/// The provider makes contracts, but a consumer that spoils one by its answer gets another.
 pub fn quota() -> ResourceQuota {
     let hard = [
         ("count/shadowpods.virtualkubelet.liqo.io", "2500"),
@@ -186,6 +187,7 @@ pub fn quota() -> ResourceQuota {
         ("count/namespacemaps.virtualkubelet.liqo.io", "10"),
         ("count/resourcerequests.discovery.liqo.io", "10"),
         ("count/networkconfigs.net.liqo.io", "10"),
+        ("count/contracts.sharing.liqo.io", "20"),
         ("count/secrets", "2500"),
     ];
     let hard = hard.into_iter().map(|(name, number)| (name.to_owned(), Quantity(number.to_owned()))).collect();

@@ -37,6 +37,7 @@ use liqo_controller_runtime::{
     unread::{Unread, unread},
     writes::{Step as _, StepError, unless_changed},
 };
+use liqo_signing::PublicKey;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
@@ -49,7 +50,6 @@ use crate::{
         tokens::{self, Tokens},
     },
     decide::{ConsumerHealth, ConsumerHeartbeat, Waiting},
-    identity::PublicKey,
     namespace::LiqoNamespace,
     objects::{self, KIND_MAPPED},
     protocol::{Grant, Refusal, SecretText},

@@ -10,6 +10,7 @@
 //! so the dates prove nothing, and the clocks of two clusters may differ. The expected cluster ID says more than any name. The end
 //! of the peering ends the trust in a key, not a date. The server keeps the dates current only for other clients.
 
+use liqo_signing::{ClusterIdentity, PublicKey};
 use std::{
     fmt,
     sync::Arc,
@@ -32,8 +33,6 @@ use rustls::{
     version::TLS13,
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
-
-use crate::identity::{ClusterIdentity, PublicKey};
 
 /// Lifetime of a certificate, which is renewed after half of it.
 pub const VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);

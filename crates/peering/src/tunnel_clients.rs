@@ -193,9 +193,10 @@ mod tests {
     use super::*;
     use crate::{
         auth::{server::Consumer, tokens},
-        identity::ClusterIdentity,
+        identity::tunnel_key,
         objects,
     };
+    use liqo_signing::ClusterIdentity;
 
     fn secret(token: &str, kind: &str, expires_at: Option<&str>) -> Secret {
         tokens::secret("t", kind, token, expires_at.map(|at| at.parse().unwrap()))
@@ -241,8 +242,8 @@ mod tests {
         let of = |key: [u8; 32]| list.get(&HEXLOWER.encode(&keys::public(key))).map(String::as_str);
         assert_eq!(of(keys::of_token("good")), Some(tunnel_client_scopes::AUTH));
         assert_eq!(of(keys::of_token("over")), None);
-        assert_eq!(of(identity.tunnel_key().unwrap()), Some(tunnel_client_scopes::ALL));
-        assert_eq!(of(waits.tunnel_key().unwrap()), Some(tunnel_client_scopes::AUTH));
+        assert_eq!(of(tunnel_key(&identity).unwrap()), Some(tunnel_client_scopes::ALL));
+        assert_eq!(of(tunnel_key(&waits).unwrap()), Some(tunnel_client_scopes::AUTH));
         tenant.ending = true;
         let list = wanted(&[tenant.clone().into()], &[], &[], now);
         assert_eq!(list.values().collect::<Vec<_>>(), [tunnel_client_scopes::AUTH], "it has to hear that it is over");

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! A [`Money`] amount is exact, too: a whole number of billionths of a currency. [`Rates`] are prices of resources, and
-//! [`per_hour`] tells what amounts cost, and how that is rounded.
+//! [`cost`] tells what an amount costs for some time, and how it is rounded.
 //!
 //! Two rules are worth knowing before you read on:
 //!
@@ -34,6 +34,8 @@
 
 #![warn(missing_docs)]
 
+mod amount_seconds;
+mod decimal;
 mod list;
 mod money;
 mod name;
@@ -45,9 +47,11 @@ mod resource;
 mod share;
 mod wire;
 
+pub use amount_seconds::AmountSeconds;
+pub use decimal::ParseDecimalError;
 pub use list::{ResourceList, Shortage};
-pub use money::{Money, ParseMoneyError, is_currency};
+pub use money::{Money, is_currency};
 pub use parse::ParseQuantityError;
 pub use quantity::{Format, Quantity};
-pub use rates::{MAX_RATES, PricedUnit, PricesError, RateArgument, RateArgumentError, Rates, per_hour, priced_unit};
+pub use rates::{MAX_RATES, PricedUnit, PricesError, RateArgument, RateArgumentError, Rates, cost, per_hour, priced_unit};
 pub use resource::{MAX_RESOURCE_NAME_LEN, ResourceArgument, ResourceArgumentError, Unit, unit_of};

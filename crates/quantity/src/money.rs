@@ -7,16 +7,14 @@ use std::ops::{Add, AddAssign, Neg, Sub};
 use std::str::FromStr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::decimal::{self, DecimalVisitor, ParseDecimalError};
 
 /// Maximum number of digits before the point.
 const MAX_DIGITS: usize = 18;
 /// The largest amount in billionths: `999999999999999999.999999999`.
 const MAX_NANOS: i128 = 1_000_000_000_000_000_000_000_000_000 - 1;
-/// Billionths have nine decimals.
-const MAX_DECIMALS: usize = 9;
-/// Billionths in one.
-const NANOS: u128 = 1_000_000_000;
 
 /// An exact amount of some currency: a whole number of billionths. The currency is known from the context.
 ///
@@ -81,20 +79,6 @@ pub fn is_currency(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// Why a text is no amount of money.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParseMoneyError {
-    /// There are other characters than digits, one point and, where it is allowed, a minus at the beginning.
-    #[error("it is not a decimal number as in 0.04: only digits and one point, neither a plus nor an exponent")]
-    Form,
-    /// There are more than nine decimals. Nothing is rounded.
-    #[error("it has more than nine decimals; nothing is rounded")]
-    TooFine,
-    /// There are too many digits before the point.
-    #[error("it has more than {MAX_DIGITS} digits before the point")]
-    TooLarge,
-}
-
 impl Add for Money {
     type Output = Self;
 
@@ -133,37 +117,19 @@ impl Sum for Money {
 }
 
 impl FromStr for Money {
-    type Err = ParseMoneyError;
+    type Err = ParseDecimalError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (negative, number) = text.strip_prefix('-').map_or((false, text), |number| (true, number));
-        let (whole, decimals) = number.split_once('.').map_or((number, None), |(whole, decimals)| (whole, Some(decimals)));
-        let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        if !is_number(whole) || !decimals.is_none_or(is_number) {
-            return Err(ParseMoneyError::Form);
-        }
-        let decimals = decimals.unwrap_or_default();
-        if decimals.len() > MAX_DECIMALS {
-            return Err(ParseMoneyError::TooFine);
-        }
-        if whole.len() > MAX_DIGITS {
-            return Err(ParseMoneyError::TooLarge);
-        }
-        let digits = whole.bytes().chain(decimals.bytes()).chain(std::iter::repeat_n(b'0', MAX_DECIMALS - decimals.len()));
-        let nanos = digits.fold(0, |number, digit| number * 10 + i128::from(digit - b'0'));
+        let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+        // At most 18 + 9 digits, so it fits.
+        let nanos = i128::try_from(decimal::parse(digits, MAX_DIGITS)?).unwrap_or(MAX_NANOS);
         Ok(Self { nanos: if negative { -nanos } else { nanos } })
     }
 }
 
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (nanos, sign) = (self.nanos.unsigned_abs(), if self.is_negative() { "-" } else { "" });
-        let (whole, rest) = (nanos / NANOS, nanos % NANOS);
-        if rest == 0 {
-            return f.pad(&format!("{sign}{whole}"));
-        }
-        let decimals = format!("{rest:09}");
-        f.pad(&format!("{sign}{whole}.{}", decimals.trim_end_matches('0')))
+        f.pad(&decimal::print(self.nanos.unsigned_abs(), self.is_negative()))
     }
 }
 
@@ -177,29 +143,8 @@ impl Serialize for Money {
 /// A string or an integer. Other numbers are refused, because a float is not exact.
 impl<'de> Deserialize<'de> for Money {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(MoneyVisitor)
-    }
-}
-
-struct MoneyVisitor;
-
-impl de::Visitor<'_> for MoneyVisitor {
-    type Value = Money;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an amount of money in quotes as in \"0.04\", or an integer")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Money, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Money, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Money, E> {
-        self.visit_str(&number.to_string())
+        let expecting = "an amount of money in quotes as in \"0.04\", or an integer";
+        deserializer.deserialize_any(DecimalVisitor { expecting, read: str::parse })
     }
 }
 
@@ -250,11 +195,11 @@ mod tests {
     #[test]
     fn what_is_not_exact_is_an_error_and_never_rounded() {
         for text in ["", "-", ".", "1.", ".5", "+1", "1e3", "1,5", " 1", "1 ", "1.2.3", "--1", "0x1", "NaN", "1k", "٣"] {
-            assert_eq!(text.parse::<Money>(), Err(ParseMoneyError::Form), "{text:?}");
+            assert_eq!(text.parse::<Money>(), Err(ParseDecimalError::Form), "{text:?}");
         }
-        assert_eq!("0.0000000001".parse::<Money>(), Err(ParseMoneyError::TooFine));
-        assert_eq!("0.1000000000".parse::<Money>(), Err(ParseMoneyError::TooFine));
-        assert_eq!("1000000000000000000".parse::<Money>(), Err(ParseMoneyError::TooLarge));
+        assert_eq!("0.0000000001".parse::<Money>(), Err(ParseDecimalError::TooFine));
+        assert_eq!("0.1000000000".parse::<Money>(), Err(ParseDecimalError::TooFine));
+        assert_eq!("1000000000000000000".parse::<Money>(), Err(ParseDecimalError::TooLarge { max: 18 }));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Prices of resources, and what an amount costs for one hour.
+//! Prices of resources, and what an amount costs for some time.
 
 use std::collections::{BTreeMap, btree_map};
 use std::fmt;
@@ -7,11 +7,14 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use crate::amount_seconds::AmountSeconds;
 use crate::resource::is_resource_name;
-use crate::{MAX_RESOURCE_NAME_LEN, Money, ParseMoneyError, Quantity, ResourceList, Unit, is_currency, unit_of};
+use crate::{MAX_RESOURCE_NAME_LEN, Money, ParseDecimalError, ResourceList, Unit, is_currency, unit_of};
 
 /// Maximum number of rates in one list.
 pub const MAX_RATES: usize = 64;
+/// A rate is for one unit and this many seconds.
+const SECONDS_PER_HOUR: u64 = 3600;
 const NANOS: u128 = 1_000_000_000;
 
 /// The amount of a resource to which its rate applies.
@@ -54,12 +57,15 @@ pub fn priced_unit(resource: &str) -> PricedUnit {
     }
 }
 
-/// What an amount costs for one hour. A negative amount costs nothing.
-fn cost(rate: Money, unit: PricedUnit, amount: Quantity) -> Money {
-    let amount = u128::try_from(amount.nanos()).unwrap_or_default();
-    let rounded = rounded_fraction(amount, rate.nanos().unsigned_abs(), unit.nano_units());
-    let cost = Money::from_nanos(i128::try_from(rounded).unwrap_or(i128::MAX));
-    if rate.is_negative() { -cost } else { cost }
+/// What a resource costs that was used for some time, at a rate per unit and hour.
+///
+/// **The rounding rule.** One line, that is one resource at one rate, is computed exactly and rounded once, to a billionth of the
+/// currency, half away from zero. A total is the sum of rounded lines and is not rounded again.
+pub fn cost(rate: Money, unit: PricedUnit, used: AmountSeconds) -> Money {
+    let per_rate = unit.nano_units() * u128::from(SECONDS_PER_HOUR);
+    let rounded = rounded_fraction(used.nanos(), rate.nanos().unsigned_abs(), per_rate);
+    let amount = Money::from_nanos(i128::try_from(rounded).unwrap_or(i128::MAX));
+    if rate.is_negative() { -amount } else { amount }
 }
 
 /// `value * times / divisor`, rounded half up. Saturates. `divisor` must be positive and below 2^126.
@@ -81,11 +87,10 @@ fn rounded_fraction(value: u128, times: u128, divisor: u128) -> u128 {
 }
 
 /// What these amounts cost for one hour. A resource without a rate costs nothing.
-///
-/// **The rounding rule.** One line, that is one resource at one rate, is computed exactly and rounded once, to a billionth of the
-/// currency, half away from zero. The total is the sum of the rounded lines and is not rounded again.
 pub fn per_hour(rates: &Rates, amounts: &ResourceList) -> Money {
-    rates.iter().map(|(name, rate)| cost(rate, priced_unit(name), amounts.get(name))).sum()
+    let line =
+        |(name, rate): (&str, Money)| cost(rate, priced_unit(name), AmountSeconds::of(amounts.get(name), SECONDS_PER_HOUR));
+    rates.iter().map(line).sum()
 }
 
 /// The price of each resource, by name: an amount of money for one [`PricedUnit`] and one hour.
@@ -249,7 +254,7 @@ pub enum RateArgumentError {
         /// The resource.
         name: String,
         /// The reason.
-        source: ParseMoneyError,
+        source: ParseDecimalError,
     },
     /// The rate is negative.
     #[error("the rate of {name} is {rate}; it can't be negative")]

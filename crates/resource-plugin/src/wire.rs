@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
 use liqo_quantity::{
-    MAX_RATES, ParseMoneyError, ParseQuantityError, PricesError, Quantity, ResourceArgument, ResourceList, unit_of,
+    MAX_RATES, ParseDecimalError, ParseQuantityError, PricesError, Quantity, ResourceArgument, ResourceList, unit_of,
 };
 use prost::Message;
 
@@ -102,7 +102,7 @@ pub enum AnswerError {
         /// The text.
         text: String,
         /// Why it is not an amount of money.
-        source: ParseMoneyError,
+        source: ParseDecimalError,
     },
     /// A pool without any resource that a pod can request.
     #[error(

@@ -84,6 +84,7 @@ fn provider(threshold: u8) -> Snapshot {
         offers: Vec::new(),
         recent_writes: HashMap::new(),
         applied_policies: HashMap::new(),
+        contracts: liqo_sharing::decide::snapshot::ContractFacts::default(),
         wall_time: Timestamp::UNIX_EPOCH,
     }
 }

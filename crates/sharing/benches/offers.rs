@@ -94,6 +94,7 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
         offers: Vec::new(),
         recent_writes: HashMap::new(),
         applied_policies: HashMap::new(),
+        contracts: liqo_sharing::decide::snapshot::ContractFacts::default(),
         wall_time: Timestamp::UNIX_EPOCH,
     }
 }

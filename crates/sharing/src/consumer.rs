@@ -3,11 +3,15 @@
 //! While a provider does not answer, nothing changes here: its virtual nodes stay, and writes to it wait. Virtual nodes go only
 //! when the provider withdraws its offer, or when this cluster no longer wants resources from the provider.
 
+pub mod contracts;
+
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
+use jiff::Timestamp;
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
@@ -31,8 +35,9 @@ use liqo_controller_runtime::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use self::contracts::{ConsumerContracts, Seen, WatchedContracts};
 use crate::{
-    Error, FIELD_MANAGER, SETTLE_DELAY,
+    Error, FIELD_MANAGER, SETTLE_DELAY, Shared,
     decide::{
         consumer::{Action, BorrowingIntent, LocalObjects, VirtualNodeState, judge, remove_all},
         reduce::{self, Request},
@@ -49,6 +54,7 @@ pub struct ConsumerController {
     offers: Cache<ResourceOffer>,
     virtual_nodes: Cache<VirtualNodeState>,
     policies: Cache<PeeringPolicy>,
+    contracts: ConsumerContracts,
     providers: Mutex<HashMap<ClusterId, Arc<ProviderWatches>>>,
     conditions: Arc<PeerConditions>,
     queue: Queue<ClusterId>,
@@ -59,6 +65,7 @@ struct ProviderWatches {
     connection: Arc<PeerConnection>,
     offers: Cache<ResourceOffer>,
     requests: Cache<Request>,
+    contracts: WatchedContracts,
 }
 
 impl ProviderWatches {
@@ -90,9 +97,8 @@ impl ConsumerController {
     pub fn start(
         context: &Context,
         stop: &CancellationToken,
-        offers: Cache<ResourceOffer>,
-        policies: Cache<PeeringPolicy>,
-        conditions: Arc<PeerConditions>,
+        shared: &Shared,
+        contracts: ConsumerContracts,
         queue: Queue<ClusterId>,
     ) -> Arc<Self> {
         let changed = queue.clone();
@@ -105,7 +111,8 @@ impl ConsumerController {
             }
         });
         let providers = Mutex::default();
-        Arc::new(Self { context: context.clone(), offers, virtual_nodes, policies, providers, conditions, queue })
+        let (offers, policies, conditions) = (shared.offers.clone(), shared.policies.clone(), shared.conditions.clone());
+        Arc::new(Self { context: context.clone(), offers, virtual_nodes, policies, contracts, providers, conditions, queue })
     }
 
     /// Writes requests, answers and virtual nodes until `stop`.
@@ -114,6 +121,7 @@ impl ConsumerController {
             self.offers.synced().await,
             self.virtual_nodes.synced().await,
             self.policies.synced().await,
+            self.contracts.synced().await,
             self.conditions.foreign_clusters().synced().await,
         ];
         if synced.contains(&false) {
@@ -150,12 +158,18 @@ impl ConsumerController {
         let requests = Cache::watch_provider(
             &connection,
             Config::default().fields(&format!("metadata.name={RESOURCE_REQUEST}")),
-            stop,
+            stop.clone(),
             |request| parsed_len(&request.conditions) + request.resources.as_ref().map_or_else(String::len, parsed_len),
             reduce::request,
             move |_, _, _| enqueue_changed(),
         );
-        let watches = Arc::new(ProviderWatches { connection: connection.clone(), offers, requests });
+        let watches = Arc::new(ProviderWatches {
+            connection: connection.clone(),
+            offers,
+            requests,
+            contracts: WatchedContracts::new(stop),
+        });
+        watches.contracts.note_health(connection.is_reachable());
         self.providers().insert(id.clone(), watches.clone());
         let (mut health, enqueue) = (connection.health.clone(), enqueue());
         let follow_health = async {
@@ -163,6 +177,7 @@ impl ConsumerController {
                 enqueue();
             }
             while health.changed().await.is_ok() {
+                watches.contracts.note_health(connection.is_reachable());
                 enqueue();
             }
             std::future::pending::<()>().await;
@@ -188,7 +203,7 @@ impl ConsumerController {
             }
             // Local objects stay until the provider is reachable.
             (Some(_), None) => {}
-            (Some(peer), Some(provider)) => self.borrow_resources(id, &peer, &local, &provider).await?,
+            (Some(peer), Some(provider)) => return self.borrow_resources(id, &peer, &local, &provider).await,
         }
         Ok(Next::OnChange)
     }
@@ -210,19 +225,33 @@ impl ConsumerController {
         peer: &ForeignCluster,
         local: &LocalObjects,
         provider: &ProviderWatches,
-    ) -> Result<(), Error> {
+    ) -> Result<Next, Error> {
+        let offers: BTreeMap<String, Arc<ResourceOffer>> =
+            provider.offers.all().into_iter().map(|(key, offer)| (key.name, offer)).collect();
+        let consume =
+            policies::effective(&self.policies, &PolicyPeer::new(id, Some(peer))).map(|policy| policy.spec.consume.clone());
+        let seen = Seen {
+            id,
+            peer,
+            consume: consume.as_ref(),
+            connection: &provider.connection,
+            watched: &provider.contracts,
+            offers: &offers,
+            offer_copies: &local.mirrors,
+        };
+        let of_contracts = self.contracts.judge(&seen).await;
+        let mut failures = self.contracts.carry_out(id, of_contracts.actions, &provider.connection).await;
         let intent = BorrowingIntent {
             own: self.context.cluster_id.clone(),
             provider: id.clone(),
             cluster_name: peer.display_name(),
             peer: peer.metadata.name.clone().unwrap_or_default(),
             request: peer.spec.request.clone(),
-            consume: policies::effective(&self.policies, &PolicyPeer::new(id, Some(peer)))
-                .map(|policy| policy.spec.consume.clone()),
+            consume,
             decisions: peer.spec.offers.clone(),
+            contracts: of_contracts.stances,
         };
         let requested = self.request(&intent, provider).await;
-        let offers = provider.offers.all().into_iter().map(|(key, offer)| (key.name, offer)).collect();
         let judgement = judge(&intent, &offers, local, provider.no_offer_message().as_deref());
         let carried_out = self.carry_out(id, judgement.actions, Some(provider)).await;
         let kind = links::RESOURCES_REQUESTED;
@@ -231,7 +260,10 @@ impl ConsumerController {
             Err(error) => DesiredCondition::no(kind, ResourcesRequestedReason::RequestFailed, short_text(error)),
         };
         self.conditions.report_provider(id, vec![condition, judgement.condition]);
-        requested.and(carried_out)
+        failures.extend([requested, carried_out].into_iter().filter_map(Result::err));
+        crate::first(failures)?;
+        let left = of_contracts.next.map(|next| Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default());
+        Ok(left.map_or(Next::OnChange, Next::After))
     }
 
     /// Writes our request at the provider, unless it is there already.
@@ -259,6 +291,7 @@ impl ConsumerController {
         provider: Option<&ProviderWatches>,
     ) -> Result<(), Error> {
         self.carry_out(id, remove_all(local), None).await?;
+        self.contracts.close(id).await?;
         let Some(provider) = provider.filter(|provider| local.nodes.is_empty() && provider.request().is_some()) else {
             return Ok(());
         };

@@ -22,14 +22,18 @@
 //! are in [`decide`], as pure functions. The other modules read, call them and write:
 //! - `provider`: the controller that writes offers, the answers to requests, and the status of policies,
 //! - `consumer`: the controller that writes requests, answers to offers, and virtual nodes,
+//! - `provider/contracts`, `consumer/contracts`: the contracts that offers are under, and `breach_reports`: tells who breaks them,
 //! - `isolation`: finds out whether the pod network enforces `NetworkPolicies`, without which nothing is offered,
+//! - `metering`: writes receipts of what was used under contracts, and answers them,
 //! - `plugins`: asks the resource plugins that policies name,
 //! - `peer_conditions`: writes the conditions of each `ForeignCluster`, for both sides.
 
 pub mod decide;
 
+mod breach_reports;
 mod consumer;
 mod isolation;
+mod metering;
 mod peer_conditions;
 mod plugins;
 mod provider;
@@ -40,15 +44,16 @@ use std::{sync::Arc, time::Duration};
 
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::without_status;
-use liqo_api::{ClusterId, ForeignCluster, PeeringPolicy, ResourceOffer};
+use liqo_api::{ClusterId, Contract, ForeignCluster, PeeringPolicy, ResourceOffer};
 use liqo_controller_runtime::{Cache, Context, Queue, cache::whole, peers::PeerError, writes::StepError};
+use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    consumer::ConsumerController,
-    decide::{absence::Silence, provider::is_refused},
+    consumer::{ConsumerController, contracts::ConsumerContracts},
+    decide::{absence::Silence, contract::record::ContractRecord, provider::is_refused},
     peer_conditions::PeerConditions,
-    provider::ProviderController,
+    provider::{ProviderController, contracts::ProviderContracts},
 };
 
 /// Field manager of everything that this crate writes.
@@ -67,7 +72,7 @@ pub enum Error {
 }
 
 /// Shares resources in both directions until `context.stop`. Only the leader may run it.
-pub async fn run(context: Context) -> Result<(), Error> {
+pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(), Error> {
     let stop = context.stop.child_token();
     let _guard = stop.clone().drop_guard();
     let (offers_queue, providers, conditions) = (Queue::new(), Queue::new(), Queue::new());
@@ -75,12 +80,18 @@ pub async fn run(context: Context) -> Result<(), Error> {
     let offers = watch_offers(&context, &stop, offers_queue.clone(), providers.clone());
     let policies = watch_policies(&context, &stop, offers_queue.clone(), providers.clone(), foreign_clusters.clone());
     let conditions = Arc::new(PeerConditions::new(context.client.clone(), foreign_clusters, conditions));
-    let provider = ProviderController::start(&context, &stop, offers.clone(), policies.clone(), conditions.clone(), offers_queue);
-    let consumer = ConsumerController::start(&context, &stop, offers, policies, conditions.clone(), providers);
+    let contracts = watch_contracts(&context, &stop, offers_queue.clone(), providers.clone());
+    let made = ProviderContracts::new(context.clone(), identity.clone(), contracts.clone());
+    let received = ConsumerContracts::new(context.clone(), identity.clone(), contracts, providers.clone());
+    let shared = Shared { offers, policies: policies.clone(), conditions: conditions.clone() };
+    let provider = ProviderController::start(&context, &stop, &shared, made, offers_queue);
+    let consumer = ConsumerController::start(&context, &stop, &shared, received, providers);
+    let receipts = metering::run(&context, identity, policies, conditions.clone(), stop.clone());
     tokio::join!(
         conditions.run(stop.clone()),
         provider.run(stop.clone()),
         consumer.run(stop.clone()),
+        receipts,
         isolation::run(&context, stop.clone())
     );
     Ok(())
@@ -95,9 +106,9 @@ fn watch_foreign_clusters(
 ) -> Cache<ForeignCluster> {
     let all = Api::<ForeignCluster>::all(context.client.clone());
     Cache::watch(all, Config::default(), stop.clone(), whole, move |_, old, new| {
-        // Policies select peers by label, and a consumer that is silent for long gets no offer.
+        // Policies select peers by label, persons decide on contracts, and a consumer that is silent for long gets no offer.
         let read = |peer: Option<&Arc<ForeignCluster>>| {
-            peer.map(|peer| (peer.metadata.labels.clone(), Silence::of(peer, Duration::default)))
+            peer.map(|peer| (peer.metadata.labels.clone(), peer.spec.contracts.clone(), Silence::of(peer, Duration::default)))
         };
         if read(old) != read(new) {
             offers_queue.add_after((), SETTLE_DELAY);
@@ -148,6 +159,32 @@ fn watch_offers(
             offers_queue.add_after((), provider::DEBOUNCE);
         }
     })
+}
+
+/// All contracts in this cluster: those that it made, and copies of those that it received.
+fn watch_contracts(
+    context: &Context,
+    stop: &CancellationToken,
+    offers_queue: Queue<()>,
+    providers: Queue<ClusterId>,
+) -> Cache<ContractRecord> {
+    let all = Api::<Contract>::all(context.client.clone());
+    let read = |contract: Contract| Some(ContractRecord::of(contract));
+    Cache::watch(all, Config::default(), stop.clone(), read, move |key, _, _| {
+        if let Some(provider) = consumer::provider_of(&key.namespace) {
+            providers.add_after(provider, SETTLE_DELAY);
+        } else {
+            offers_queue.add_after((), provider::PROMPT_DELAY);
+        }
+    })
+}
+
+/// What both sides read.
+struct Shared {
+    /// All offers in this cluster: those that it made, and copies of those that it received.
+    offers: Cache<ResourceOffer>,
+    policies: Cache<PeeringPolicy>,
+    conditions: Arc<PeerConditions>,
 }
 
 /// Returns the first of several failures and logs the others.

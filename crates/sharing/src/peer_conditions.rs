@@ -8,7 +8,7 @@ use std::{
 };
 
 use kube::Client;
-use liqo_api::{ClusterId, ForeignCluster};
+use liqo_api::{ClusterId, ContractDecision, ForeignCluster};
 use liqo_api::{
     conditions::{DesiredCondition, owners},
     policies::PolicyPeer,
@@ -51,6 +51,13 @@ impl PeerConditions {
     pub fn policy_peers(&self) -> HashMap<ClusterId, PolicyPeer> {
         let all = foreign_clusters::by_peer(&self.foreign_clusters).into_iter();
         all.map(|(id, cluster)| (id.clone(), PolicyPeer::new(&id, Some(&cluster)))).collect()
+    }
+
+    /// Decisions of persons on contracts, for each peer with some.
+    pub fn contract_decisions(&self) -> HashMap<ClusterId, BTreeMap<String, ContractDecision>> {
+        let all = foreign_clusters::by_peer(&self.foreign_clusters).into_iter();
+        let decided = all.filter(|(_, peer)| !peer.spec.contracts.is_empty());
+        decided.map(|(id, peer)| (id, peer.spec.contracts.clone())).collect()
     }
 
     /// The consumers that are silent.

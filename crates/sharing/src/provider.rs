@@ -1,5 +1,7 @@
 //! The provider side's controller: takes a snapshot of the cluster, and writes the offers that the rules compute from it.
 
+pub mod contracts;
+
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -19,8 +21,9 @@ use liqo_controller_runtime::{
 };
 use tokio_util::sync::CancellationToken;
 
+use self::contracts::ProviderContracts;
 use crate::{
-    Error, FIELD_MANAGER,
+    Error, FIELD_MANAGER, Shared,
     decide::{
         pods::Pods,
         provider::decide,
@@ -53,6 +56,7 @@ pub struct ProviderController {
     policies: Cache<PeeringPolicy>,
     plugins: Arc<Plugins>,
     offers: Cache<ResourceOffer>,
+    contracts: ProviderContracts,
     conditions: Arc<PeerConditions>,
     queue: Queue<()>,
     recent_writes: Mutex<HashMap<OfferId, RecentWrite>>,
@@ -64,9 +68,8 @@ impl ProviderController {
     pub fn start(
         context: &Context,
         stop: &CancellationToken,
-        offers: Cache<ResourceOffer>,
-        policies: Cache<PeeringPolicy>,
-        conditions: Arc<PeerConditions>,
+        shared: &Shared,
+        contracts: ProviderContracts,
         queue: Queue<()>,
     ) -> Arc<Self> {
         let client = || context.client.clone();
@@ -100,10 +103,11 @@ impl ProviderController {
                 move |_, _, _| requests.add_after((), PROMPT_DELAY),
             ),
             pod_sums,
-            policies,
+            policies: shared.policies.clone(),
             plugins: Plugins::new(context.clone(), queue.clone()),
-            offers,
-            conditions,
+            offers: shared.offers.clone(),
+            contracts,
+            conditions: shared.conditions.clone(),
             queue,
             recent_writes: Mutex::default(),
             applied_policies: Mutex::default(),
@@ -119,6 +123,7 @@ impl ProviderController {
             self.requests.synced().await,
             self.policies.synced().await,
             self.offers.synced().await,
+            self.contracts.synced().await,
             self.conditions.foreign_clusters().synced().await,
         ];
         if synced.contains(&false) {
@@ -152,6 +157,8 @@ impl ProviderController {
         let mut plan = decide(&snapshot, now);
         let requeue_after = plan.requeue_after;
         let applied = std::mem::take(&mut plan.applied_policies);
+        let (doubts, problems) = (std::mem::take(&mut plan.contract_doubts), std::mem::take(&mut plan.contract_problems));
+        self.contracts.note(doubts, problems).await;
         let mut failed = BTreeSet::new();
         let outcome = self.carry_out(plan, &mut failed).await;
         let mut applied_policies = lock(&self.applied_policies);
@@ -182,6 +189,7 @@ impl ProviderController {
             offers: self.offers.all(),
             recent_writes: recent_writes.clone(),
             applied_policies: lock(&self.applied_policies).clone(),
+            contracts: self.contracts.facts(self.conditions.contract_decisions()),
             wall_time: Timestamp::now(),
         }
     }
@@ -189,7 +197,8 @@ impl ProviderController {
     /// Writes as much as possible: a failure for one tenant does not stop the others. Adds the consumers whose offers could not
     /// be written to `failed`.
     async fn carry_out(&self, plan: Plan, failed: &mut BTreeSet<ClusterId>) -> Result<(), Error> {
-        let mut failures = Vec::new();
+        // Offers name contracts, so these come first.
+        let mut failures = self.contracts.carry_out(plan.contract_writes, plan.contract_deletions).await;
         for key in plan.deletions {
             failures.extend(self.delete(key).await.err());
         }

@@ -35,5 +35,6 @@ pub fn offer_of(provider: u8, hard: &str) -> ResourceOfferSpec {
         withdrawal_timestamp: None,
         reclaim_timestamp: None,
         prices: None,
+        contract: None,
     }
 }

@@ -11,9 +11,9 @@ use futures::future::{join_all, try_join_all};
 use liqo_api::tenant_namespace;
 use liqo_peering::{
     auth::client::{Applicant, AuthClient},
-    identity::ClusterIdentity,
     protocol::{Grant, PeeringAnswer, SecretText},
 };
+use liqo_signing::ClusterIdentity;
 use liqo_tests::{World, eventually};
 use serde_json::Value;
 use tokio::{net::TcpStream, task::JoinSet};

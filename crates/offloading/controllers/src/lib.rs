@@ -26,11 +26,13 @@
 //! - [`consumer`]: the side that sends pods,
 //! - `provider`: the side that runs them,
 //! - [`kubelet`]: the kubelet API of the virtual nodes, for `kubectl logs`, `exec` and the like,
+//! - `metering`: stores what pods used, for both sides,
 //! - [`webhook`]: keeps new pods of offloaded namespaces where their namespace says.
 
 mod cluster_domain;
 pub mod consumer;
 pub mod kubelet;
+mod metering;
 mod networks;
 mod provider;
 pub mod server;

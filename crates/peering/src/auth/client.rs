@@ -14,6 +14,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use liqo_api::ClusterId;
+use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError};
 use liqo_tunnel_client::{AUTH_PORT, session::TunnelConnection};
 use rustls::pki_types::ServerName;
 use serde::{Serialize, de::DeserializeOwned};
@@ -26,8 +27,6 @@ use tokio_rustls::TlsConnector;
 
 use super::decide::reasons;
 use crate::{
-    envelope::{Envelope, EnvelopeError},
-    identity::ClusterIdentity,
     protocol::{
         self, ChallengeAnswer, EndRequest, Identification, PEERING_END, PEERING_REQUEST, PeeringAnswer, PeeringRequest, Refusal,
         SecretText, paths,

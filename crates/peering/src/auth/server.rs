@@ -23,6 +23,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use liqo_api::ClusterId;
 use liqo_controller_runtime::{metrics, writes::StepError};
+use liqo_signing::{ClusterIdentity, Envelope, PublicKey};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -40,8 +41,6 @@ use super::{
 };
 use crate::{
     challenge::{self, ChallengeError, Challenges},
-    envelope::Envelope,
-    identity::{ClusterIdentity, PublicKey},
     protocol::{
         self, ChallengeAnswer, EndRequest, Grant, Identification, PEERING_END, PEERING_REQUEST, PeeringAnswer, PeeringRequest,
         Refusal, paths,

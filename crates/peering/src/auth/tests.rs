@@ -9,6 +9,7 @@ use std::{
 
 use liqo_api::{ClusterId, Key, PeeringIntent};
 use liqo_controller_runtime::writes::Step as _;
+use liqo_signing::{ClusterIdentity, Envelope, PublicKey};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -22,8 +23,6 @@ use super::{
     server::{Consumer, Tenancies, TenancyError, serve},
 };
 use crate::{
-    envelope::Envelope,
-    identity::{ClusterIdentity, PublicKey},
     protocol::{
         ApiServer, EndRequest, Grant, PEERING_REQUEST, PeeringAnswer, PeeringRequest, ProtocolRange, Refusal, SecretText,
     },

@@ -35,6 +35,7 @@ use liqo_controller_runtime::{
     queue::error_chain,
     writes::{Step as _, StepError},
 };
+use liqo_signing::ClusterIdentity;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
@@ -50,7 +51,6 @@ use crate::{
     },
     credential::{CREDENTIAL_SECRET, Credential, CredentialError, stored},
     decide::{Heartbeat, PeerHealth},
-    identity::ClusterIdentity,
     objects,
     protocol::{PeeringAnswer, Refusal, SecretText},
     transport::{self, Token, UnusableToken},

@@ -12,13 +12,14 @@ use std::{
 
 use data_encoding::BASE64;
 use liqo_api::GatewayAddress;
+use liqo_signing::ClusterIdentity;
 use liqo_tunnel_client::{
     keys,
     session::{DialConfig, Gateway, TunnelConnection, dial},
 };
 use parking_lot::Mutex;
 
-use crate::{identity::ClusterIdentity, protocol::SecretText};
+use crate::{identity::tunnel_key, protocol::SecretText};
 
 /// The connections of one session, at most one for each key. They end with the session.
 pub struct TunnelConnections {
@@ -36,7 +37,7 @@ impl TunnelConnections {
     pub fn new(tunnel: &[GatewayAddress], identity: &ClusterIdentity) -> Self {
         Self {
             gateways: Mutex::new(gateways(tunnel)),
-            own: identity.tunnel_key(),
+            own: tunnel_key(identity),
             is_known: AtomicBool::new(false),
             open: Mutex::new(Some(HashMap::new())),
         }
@@ -188,7 +189,7 @@ mod tests {
         let identity = ClusterIdentity::generate().unwrap();
         let key = BASE64.encode(&[7; 32]);
         let tunnel_connections = TunnelConnections::new(&[gateway(&key, &["203.0.113.5:51840"])], &identity);
-        let (token, own) = (SecretText("token".to_owned()), identity.tunnel_key());
+        let (token, own) = (SecretText("token".to_owned()), tunnel_key(&identity));
         let by_token = Some(keys::of_token("token"));
         assert_eq!(tunnel_connections.keys_to_try(Some(&token)).unwrap(), [by_token, own]);
         drop(tunnel_connections.open(by_token).unwrap());

@@ -17,13 +17,13 @@ use liqo_controller_runtime::{
     Key, foreign_clusters, policies,
     writes::{Step as _, StepError, unless_changed},
 };
+use liqo_signing::PublicKey;
 use serde_json::json;
 
 use super::Tenants;
 use crate::{
     auth::decide::ApprovalQueue,
     decide::{Waiting, waiting},
-    identity::PublicKey,
     objects,
 };
 
@@ -200,6 +200,7 @@ fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str, noted:
         outgoing_peering: PeeringIntent::Auto,
         incoming_peering: PeeringIntent::Auto,
         offers: BTreeMap::new(),
+        contracts: BTreeMap::new(),
         network: PeeringIntent::Auto,
         request: RequestedResources::default(),
         token_secret_name: None,

@@ -37,7 +37,7 @@ use liqo_controller_runtime::{
     process::{self, LogFormat, Readiness},
     start::at_start,
 };
-use liqo_peering::identity::ClusterIdentity;
+use liqo_signing::ClusterIdentity;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -98,7 +98,7 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
     let unmarked = at_start(|| leader_pod::unmark(&pods, &arguments.pod_name)).await;
     unmarked.context("removing the leader's label from this pod")?;
     let secrets = Api::namespaced(client.clone(), &arguments.namespace);
-    let identity = at_start(|| ClusterIdentity::load_or_create(&secrets)).await;
+    let identity = at_start(|| liqo_peering::identity::load_or_create(&secrets)).await;
     let identity = Arc::new(identity.context("loading the identity of this cluster")?);
     tracing::info!(cluster = %identity.id(), version = env!("CARGO_PKG_VERSION"), "this cluster");
 
@@ -164,12 +164,12 @@ fn start_webhook(context: &Context, port: u16, readiness: Readiness) -> JoinSet<
 fn start_leading(context: &Context, identity: Arc<ClusterIdentity>, auth_port: u16) -> JoinSet<anyhow::Result<()>> {
     let mut parts = JoinSet::new();
     parts.spawn({
-        let context = context.clone();
+        let (context, identity) = (context.clone(), Arc::clone(&identity));
         async move { liqo_peering::run(context, identity, auth_port).await.context("peering") }
     });
     parts.spawn({
         let context = context.clone();
-        async move { liqo_sharing::run(context).await.context("sharing") }
+        async move { liqo_sharing::run(context, identity).await.context("sharing") }
     });
     parts.spawn({
         let context = context.clone();

@@ -237,6 +237,8 @@ mod tests {
             ("unpeer milan ", None),
             ("approve ", Some(Names::Peers)),
             ("offer accept ", Some(Names::Peers)),
+            ("usage ", Some(Names::Peers)),
+            ("receipt list ", Some(Names::Peers)),
             ("policy explain ", Some(Names::Peers)),
             ("bench network ", Some(Names::Peers)),
             ("offload namespace ", Some(Names::Namespaces)),

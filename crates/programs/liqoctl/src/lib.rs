@@ -18,6 +18,9 @@
 //! `policy explain` and `cost` use the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
 //! rules of their own.
 //!
+//! `contract` shows what was signed, and records decisions on it; `contract verify` needs no cluster.
+//! `usage` and `receipt` read what the controllers counted under contracts; `receipt verify` needs no cluster.
+//!
 //! The commands return values; [`output`] prints them as a table, JSON or YAML. `liqo-playground` and the tests call the same
 //! functions as the program.
 
@@ -28,6 +31,7 @@ pub mod bench_report;
 pub mod cli;
 pub mod cluster;
 pub mod complete;
+pub mod contract;
 pub mod cost;
 pub mod discover;
 pub mod doctor;
@@ -55,6 +59,7 @@ pub mod probes;
 pub mod program;
 pub mod progress;
 pub mod readiness;
+pub mod receipt;
 pub mod renew;
 pub mod replicas;
 pub mod rights_table;
@@ -65,5 +70,6 @@ pub mod status;
 pub mod token;
 pub mod uninstall;
 pub mod unpeer;
+pub mod usage;
 pub mod version;
 pub mod wait;

@@ -8,17 +8,17 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask,
     cli::{
-        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Cost, CostCommand, Doctor, Explain, Generate, Global, Install,
-        Move, MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test,
-        TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
+        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Contracts, Cost, CostCommand, Doctor, Explain, ExportFormat,
+        Generate, Global, Install, Move, MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin,
+        Policy, Receipts, Renew, Test, TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
-    complete, cost, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload,
-    offload_bench,
+    complete, contract, cost, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer,
+    offload, offload_bench,
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::Progress,
-    renew, settings, status, token, uninstall, unpeer, version,
+    receipt, renew, settings, status, token, uninstall, unpeer, usage, version,
 };
 
 fn main() -> ExitCode {
@@ -56,6 +56,9 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Unoffload(Unoffload::Namespace(arguments)) => unoffload(&global, &arguments).await,
         Command::Move(Move::Pods(arguments)) => move_pods(&global, &arguments).await,
         Command::Offer(command) => offers(&global, command).await,
+        Command::Contract(command) => contracts(&global, command).await,
+        Command::Usage { peer } => show_usage(&global, peer.as_deref()).await,
+        Command::Receipt(command) => receipts(&global, command).await,
         Command::Cost(arguments) => costs(&global, arguments).await,
         Command::Policy(command) => policies(&global, command).await,
         Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
@@ -269,15 +272,12 @@ async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
     match command {
         Offer::List { peer, made } => {
             let which = if made { offer::Which::Made } else { offer::Which::Received };
-            let of = match peer {
-                Some(peer) => Some(unpeer::find(&cluster, &peer).await?),
-                None => None,
-            };
+            let of = find_peer(&cluster, peer.as_deref()).await?;
             let found = offer::list(&cluster, of.as_ref(), which).await?;
             let of = of.and_then(|foreign| foreign.metadata.name);
             output::print(global.output, &found, |found| offer::table(found, of.as_deref(), which))
         }
-        Offer::Accept(arguments) => decide(global, &cluster, &arguments, liqo_api::OfferDecision::Accept, true).await,
+        Offer::Accept { offer, yes } => decide(global, &cluster, &offer, liqo_api::OfferDecision::Accept, yes).await,
         Offer::Refuse { offer, yes } => decide(global, &cluster, &offer, liqo_api::OfferDecision::Refuse, yes).await,
         Offer::Forget { peer, pool } => {
             let foreign = unpeer::find(&cluster, &peer).await?;
@@ -290,6 +290,52 @@ async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
             })
         }
     }
+}
+
+async fn show_usage(global: &Global, peer: Option<&str>) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    let of = find_peer(&cluster, peer).await?;
+    output::print(global.output, &usage::collect(&cluster, of.as_ref()).await?, |used| usage::table(used))
+}
+
+async fn receipts(global: &Global, command: Receipts) -> anyhow::Result<()> {
+    if let Receipts::Verify { files } = &command {
+        let verdicts = receipt::verify(files)?;
+        let text = receipt::verdict_text(&verdicts)?;
+        return output::print(global.output, &verdicts, |_| text.clone());
+    }
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    match command {
+        Receipts::List { peer } => {
+            let of = find_peer(&cluster, peer.as_deref()).await?;
+            output::print(global.output, &receipt::list(&cluster, of.as_ref()).await?, |found| receipt::table(found))
+        }
+        Receipts::Show { name } => {
+            let found = receipt::choose(receipt::list(&cluster, None).await?, &name)?;
+            output::print(global.output, &found, receipt::show)
+        }
+        Receipts::Export { format, peer, signed } => {
+            let of = find_peer(&cluster, peer.as_deref()).await?;
+            let mut found = receipt::list(&cluster, of.as_ref()).await?;
+            found.retain(|one| !signed || one.phase == liqo_api::ReceiptPhase::Signed);
+            let lines = receipt::lines(&found);
+            match format {
+                ExportFormat::Csv => output::write_out(&receipt::csv(&lines)),
+                ExportFormat::Json => output::write_out(&serde_json::to_string_pretty(&lines)?),
+            }
+        }
+        Receipts::Verify { .. } => Ok(()),
+    }
+}
+
+/// The peer that the user named, if any.
+async fn find_peer(cluster: &Cluster, peer: Option<&str>) -> anyhow::Result<Option<liqo_api::ForeignCluster>> {
+    Ok(match peer {
+        Some(peer) => Some(unpeer::find(cluster, peer).await?),
+        None => None,
+    })
 }
 
 async fn decide(
@@ -309,8 +355,63 @@ async fn decide(
     if !lost_pods.is_empty() {
         ask::confirm(&offer::question(&peer, &pool, &lost_pods), yes)?;
     }
+    if decision == liqo_api::OfferDecision::Accept {
+        accept_contract(cluster, &foreign, &peer, yes).await?;
+    }
     let node = offer::decide(cluster, &foreign, &pool, decision, arguments.timeout, &Progress::new()).await?;
     output::print(global.output, &offer::Decided { peer, pool, decision, node, lost_pods }, offer::outcome)
+}
+
+/// Shows the terms that an offer needs, and signs them if the person agrees.
+async fn accept_contract(cluster: &Cluster, foreign: &liqo_api::ForeignCluster, peer: &str, yes: bool) -> anyhow::Result<()> {
+    let waiting = contract::waiting(cluster, foreign).await?;
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    for document in waiting.iter().filter_map(contract::Found::unsigned) {
+        eprintln!("{peer} proposes a contract:\n{}", contract::terms(&document.terms));
+    }
+    ask::confirm("This signs these terms. Continue?", yes)?;
+    contract::accept(cluster, foreign, &waiting).await
+}
+
+async fn contracts(global: &Global, command: Contracts) -> anyhow::Result<()> {
+    if let Contracts::Verify { files } = &command {
+        let verdict = contract::verify(files)?;
+        let text = contract::verdict(&verdict)?;
+        return output::print(global.output, &verdict, |_| text.clone());
+    }
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    match command {
+        Contracts::List { peer } => {
+            let of = find_peer(&cluster, peer.as_deref()).await?;
+            output::print(global.output, &contract::list(&cluster, of.as_ref()).await?, |found| contract::table(found))
+        }
+        Contracts::Show { peer } => {
+            let foreign = unpeer::find(&cluster, &peer).await?;
+            let found = contract::to_show(contract::list(&cluster, Some(&foreign)).await?, &peer)?;
+            output::print(global.output, &found, |found| found.iter().map(contract::show).collect::<Vec<_>>().join("\n\n"))
+        }
+        Contracts::End { peer, contract: name, reason, yes, timeout } => {
+            let foreign = unpeer::find(&cluster, &peer).await?;
+            let one = contract::to_end(contract::list(&cluster, Some(&foreign)).await?, &peer, name.as_deref())?;
+            ask::confirm(&contract::question_of_end(&one), yes)?;
+            let ended = contract::end(&cluster, &foreign, &one, reason.as_deref(), timeout, &Progress::new()).await?;
+            output::print(global.output, &ended, |ended| {
+                format!("{} with {} ends at {}.", ended.contract, ended.peer, ended.end.at.0)
+            })
+        }
+        Contracts::Forget { peer } => {
+            let foreign = unpeer::find(&cluster, &peer).await?;
+            let contracts = contract::forget(&cluster, &foreign).await?;
+            let result = serde_json::json!({ "peer": foreign.metadata.name, "contracts": contracts });
+            output::print(global.output, &result, |_| {
+                format!("There is no decision on contracts with {peer} any more: the policies decide again.")
+            })
+        }
+        Contracts::Verify { .. } => Ok(()),
+    }
 }
 
 async fn costs(global: &Global, arguments: Cost) -> anyhow::Result<()> {

@@ -415,6 +415,8 @@ mod tests {
                 let resource = resource.as_str().unwrap();
                 let allowed = match resource {
                     "resourceoffers/status"
+                    | "contracts/status"
+                    | "receipts/status"
                     | "resourcerequests"
                     | "namespacemaps"
                     | "networkconfigs"

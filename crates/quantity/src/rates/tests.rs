@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{from_value, json, to_string};
 
 use super::*;
+use crate::Quantity;
 
 fn money(text: &str) -> Money {
     text.parse().unwrap()
@@ -41,24 +42,29 @@ fn an_hour_costs_the_sum_of_the_lines() {
 
 #[test]
 fn each_line_is_rounded_once_half_away_from_zero() {
-    let cost = |rate: &str, amount: &str| per_hour(&rates(&format!("cpu={rate}")), &list(&format!("cpu={amount}"))).to_string();
-    assert_eq!(cost("0.000000001", "500m"), "0.000000001");
-    assert_eq!(cost("0.000000001", "499m"), "0");
-    assert_eq!(cost("0.000000001", "1500m"), "0.000000002");
-    assert_eq!(super::cost(money("-0.000000001"), PricedUnit::Core, "500m".parse().unwrap()), money("-0.000000001"));
+    let second = |rate: &str, amount: &str| {
+        let used = AmountSeconds::of(amount.parse().unwrap(), 1);
+        cost(money(rate), PricedUnit::Core, used).to_string()
+    };
+    assert_eq!(second("0.0000036", "1"), "0.000000001");
+    assert_eq!(second("0.0000018", "1"), "0.000000001");
+    assert_eq!(second("0.000001799", "1"), "0");
+    assert_eq!(second("-0.0000018", "1"), "-0.000000001");
     // Two lines of half a billionth each are two billionths, because each is rounded for itself.
-    let two = rates("cpu=0.000000001, pods=0.000000001");
-    assert_eq!(per_hour(&two, &list("cpu=500m, pods=500m")), money("0.000000002"));
+    let (one, other) = (AmountSeconds::of("1".parse().unwrap(), 1), AmountSeconds::of("1".parse().unwrap(), 1));
+    let rate = money("0.0000018");
+    assert_eq!(cost(rate, PricedUnit::Core, one) + cost(rate, PricedUnit::Core, other), money("0.000000002"));
+    assert_eq!(cost(rate, PricedUnit::Core, one + other), money("0.000000001"));
 }
 
 #[test]
-fn the_largest_amount_at_the_highest_rate_does_not_overflow() {
+fn a_pebibyte_for_ten_years_at_the_highest_rate_does_not_overflow() {
+    let ten_years = 10 * 366 * 24 * 3600;
+    let used = AmountSeconds::of("1Pi".parse().unwrap(), ten_years);
+    assert!(used.nanos() < AmountSeconds::MAX_NANOS / 250_000);
+    assert_eq!(cost(money("1"), PricedUnit::GiB, used), money(&format!("{}", (1_u64 << 20) * 10 * 366 * 24)));
     let most = money("999999999999999999.999999999");
-    let cost = |rate, amount: &str| super::cost(rate, PricedUnit::GiB, amount.parse().unwrap());
-    assert_eq!(cost(money("1"), "1Pi"), money("1048576"));
-    assert_eq!(cost(most, "1Gi"), most);
-    assert_eq!(cost(most, "1e29"), most, "it saturates");
-    assert_eq!(cost(money("1"), "-1Gi"), Money::ZERO);
+    assert_eq!(cost(most, PricedUnit::GiB, used), most, "it saturates");
 }
 
 #[test]
@@ -142,7 +148,7 @@ proptest! {
     fn the_fraction_is_exact_and_rounded_once(
         value in prop_oneof![0..1_000_000_u128, 0..10_u128.pow(33)],
         times in prop_oneof![0..1_000_u128, 0..10_u128.pow(12)],
-        divisor in prop_oneof![1..100_u128, Just(NANOS), Just(NANOS << 30)],
+        divisor in prop_oneof![1..100_u128, Just(3600 * NANOS), Just(3600 * (NANOS << 30))],
     ) {
         let result = rounded_fraction(value, times, divisor);
         prop_assume!(result < u128::MAX / 4);
@@ -153,37 +159,42 @@ proptest! {
         }
     }
 
-    /// Parts that are rounded for themselves differ from the whole by at most half a billionth for each of them and for the whole.
+    /// Parts that are rounded for themselves differ from the whole by less than a billionth for each part.
     #[test]
     fn costs_add_up_within_the_rounding(
         rate in 0..10_i128.pow(12),
-        parts in proptest::collection::vec(0..10_i64.pow(12), 1..20),
+        parts in proptest::collection::vec((0..10_i64.pow(9), 0..100_000_u64), 1..20),
         unit in prop_oneof![Just(PricedUnit::Core), Just(PricedUnit::GiB)],
     ) {
         let rate = Money::from_nanos(rate);
-        let parts: Vec<Quantity> = parts.into_iter().map(Quantity::from_millis).collect();
-        let whole = cost(rate, unit, parts.iter().copied().sum());
-        let lines: Money = parts.iter().map(|part| cost(rate, unit, *part)).sum();
+        let used: Vec<AmountSeconds> = parts.iter().map(|(millis, seconds)| AmountSeconds::of(Quantity::from_millis(*millis), *seconds)).collect();
+        let whole = cost(rate, unit, used.iter().copied().sum());
+        let lines: Money = used.iter().map(|used| cost(rate, unit, *used)).sum();
         let difference = (whole - lines).nanos().abs();
         prop_assert!(2 * difference <= i128::try_from(parts.len()).unwrap() + 1, "{whole} {lines}");
     }
 
     #[test]
-    fn more_never_costs_less(rate in 0..10_i128.pow(20), more in 0..10_i128.pow(6), amount in 0..10_i128.pow(30), grown in 0..10_i128.pow(20)) {
+    fn more_never_costs_less(rate in 0..10_i128.pow(20), more in 0..10_i128.pow(6), used in 0..10_u128.pow(34), longer in 0..10_u128.pow(20)) {
         let (low, high) = (Money::from_nanos(rate), Money::from_nanos(rate + more));
-        let amount_of = |nanos| Quantity::from_nanos(nanos, crate::Format::DecimalSi);
-        let (little, much) = (amount_of(amount), amount_of(amount + grown));
+        let (short, long) = (AmountSeconds::from_nanos(used), AmountSeconds::from_nanos(used + longer));
         for unit in [PricedUnit::Core, PricedUnit::GiB, PricedUnit::Piece] {
-            prop_assert!(cost(low, unit, little) <= cost(high, unit, little));
-            prop_assert!(cost(low, unit, little) <= cost(low, unit, much));
-            prop_assert_eq!(cost(-high, unit, much), -cost(high, unit, much));
+            prop_assert!(cost(low, unit, short) <= cost(high, unit, short));
+            prop_assert!(cost(low, unit, short) <= cost(low, unit, long));
+            prop_assert_eq!(cost(-high, unit, long), -cost(high, unit, long));
         }
     }
 }
 
 #[test]
 fn money_is_never_computed_with_floats() {
-    for source in [include_str!("../rates.rs"), include_str!("../money.rs")] {
+    let sources = [
+        include_str!("../rates.rs"),
+        include_str!("../money.rs"),
+        include_str!("../amount_seconds.rs"),
+        include_str!("../decimal.rs"),
+    ];
+    for source in sources {
         assert!(!["f32", "f64"].iter().any(|float| source.contains(float)), "a float");
     }
 }

@@ -16,7 +16,7 @@ use liqo_api::{
 };
 use liqo_quantity::{ResourceArgument, priced_unit, unit_of};
 
-use super::reduce::ADVERTISED;
+use super::{contract::consumer::Stance, reduce::ADVERTISED};
 
 /// Maximum number of pools from one provider, because each becomes a node. Further ones are refused.
 pub const MAX_POOLS: usize = 16;
@@ -45,6 +45,8 @@ pub struct BorrowingIntent {
     pub consume: Option<Consume>,
     /// The user's decisions on single offers, by pool.
     pub decisions: BTreeMap<String, OfferDecision>,
+    /// What this cluster's answers to the provider's contracts mean for offers, by contract.
+    pub contracts: BTreeMap<String, Stance>,
 }
 
 /// The objects in this cluster that belong to a provider, by pool.
@@ -108,10 +110,10 @@ pub fn judge(
         };
         let status = verdict.status();
         match verdict {
-            Verdict::Accept { resources, too_dear, .. } => {
+            Verdict::Accept { resources, closed, .. } => {
                 outcomes.accepted.push(name);
-                outcomes.closed.extend(too_dear.as_ref().map(|why| format!("pool {name} takes no new pods: {why}")));
-                here.extend(apply_node(intent, offer, resources, too_dear, local));
+                outcomes.closed.extend(closed.as_ref().map(|why| format!("pool {name} takes no new pods: {why}")));
+                here.extend(apply_node(intent, offer, resources, closed, local));
             }
             Verdict::TooDear(why) => outcomes.too_dear.push(format!("pool {name}: {why}")),
             Verdict::Ask(_) => outcomes.waiting.push(name),
@@ -151,8 +153,8 @@ enum Verdict {
         resources: ResourceList,
         /// Names the labels that are left out.
         left_out: Option<String>,
-        /// Why the node gets no new pods: its prices rose above what our policy accepts.
-        too_dear: Option<String>,
+        /// Why the node gets no new pods: its prices rose above what our policy accepts, or its contract is not in force.
+        closed: Option<String>,
     },
     /// Waits until the prices are within what our policy accepts.
     TooDear(String),
@@ -166,8 +168,8 @@ enum Verdict {
 impl Verdict {
     fn status(&self) -> ResourceOfferStatus {
         let (phase, message) = match self {
-            Self::Accept { left_out, too_dear, .. } => {
-                let closed = too_dear.as_ref().map(|why| format!("{NO_NEW_PODS}{why}"));
+            Self::Accept { left_out, closed, .. } => {
+                let closed = closed.as_ref().map(|why| format!("{NO_NEW_PODS}{why}"));
                 let said: Vec<String> = closed.into_iter().chain(left_out.clone()).collect();
                 (OfferPhase::Accepted, Some(said.join("; ")).filter(|text| !text.is_empty()))
             }
@@ -231,6 +233,9 @@ fn verdict(
         let most = consume.max_offers.unwrap_or_default();
         return Verdict::Refuse(format!("the consumer's PeeringPolicy accepts at most {most} offers of one provider"));
     }
+    if let Some(verdict) = without_contract(intent, consume, offer, exists) {
+        return verdict;
+    }
     let resources = usable(&offer.spec.resource_quota.hard);
     if !exists && resources.is_zero() {
         return Verdict::Wait("it is empty; the consumer accepts it as soon as it contains resources".to_owned());
@@ -246,7 +251,38 @@ fn verdict(
     if !exists && resources.capped_by(&limits.resources).is_zero() {
         return Verdict::Wait("the consumer's PeeringPolicy accepts no more resources of this provider now".to_owned());
     }
-    Verdict::Accept { resources: limits.take(&resources), left_out: left_out(&offer.spec.labels, consume), too_dear }
+    let closed = too_dear.or_else(|| closed_by_contract(intent, offer));
+    Verdict::Accept { resources: limits.take(&resources), left_out: left_out(&offer.spec.labels, consume), closed }
+}
+
+/// The verdict on an offer whose contract this cluster has not signed. An existing node stays, and the provider admits no new pods
+/// there, unless a person refused the contract.
+fn without_contract(intent: &BorrowingIntent, consume: &Consume, offer: &ResourceOffer, exists: bool) -> Option<Verdict> {
+    let Some(contract) = &offer.spec.contract else {
+        let why = "the consumer's PeeringPolicy accepts only offers under a contract";
+        return (consume.contract.require && !exists).then(|| Verdict::Refuse(why.to_owned()));
+    };
+    match intent.contracts.get(&contract.name) {
+        Some(Stance::Refused { why, by_person }) if !exists || *by_person => {
+            Some(Verdict::Refuse(format!("its contract: {why}")))
+        }
+        _ if exists => None,
+        Some(Stance::Signed { pools, .. }) if pools.contains(&offer.spec.pool) => None,
+        Some(Stance::Asks(why)) => Some(Verdict::Ask(why.clone())),
+        Some(Stance::Signed { .. }) => Some(Verdict::Wait("its contract does not contain the pool yet".to_owned())),
+        Some(Stance::Over) => Some(Verdict::Wait("its contract is over".to_owned())),
+        _ => Some(Verdict::Wait("its contract has not arrived yet".to_owned())),
+    }
+}
+
+/// Why the node of an accepted offer gets no new pods because of its contract.
+fn closed_by_contract(intent: &BorrowingIntent, offer: &ResourceOffer) -> Option<String> {
+    let contract = offer.spec.contract.as_ref()?;
+    if let Some(Stance::Signed { no_new_pods: Some(why), .. }) = intent.contracts.get(&contract.name) {
+        return Some(why.clone());
+    }
+    let waits = offer.spec.withdrawal_timestamp.is_none() && !contract.in_force;
+    waits.then(|| format!("{} is not in force for this pool, and the provider admits no pods without it", contract.name))
 }
 
 /// Why the prices of an offer are above what our policy accepts. Only the `resources` that it contains count, and what costs nothing has

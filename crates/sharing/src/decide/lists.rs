@@ -10,15 +10,16 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Resource, core::DeserializeGuard};
 use liqo_api::{
-    ClusterId, ForeignCluster, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceRequest,
-    links, tenant_namespace,
+    ClusterId, Contract, ForeignCluster, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec,
+    ResourceRequest, links, tenant_namespace,
 };
 use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 
 use super::{
     absence::Silence,
+    contract::record::ContractRecord,
     reduce::{self, ConsumerNamespace, Request},
-    snapshot::{Plan, Snapshot},
+    snapshot::{ContractFacts, Plan, Snapshot},
 };
 
 /// Objects from the API server. Additional objects do no harm: they are filtered out, as from a watch.
@@ -33,12 +34,23 @@ pub struct Lists {
     pub namespaces: Vec<Namespace>,
     pub requests: Vec<DeserializeGuard<ResourceRequest>>,
     pub offers: Vec<ResourceOffer>,
+    /// The contracts in tenant namespaces.
+    pub contracts: Vec<Contract>,
     /// Whether the cluster lends, as far as the isolation of consumers' pods decides.
     pub lending: Lending,
 }
 
 fn reduced<O: Resource, K>(objects: Vec<O>, reduce: impl Fn(O) -> Option<K>) -> Vec<(Key, Arc<K>)> {
     objects.into_iter().filter_map(|object| Some((Key::of(&object), Arc::new(reduce(object)?)))).collect()
+}
+
+fn records(contracts: Vec<Contract>) -> HashMap<String, Vec<Arc<ContractRecord>>> {
+    let mut all: HashMap<String, Vec<Arc<ContractRecord>>> = HashMap::new();
+    for contract in contracts {
+        let namespace = contract.metadata.namespace.clone().unwrap_or_default();
+        all.entry(namespace).or_default().push(Arc::new(ContractRecord::of(contract)));
+    }
+    all
 }
 
 impl Snapshot {
@@ -74,6 +86,7 @@ impl Snapshot {
             offers: reduced(lists.offers, Some),
             recent_writes: HashMap::new(),
             applied_policies: HashMap::new(),
+            contracts: ContractFacts { records: records(lists.contracts), ..ContractFacts::default() },
             wall_time,
         }
     }
@@ -178,6 +191,7 @@ mod tests {
                   "metadata": { "name": RESOURCE_REQUEST, "namespace": rome }, "spec": { "resources": { "cpu": "3" } } },
             ])),
             offers: Vec::new(),
+            contracts: Vec::new(),
             lending: Lending::Isolated,
         }
     }

@@ -14,6 +14,8 @@
 //!
 //!   both:      peer_conditions   what the ForeignCluster shows
 //!
+//!   contract   what both sides sign, and what follows from it
+//!
 //!   isolation  whether the pod network enforces NetworkPolicies, without which nothing is offered
 //! ```
 //!
@@ -21,9 +23,11 @@
 
 pub mod absence;
 pub(crate) mod consumer;
+pub mod contract;
 pub(crate) mod isolation;
 pub(crate) mod ledger;
 pub mod lists;
+pub mod metering;
 pub(crate) mod peer_conditions;
 pub(crate) mod plugin;
 pub mod pods;

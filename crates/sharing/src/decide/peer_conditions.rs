@@ -59,6 +59,7 @@ mod tests {
             incoming_peering: PeeringIntent::Auto,
             request: liqo_api::RequestedResources::default(),
             offers: std::collections::BTreeMap::new(),
+            contracts: std::collections::BTreeMap::new(),
             network: PeeringIntent::Auto,
             token_secret_name: None,
         };

@@ -8,15 +8,18 @@
 //!   reclaim       gives notice where more is used than allowed
 //!   pricing       what each pool costs now
 //!   publish       selects the offers that are worth a write
+//!   contracts     proposes, amends and ends contracts
 //! ```
 
 mod allocations;
 mod compose;
 mod conditions;
+mod contracts;
 #[cfg(test)]
 mod histories;
 mod policy_status;
 mod pricing;
+mod reserve;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -54,15 +57,15 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
     let partitions = pools::partitions(nodes, &policies);
     let mut allocations = allocations(snapshot, &requesters, &local, &policies, &partitions);
     let mut usage = PoolUsage::count(snapshot, &requesters, &mut allocations, &partitions);
-    let budgets = usage.budgets(&allocations, &partitions);
-    let claimants = claimants(&requesters, &local, &budgets);
+    let claimants = claimants(&requesters, &local, &usage.budgets(&allocations, &partitions));
+    let budgets = reserve::budgets(&usage, &allocations, &partitions, &claimants, &policies);
     let entitlements = shares::entitlements(&budgets, &claimants, &policies);
     let capacities = budgets.iter().map(|budget| budget.capacity(&claimants, &policies)).collect();
     usage.charge_waiting(&allocations, &partitions, &entitlements, capacities);
-    let budgets = usage.budgets(&allocations, &partitions);
+    let budgets = reserve::budgets(&usage, &allocations, &partitions, &claimants, &policies);
     let overused: Vec<BTreeSet<usize>> = budgets.iter().map(|budget| overusing_policies(budget, &claimants, &policies)).collect();
     let mut requeue_after = reclaim(snapshot, &mut allocations, &overused, &entitlements, &requesters, &partitions);
-    let budgets = usage.budgets(&allocations, &partitions);
+    let budgets = reserve::budgets(&usage, &allocations, &partitions, &claimants, &policies);
     let shares = shares::shares(&budgets, &entitlements, &claimants, &policies);
     for allocation in allocations.iter_mut().filter(|allocation| allocation.local_policy.is_some()) {
         let of_pool = partitions.iter().zip(&shares).filter(|(partition, _)| allocation.includes(partition));
@@ -99,6 +102,7 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
     let next_absence = requesters.iter().filter_map(|requester| requester.absent_in).filter(|left| !left.is_zero()).min();
     requeue_after = earlier(requeue_after, next_absence);
     plan.requeue_after = earlier(requeue_after, withdraw(snapshot, &requesters, &allocations, &usage, &mut plan));
+    plan.requeue_after = earlier(plan.requeue_after, contracts::add_contracts(snapshot, &requesters, &allocations, &mut plan));
     plan.policy_statuses = policy_status::policy_statuses(snapshot, &requesters, &allocations);
     plan
 }
@@ -131,6 +135,13 @@ fn claimants(requesters: &[Requester], local: &[&Arc<PeeringPolicy>], budgets: &
         for (name, cap) in caps.iter().chain(requester.requested().iter()) {
             let smaller = if limit.contains(name) { limit.get(name).min(cap) } else { cap };
             limit.insert(name, smaller);
+        }
+        // Guaranteed amounts are offered as they are. Only fixed amounts may grow: by an amendment.
+        if let Some(reserved) = requester.standing.reserved_total().filter(|_| fixed.is_none()) {
+            for &name in &names {
+                let amount = reserved.get(name);
+                limit.insert(name, if limit.contains(name) { limit.get(name).min(amount) } else { amount });
+            }
         }
         Claimant { consumer: requester.tenant.consumer.clone(), policy: policy.unwrap_or_default(), limit }
     };

@@ -7,7 +7,7 @@
 //!           └─▶ each policy's part, split between its consumers by weight
 //! ```
 //!
-//! Nobody gets less than its floor, which is what it uses unless that is being reclaimed.
+//! Nobody gets less than its floor, which is what it uses unless that is being reclaimed, and what a contract guarantees.
 //!
 //! The nodes on which a consumer's pods run must not decide how much it gets. Therefore, if a consumer uses more than its
 //! entitlement of one partition, it gets that much less of the others.
@@ -37,12 +37,15 @@ pub struct PartitionBudget {
     pub floors: BTreeMap<usize, ResourceList>,
     /// The claimants that refuse more than their floor.
     pub refused: BTreeSet<usize>,
+    /// What contracts guarantee to claimants here, as far as it exists. It is part of their floors.
+    pub guaranteed: BTreeMap<usize, ResourceList>,
 }
 
 impl PartitionBudget {
     #[must_use]
     pub fn without_floors(&self) -> Self {
-        let floors = self.floors.keys().map(|&claimant| (claimant, ResourceList::new())).collect();
+        let floor = |claimant: &usize| self.guaranteed.get(claimant).cloned().unwrap_or_default();
+        let floors = self.floors.keys().map(|claimant| (*claimant, floor(claimant))).collect();
         Self { floors, ..self.clone() }
     }
 
@@ -59,7 +62,7 @@ impl PartitionBudget {
             return capacity;
         }
         let limits: Vec<ResourceList> = members.iter().map(|&policy| max_for_policy(&self.free, policies[policy])).collect();
-        capacity.min(&limits.iter().sum())
+        capacity.min(&limits.iter().sum()).max(&self.guaranteed.values().sum())
     }
 
     /// The free resources with the largest overcommitment of the claimants' policies.

@@ -1,15 +1,15 @@
 //! The input of the provider side's decision, and its result.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use liqo_api::{
-    ClusterId, Condition, PeeringPolicy, PeeringPolicyStatus, PluginSource, PriceList, RESOURCE_REQUEST, ResourceList,
-    ResourceOffer, ResourceOfferSpec,
+    ClusterId, Condition, ContractDecision, PeeringPolicy, PeeringPolicyStatus, PluginSource, PriceList, RESOURCE_REQUEST,
+    ResourceList, ResourceOffer, ResourceOfferSpec,
 };
 use liqo_api::{
     Key,
@@ -18,8 +18,16 @@ use liqo_api::{
     policies::{self, PolicyPeer},
 };
 
+use liqo_signing::ClusterIdentity;
+
 use super::{
     absence::Silence,
+    contract::{
+        breaches::Doubts,
+        provider::ContractWrite,
+        record::ContractRecord,
+        standing::{Standing, is_reopened},
+    },
     pods::Pods,
     reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, Request},
 };
@@ -52,8 +60,33 @@ pub struct Snapshot {
     pub recent_writes: HashMap<OfferId, RecentWrite>,
     /// The policy that applied to each consumer at the last decision.
     pub applied_policies: HashMap<ClusterId, PolicyVersion>,
+    pub contracts: ContractFacts,
     /// Notices end by the wall clock.
     pub wall_time: Timestamp,
+}
+
+/// What the provider side knows about contracts.
+#[derive(Clone, Debug, Default)]
+pub struct ContractFacts {
+    /// The key that signs contracts. Without it, none is written.
+    pub identity: Option<Arc<ClusterIdentity>>,
+    /// The contracts of each tenant namespace.
+    pub records: HashMap<String, Vec<Arc<ContractRecord>>>,
+    /// Tenant namespaces that have a new contract which `records` do not show yet: another one would be too many.
+    pub unseen: HashSet<String>,
+    /// Decisions of persons here, for each peer, by contract.
+    pub decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>,
+    /// What this process has seen that may become a breach.
+    pub doubts: HashMap<ClusterId, Doubts>,
+    /// Random bytes, from which the IDs of new contracts are made.
+    pub nonce: [u8; 16],
+}
+
+impl ContractFacts {
+    /// The contracts in a tenant namespace.
+    pub(crate) fn of(&self, namespace: &str) -> &[Arc<ContractRecord>] {
+        self.records.get(namespace).map(Vec::as_slice).unwrap_or_default()
+    }
 }
 
 /// One offer of one tenancy: UID of the tenant namespace, and the pool.
@@ -100,6 +133,12 @@ pub struct Plan {
     /// The condition of each consumer's `ForeignCluster`.
     pub peer_conditions: BTreeMap<ClusterId, DesiredCondition>,
     pub policy_statuses: Vec<PolicyStatusWrite>,
+    pub contract_writes: Vec<ContractChange>,
+    pub contract_deletions: Vec<Key>,
+    /// Why a contract cannot be proposed.
+    pub contract_problems: BTreeMap<ClusterId, String>,
+    /// What may become a breach.
+    pub contract_doubts: HashMap<ClusterId, Doubts>,
     /// The policy that applies to each consumer now.
     pub applied_policies: HashMap<ClusterId, PolicyVersion>,
     /// When to decide again if nothing changes.
@@ -118,6 +157,15 @@ pub struct OfferWrite {
     pub exists: bool,
     /// Whether it takes resources that earlier writes give up.
     pub grows: bool,
+}
+
+/// One contract to write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContractChange {
+    /// The tenant namespace.
+    pub namespace: String,
+    pub consumer: ClusterId,
+    pub write: ContractWrite,
 }
 
 /// The status of one policy.
@@ -149,6 +197,8 @@ pub(crate) struct Requester<'a> {
     pub(crate) offers: BTreeMap<&'a str, &'a ResourceOffer>,
     /// Time until its offers are taken back because it is silent; zero if they are.
     pub(crate) absent_in: Option<Duration>,
+    /// What its contracts mean for its offers.
+    pub(crate) standing: Standing<'a>,
 }
 
 impl Requester<'_> {
@@ -197,11 +247,18 @@ impl Snapshot {
                 let silence = self.silences.get(&tenant.consumer);
                 let absent_in = policy.and_then(|policy| silence?.absent_in(&policy.spec.provide));
                 let offers = offers.remove(namespace).unwrap_or_default();
-                Some(Requester { namespace, tenant, request, policy, offers, absent_in })
+                let standing = self.standing(namespace, &tenant.consumer, policy);
+                Some(Requester { namespace, tenant, request, policy, offers, absent_in, standing })
             })
             .collect();
         requesters.sort_by_key(|requester| &requester.tenant.consumer);
         requesters
+    }
+
+    fn standing(&self, namespace: &str, consumer: &ClusterId, policy: Option<&Arc<PeeringPolicy>>) -> Standing<'_> {
+        let records = self.contracts.of(namespace);
+        let reopened = self.contracts.decisions.get(consumer).is_none_or(|decisions| is_reopened(records, decisions));
+        Standing::of(policy.map(|policy| &policy.spec.provide), records, reopened, self.wall_time)
     }
 
     /// All consumers with a request, each with the resource plugin that its policy names.

@@ -23,6 +23,7 @@ mod controllers;
 mod events;
 mod kubelet_index;
 mod local_pods;
+mod metered_pods;
 mod node_objects;
 mod node_tasks;
 mod records;
@@ -51,6 +52,7 @@ pub async fn run(context: Context) {
     tasks.spawn(unscheduled_pods::run(consumer.clone()));
     tasks.spawn(savings::run(consumer.clone()));
     tasks.spawn(run_peers(consumer.clone(), new_peers));
+    tasks.spawn(consumer.recorder.clone().run(Arc::new(metered_pods::ConsumerSide(consumer.clone()))));
     let kubelet = consumer.kubelet.clone();
     tasks.spawn(async move {
         let (stop, peers) = (consumer.context.stop.clone(), consumer.context.peers.clone());

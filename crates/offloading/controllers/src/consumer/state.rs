@@ -22,6 +22,7 @@ use tokio_util::sync::DropGuard;
 
 use crate::{
     kubelet::{KubeletApi, serving::Serving},
+    metering::Recorder,
     networks::Networks,
     server::ClientAuthority,
     webhook::Selected,
@@ -104,6 +105,8 @@ pub struct Consumer {
     pub unoffloaded: Mutex<Unoffloaded>,
     /// Names and ports that were chosen for virtual nodes.
     pub chosen: tokio::sync::Mutex<HashMap<Key, ChosenNode>>,
+    /// Stores what pods used under contracts, as this cluster counts it.
+    pub recorder: Arc<Recorder>,
     /// Answers `kubectl logs` and the like.
     pub kubelet: Arc<KubeletApi>,
     /// The authority that signs the certificates of its callers.

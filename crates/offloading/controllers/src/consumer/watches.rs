@@ -40,6 +40,7 @@ use super::triggers::{Trigger, enqueue, enqueue_everywhere, enqueue_keys};
 use crate::{
     cluster_domain::cluster_domain,
     kubelet::{KubeletApi, client_ca},
+    metering::Recorder,
     networks::Networks,
     webhook,
 };
@@ -76,6 +77,7 @@ pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPee
         offloadings: offloadings(&context, &queues),
         foreign_clusters: foreign_clusters(&context, &queues),
         networks: networks(&context, consumer.clone()),
+        recorder: Recorder::start(&context, labels::PROVIDER_ID, "consumer"),
         kubelet: KubeletApi::new(client, Arc::new(kubelet_index::LocalPods::new(consumer.clone()))),
         context,
         queues,

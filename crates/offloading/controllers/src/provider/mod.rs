@@ -9,6 +9,9 @@
 //!   ReflectedObject, Secret
 //!                 --- controllers::replicas ---->  ConfigMap, Secret, Service, EndpointSlice, Ingress, NetworkPolicy
 //!
+//!   remote pods that are gone, and those that run at the end of a period
+//!                 --- metered_pods ---------->  UsageRecord in the tenant namespace, where there is a contract
+//!
 //!   PeeringPolicy --- what all of these may be and use (controllers::fan_out)
 //!   ResourceOffer --- which pods are admitted, and which must end (controllers::offers)
 //! ```
@@ -21,6 +24,7 @@
 //! `deploy/liqo/rbac-bound.yaml`, and `crates/peering/src/objects.rs` binds them in each tenant namespace and limits the numbers.
 
 mod controllers;
+mod metered_pods;
 mod named_objects;
 mod resolver;
 mod state;
@@ -42,7 +46,9 @@ pub async fn run(context: Context) {
     }
     // Which pods must end is known before the first of them is reconciled.
     let offers = offers::Controller::new(provider.clone());
+    let side = Arc::new(metered_pods::ProviderSide(provider.clone()));
     tokio::join!(
+        provider.recorder.clone().run(side),
         offers.run(),
         namespaces::run(provider.clone()),
         shadow_pods::run(provider.clone()),

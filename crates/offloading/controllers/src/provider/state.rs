@@ -40,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::resolver::ResolverService;
 use super::triggers::{self, ReplicaGroup, Target, Trigger};
+use crate::metering::Recorder;
 use crate::networks::Networks;
 
 /// Page size for remote pods: each may be as large as a record.
@@ -82,6 +83,8 @@ pub struct Provider {
     resolver: ResolverService,
     pub index: Arc<Mutex<PodIndex>>,
     pub ledger: Arc<Mutex<Ledger>>,
+    /// Stores what pods used under contracts.
+    pub recorder: Arc<Recorder>,
     /// The Secrets of each tenant namespace.
     secrets: Mutex<HashMap<String, TenantSecrets>>,
     /// Held while the pod in a record is parsed and converted.
@@ -274,6 +277,7 @@ impl Provider {
             nodes: watches.nodes(),
             networks: watches.networks(&namespaces),
             resolver: watches.resolver(),
+            recorder: Recorder::start(&context, labels::CONSUMER_ID, "provider"),
             queues: watches.queues,
             index: watches.index,
             ledger: watches.ledger,
@@ -304,6 +308,7 @@ impl Provider {
             && self.networks.synced().await
             && self.nodes.synced().await
             && self.resolver.synced().await
+            && self.recorder.synced().await
     }
 
     /// The tenant that this namespace belongs to, if it is a tenant namespace.

@@ -40,6 +40,8 @@ pub struct Offer {
     pub withdrawal: Option<Timestamp>,
     /// From then on, pods end that use more than is offered.
     pub reclaim: Option<Timestamp>,
+    /// Name of the contract that keeps new pods away, because it is not in force for the pool.
+    pub missing_contract: Option<String>,
     /// Keys of the labels that it advertises.
     pub advertised: Vec<String>,
     /// The nodes of the pool, as terms of a node selector; empty for all nodes.
@@ -57,6 +59,7 @@ impl Offer {
             accepted: offer.status.is_some_and(|status| status.phase == OfferPhase::Accepted),
             withdrawal: offer.spec.withdrawal_timestamp.map(|time| time.0),
             reclaim: offer.spec.reclaim_timestamp.map(|time| time.0),
+            missing_contract: offer.spec.contract.filter(|contract| !contract.in_force).map(|contract| contract.name),
             advertised: offer.spec.labels.into_keys().collect(),
             nodes: offer
                 .spec
@@ -84,6 +87,8 @@ pub(crate) const NO_OFFER: &str = OffloadedReason::NoOffer.as_str();
 pub(crate) const OFFER_EXCEEDED: &str = OffloadedReason::OfferExceeded.as_str();
 /// Reason: an object that the pod names is not the consumer's.
 pub(crate) const OBJECT_TAKEN: &str = OffloadedReason::NameTaken.as_str();
+/// Reason: not both clusters signed the contract, or a breach keeps new pods away.
+pub(crate) const CONTRACT_NOT_IN_FORCE: &str = OffloadedReason::ContractNotInForce.as_str();
 /// Reason: the provider is taking back the pool.
 pub(crate) const POOL_WITHDRAWN: &str = OffloadedReason::PoolWithdrawn.as_str();
 
@@ -99,7 +104,7 @@ impl Refusal {
 
     /// Whether it ends only with a change of the offer or of what is charged to it.
     pub fn is_about_offer(&self) -> bool {
-        [NO_OFFER, OFFER_EXCEEDED, POOL_WITHDRAWN].contains(&self.reason)
+        [NO_OFFER, OFFER_EXCEEDED, POOL_WITHDRAWN, CONTRACT_NOT_IN_FORCE].contains(&self.reason)
     }
 
     /// Whether the API server refuses the pod, and not because of another problem.

@@ -9,7 +9,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use liqo_api::{Key, ShadowPod, finalizers, labels};
+use jiff::Timestamp;
+use liqo_api::{Charge, Key, ShadowPod, finalizers, labels};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -18,6 +19,7 @@ use crate::namespace::mapped::{Destination, DestinationState};
 use crate::pod::ephemeral::RefusedContainers;
 use crate::pod::local::{self, Action, Decision, Facts, NamespaceState, PeerState, Sent};
 use crate::pod::local_state::{self, LocalPod};
+use crate::pod::metering::Metering;
 use crate::pod::remote::{self, DETAIL_DELAY, Live, Snapshot, Step};
 use crate::pod::remote_pod::RemotePod;
 use crate::pod::reported_status::ReportedStatus;
@@ -87,6 +89,9 @@ struct World {
     interruption: Option<bool>,
     /// The same for the remote pod and the provider.
     remote_interruption: Option<bool>,
+    /// Whether there is a contract, and whether what the pod used is stored.
+    metered: bool,
+    stored: bool,
     /// What happened.
     runs_once: bool,
     remotes: usize,
@@ -383,6 +388,11 @@ impl World {
                 refused_containers: RefusedContainers::new(),
                 pending_resize: None,
                 resize_retry: None,
+                metering: self.metered.then_some(Metering {
+                    charge: Charge::Requests,
+                    settled: Timestamp::UNIX_EPOCH,
+                    is_stored: self.stored,
+                }),
                 now: "2026-01-01T00:00:00Z".parse().unwrap(),
             };
             match remote::decide(&snapshot) {
@@ -412,6 +422,7 @@ impl World {
                     self.provider_is_due = snapshot.retry_after_end_of(&pod).is_some();
                     return self.strip_finalizer(&pod.uid);
                 }
+                Step::StoreUsage(_) => self.stored = true,
                 Step::Release => return self.release(&shadow),
                 other => panic!("nothing in this model is a reason for {other:?}"),
             }
@@ -442,6 +453,7 @@ impl World {
     }
 
     fn release(&mut self, seen: &shadow_pod::Shadow) {
+        assert!(!self.metered || self.remotes == 0 || self.stored, "what a pod used is lost");
         if let Some(shadow) = &mut self.shadow {
             shadow["metadata"]["finalizers"] = json!([]);
             self.writes += if seen.deleted { 1 } else { 2 };
@@ -517,9 +529,10 @@ proptest! {
     #[test]
     fn whatever_happens_a_deleted_pod_goes_everywhere_and_its_name_is_free_last(
         runs_once: bool,
+        metered: bool,
         events in prop::collection::vec(event(), 0..60),
     ) {
-        let mut world = World::new(runs_once);
+        let mut world = World { metered, ..World::new(runs_once) };
         for event in events {
             world.happens(event);
         }
@@ -544,13 +557,16 @@ proptest! {
 
 #[test]
 fn deleting_a_pod_that_may_run_again_takes_four_writes() {
-    let mut world = World::new(false);
-    world.settle();
-    assert_eq!(world.runs, 1);
-    world.user_deletes(30);
-    world.settle();
-    assert!(world.is_gone());
-    assert_eq!(world.writes, 4);
+    for metered in [false, true] {
+        let mut world = World { metered, ..World::new(false) };
+        world.settle();
+        assert_eq!(world.runs, 1);
+        world.user_deletes(30);
+        world.settle();
+        assert!(world.is_gone());
+        // What many pods used is one write.
+        assert_eq!((world.writes, world.stored), (4, metered));
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use liqo_api::requests::Effective;
 use liqo_api::{Charge, Key};
 use liqo_quantity::{Quantity, ResourceList};
 
-use crate::pod::admission::{Account, NO_OFFER, OFFER_EXCEEDED, Offer, POOL_WITHDRAWN, Refusal, Turn};
+use crate::pod::admission::{Account, CONTRACT_NOT_IN_FORCE, NO_OFFER, OFFER_EXCEEDED, Offer, POOL_WITHDRAWN, Refusal, Turn};
 use crate::pod::remote_pod::RemotePod;
 
 use resize::ResizeInFlight;
@@ -260,6 +260,10 @@ fn usable<'a>(offer: Option<&'a Offer>, pool: &str) -> Result<&'a Offer, Refusal
             POOL_WITHDRAWN,
             format!("the provider takes pool {pool} back and takes no new pods for it; those that run there end at {until:.0}"),
         ),
+        Some(Offer { missing_contract: Some(contract), .. }) => refused(
+            CONTRACT_NOT_IN_FORCE,
+            format!("pool {pool} needs {contract}, which is not in force for it: `liqoctl contract list` shows who has to sign"),
+        ),
         Some(offer) if !offer.accepted => refused(NO_OFFER, format!("the offer of pool {pool} was not accepted yet")),
         Some(offer) => Ok(offer),
     }
@@ -280,7 +284,15 @@ mod tests {
     }
 
     fn offer(hard: &str) -> Offer {
-        Offer { hard: list(hard), accepted: true, withdrawal: None, reclaim: None, advertised: Vec::new(), nodes: Vec::new() }
+        Offer {
+            hard: list(hard),
+            accepted: true,
+            withdrawal: None,
+            reclaim: None,
+            missing_contract: None,
+            advertised: Vec::new(),
+            nodes: Vec::new(),
+        }
     }
 
     fn account() -> Account {
@@ -450,6 +462,14 @@ mod tests {
         let refusal = admit(&mut Ledger::default(), "a", "cpu=1,pods=1", Some(&withdrawn)).unwrap_err();
         assert_eq!(refusal.reason, "PoolWithdrawn");
         assert!(refusal.message.contains("2026-01-02T03:04:05Z"), "{}", refusal.message);
+    }
+
+    #[test]
+    fn without_a_contract_in_force_no_pod_is_admitted() {
+        let unsigned = Offer { missing_contract: Some("contract-01234567".to_owned()), ..offer("cpu=1,pods=1") };
+        let refusal = admit(&mut Ledger::default(), "a", "cpu=1,pods=1", Some(&unsigned)).unwrap_err();
+        assert_eq!(refusal.reason, "ContractNotInForce");
+        assert!(refusal.is_about_offer() && refusal.message.contains("contract-01234567"), "{}", refusal.message);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Object;
 use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods};
+use liqo_metering::charges::MAX_CHARGES_LEN;
 use serde_json::{Map, Value, json};
 
 use crate::json::{fingerprint, items, name, text};
@@ -153,6 +154,8 @@ pub struct Shadow {
     pub uses_api_server: bool,
     /// UID of the remote pod.
     pub remote_uid: Option<String>,
+    /// What the provider charges for the pod, see [`liqo_metering::Charges`].
+    pub charges: Option<Box<str>>,
     status: Option<Box<str>>,
 }
 
@@ -175,6 +178,7 @@ impl Shadow {
             carried: changeable(&pod),
             uses_api_server: shadow.metadata.name.is_some_and(|uid| uses(&pod, &secret(&uid))),
             remote_uid: status.remote_uid,
+            charges: status.charges.filter(|charges| charges.len() <= MAX_CHARGES_LEN).map(Into::into),
             status: status.pod.map(|pod| pod.to_string().into()),
         })
     }
@@ -182,7 +186,7 @@ impl Shadow {
     /// Estimated memory in bytes.
     pub fn stored_len(&self) -> usize {
         let texts = [&self.home.namespace, &self.home.name, &self.pool, &self.reason, &self.message, &self.carried];
-        let optional = [self.remote_uid.as_deref(), self.status.as_deref()];
+        let optional = [self.remote_uid.as_deref(), self.charges.as_deref(), self.status.as_deref()];
         size_of::<Self>()
             + texts.into_iter().map(String::len).sum::<usize>()
             + optional.into_iter().flatten().map(str::len).sum::<usize>()

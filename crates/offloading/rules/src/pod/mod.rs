@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod carry;
+pub mod chargeable;
 pub mod controller;
 pub mod ephemeral;
 pub mod eviction;
@@ -9,6 +10,7 @@ pub mod ledger;
 pub mod local;
 pub mod local_state;
 pub mod local_status;
+pub mod metering;
 pub mod pace;
 pub mod preference;
 pub mod reclaim;

@@ -111,7 +111,15 @@ mod tests {
     }
 
     fn offer(hard: &str) -> Offer {
-        Offer { hard: list(hard), accepted: true, withdrawal: None, reclaim: None, advertised: Vec::new(), nodes: Vec::new() }
+        Offer {
+            hard: list(hard),
+            accepted: true,
+            withdrawal: None,
+            reclaim: None,
+            missing_contract: None,
+            advertised: Vec::new(),
+            nodes: Vec::new(),
+        }
     }
 
     fn ending(pool: Pool, pods: &[ChargedPod], now: i64) -> Vec<String> {

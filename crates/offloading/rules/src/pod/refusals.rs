@@ -108,6 +108,7 @@ pub fn lasting(reason: &str) -> Option<OffloadedReason> {
         | Reason::NoOffer
         | Reason::OfferExceeded
         | Reason::PoolWithdrawn
+        | Reason::ContractNotInForce
         | Reason::NodeLeaving
         | Reason::NamespaceNotOffloaded
         | Reason::NamespaceNotReady

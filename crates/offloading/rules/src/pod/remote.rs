@@ -18,14 +18,18 @@
 //! A pod may stay in deletion because its node does not respond. If it may run again, it counts as lost after a while: at home it
 //! fails, and its controller replaces it. The remote pod disappears when the node comes back.
 //!
+//! Where the tenancy has a contract, the status also says what the pod is charged and since when, and what a pod used is stored before
+//! its shadow pod goes: see [`metering`].
+//!
 //! A pod that may run only once has a finalizer, so that it cannot vanish before its end is recorded. Only a live GET proves that a
 //! pod is gone, never a cache.
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use liqo_api::pods::REMOTE_POD_LOST;
 use liqo_api::{Key, OffloadedReason, ShadowPodPhase};
+use liqo_metering::Charges;
 use serde_json::Value;
 
 use crate::json::OFFER_RECLAIMED;
@@ -34,6 +38,7 @@ use crate::pod::admission::{OBJECT_TAKEN, Refusal};
 use crate::pod::carry::resize::{self, PendingResize};
 use crate::pod::ephemeral::{self, RefusedContainers};
 use crate::pod::local_status::EPHEMERAL_STATUSES;
+use crate::pod::metering::{self, Metering};
 use crate::pod::remote_pod::{End, RemotePod};
 use crate::pod::reported_status::{PodStatusText, ReportedStatus};
 use crate::pod::shadow_pod::Shadow;
@@ -111,6 +116,8 @@ pub struct Snapshot {
     pub pending_resize: Option<PendingResize>,
     /// Time until that is tried again; zero means now, `None` that nothing but a change makes it possible.
     pub resize_retry: Option<Duration>,
+    /// How what the pod uses is measured, if the tenancy has a contract.
+    pub metering: Option<Metering>,
     pub now: Timestamp,
 }
 
@@ -136,6 +143,8 @@ pub enum Step {
     Evict(Arc<RemotePod>, i64),
     /// Remove our finalizer from the pod.
     StripFinalizer(Arc<RemotePod>),
+    /// The pod is gone: store what it used.
+    StoreUsage(Charges),
     /// The pod is gone: remove the finalizer of the shadow pod.
     Release,
 }
@@ -208,6 +217,43 @@ impl Snapshot {
         reclaimed.then(|| self.reported.message.clone().unwrap_or_default())
     }
 
+    /// The status of an existing pod, with what it is charged.
+    fn status_of(&self, pod: &RemotePod) -> ReportedStatus {
+        let charges = metering::seen(&self.reported, pod, self.metering.as_ref(), self.now);
+        ReportedStatus { charges, ..status_of(pod) }
+    }
+
+    /// What the pod was charged, if it is gone now.
+    fn charges_if_gone(&self) -> Option<Arc<str>> {
+        self.gone().map_or_else(|| self.reported.charges.clone(), |charges| metering::text(&charges))
+    }
+
+    /// The recorded status of a pod that is gone.
+    fn reported_gone(&self) -> ReportedStatus {
+        ReportedStatus { charges: self.charges_if_gone(), ..self.reported.clone() }
+    }
+
+    /// The status to record before the pod is deleted, because afterwards nobody knows since when it was charged.
+    fn first_charges(&self, pod: &RemotePod) -> Option<ReportedStatus> {
+        let charges =
+            metering::seen(&self.reported, pod, self.metering.as_ref(), self.now).filter(|_| self.reported.charges.is_none())?;
+        Some(ReportedStatus { charges: Some(charges), ..self.reported.clone() })
+    }
+
+    /// What the pod, which is gone, used, if that is not stored yet.
+    fn unstored_usage(&self) -> Option<Charges> {
+        let unstored = self.metering.as_ref().is_some_and(|metering| !metering.is_stored);
+        self.gone().filter(|charges| unstored && !charges.is_empty())
+    }
+
+    /// The charges of a pod that is gone. `None` without a contract.
+    fn gone(&self) -> Option<Charges> {
+        let metering = self.metering.as_ref()?;
+        let grace = SignedDuration::from_secs(MAX_GRACE_SECONDS);
+        let due = self.shadow.deleted_at.map(|deleted| deleted.saturating_add(grace).unwrap_or(deleted));
+        Some(metering::gone(&self.reported, metering, due, self.now))
+    }
+
     fn record(&self, reported: ReportedStatus) -> Option<Step> {
         (self.reported != reported).then_some(Step::Report(reported))
     }
@@ -246,13 +292,15 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
     let pods = snapshot.pods();
     if pods.is_empty() {
         let never_named = shadow.pod_name.is_empty();
-        return if snapshot.observed_deletion || never_named || snapshot.live != Live::NotAsked {
-            Step::Release
-        } else {
-            Step::ReadLive
-        };
+        if !snapshot.observed_deletion && !never_named && snapshot.live == Live::NotAsked {
+            return Step::ReadLive;
+        }
+        return snapshot.unstored_usage().map_or(Step::Release, Step::StoreUsage);
     }
     for pod in &pods {
+        if let Some(status) = snapshot.first_charges(pod) {
+            return Step::Report(status);
+        }
         let grace = if shadow.deleted {
             // The end of a tenancy does not wait for the grace that its consumer asked for before.
             Some(shadow.deletion_grace.map_or_else(|| bounded_grace(pod), |grace| grace.min(MAX_GRACE_SECONDS)))
@@ -273,7 +321,7 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
             return Step::StripFinalizer(pod.clone());
         }
         if pod.end.is_some() {
-            return Step::Report(status_of(pod));
+            return Step::Report(snapshot.status_of(pod));
         }
     }
     pods.iter().find_map(|pod| snapshot.retry_after_end_of(pod)).map_or(Step::Wait, Step::WaitFor)
@@ -305,7 +353,10 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     let time_until_given_up = snapshot.time_until_given_up(pod);
     let given_up = time_until_given_up == Some(Duration::ZERO);
     let reclaimed = snapshot.reclaimed(pod);
-    let mut wanted = status_of(pod);
+    let mut wanted = snapshot.status_of(pod);
+    if given_up {
+        wanted.charges = snapshot.charges_if_gone();
+    }
     wanted.pod = ephemeral::with_refused(wanted.pod, &snapshot.refused_containers);
     let resize_retry = snapshot.resize_retry.filter(|_| pod.end.is_none());
     wanted.pod = resize::with_pending(wanted.pod, snapshot.pending_resize.as_ref().filter(|_| pod.end.is_none()));
@@ -349,18 +400,18 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
         return Step::ReadLive;
     }
     if let Some(reason) = snapshot.reported_reclaim().filter(|_| snapshot.expected_uid.is_some()) {
-        return Step::Report(evicted(snapshot.reported.clone(), &reason));
+        return Step::Report(evicted(snapshot.reported_gone(), &reason));
     }
     if snapshot.expected_uid.is_some() && snapshot.refusal.as_ref().is_some_and(Refusal::is_about_offer) {
         // It ran, so the local pod shows that it runs: it cannot wait for room again.
         let reason = format!("the pod disappeared at the provider, and pool {} is too small for it now", shadow.pool);
-        return Step::Report(evicted(snapshot.reported.clone(), &reason));
+        return Step::Report(evicted(snapshot.reported_gone(), &reason));
     }
     if snapshot.expected_uid.is_some() && !shadow.restarts {
         let why = "the pod vanished at the provider before it ended, and its restartPolicy forbids to run it again";
-        return Step::Report(lost(snapshot.reported.clone(), why));
+        return Step::Report(lost(snapshot.reported_gone(), why));
     }
-    let (reported, otherwise) = if shadow.pod_name.is_empty() {
+    let (mut reported, otherwise) = if shadow.pod_name.is_empty() {
         let message = match &shadow.unreadable {
             Some(why) => format!("the record of the pod is refused: {why}"),
             None => "the pod has no valid name".to_owned(),
@@ -391,6 +442,7 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
             DestinationState::Ready => return Step::Create,
         }
     };
+    reported.charges = snapshot.charges_if_gone();
     let same_word = reported.phase == snapshot.reported.phase && reported.reason == snapshot.reported.reason;
     let other_words_only = same_word && reported.message != snapshot.reported.message && snapshot.expected_uid.is_none();
     if other_words_only && snapshot.unreported_for < WORDS_DELAY {
@@ -445,7 +497,8 @@ fn status_of(pod: &RemotePod) -> ReportedStatus {
         Some(End::Failed) => ShadowPodPhase::Failed,
         None => ShadowPodPhase::Created,
     };
-    ReportedStatus { phase, reason: None, message: None, remote_uid: Some(pod.uid.clone()), pod: Some(pod.status.clone()) }
+    let (remote_uid, status) = (Some(pod.uid.clone()), Some(pod.status.clone()));
+    ReportedStatus { phase, remote_uid, pod: status, ..ReportedStatus::default() }
 }
 
 /// How important an unreported change is.

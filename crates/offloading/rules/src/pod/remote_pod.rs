@@ -34,6 +34,9 @@ pub enum End {
 pub struct RemotePod {
     pub key: Key,
     pub uid: String,
+    pub created: Timestamp,
+    /// When it ended, as its status says. `None` if it has not ended, or the status does not say it.
+    pub ended_at: Option<Timestamp>,
     /// Its consumer.
     pub consumer: ClusterId,
     pub shadow_pod: String,
@@ -69,6 +72,7 @@ impl RemotePod {
             Some("Failed") => Some(End::Failed),
             _ => None,
         };
+        let ended_at = end.and_then(|_| time_of_end(&status));
         let addresses = if end.is_none() { addresses(&status) } else { Vec::new() };
         let mut reduced = reduce_status(&json!({ "status": status }));
         add_earlier_runs(&mut reduced, meta.annotations.as_ref(), meta.creation_timestamp.as_ref().map(|created| created.0));
@@ -78,6 +82,8 @@ impl RemotePod {
         let charge = Effective::of_bound_pod(meta.generation, pod.spec, &PodStatus::deserialize(&status).unwrap_or_default());
         Some(Self {
             addresses,
+            created: meta.creation_timestamp.as_ref().map(|created| created.0).unwrap_or_default(),
+            ended_at,
             key,
             uid: meta.uid.clone()?,
             consumer: label(labels::CONSUMER_ID)?.parse().ok()?,
@@ -112,6 +118,16 @@ impl RemotePod {
     pub fn counts(&self) -> bool {
         self.end.is_none()
     }
+}
+
+/// When a pod that has ended did so: when its last container ended. A pod without such a container was evicted, and a condition says when.
+fn time_of_end(status: &Value) -> Option<Timestamp> {
+    let lists = ["/initContainerStatuses", "/containerStatuses", "/ephemeralContainerStatuses"];
+    let containers = lists.into_iter().flat_map(|list| items(status, list));
+    let finished = containers.filter_map(|one| text(one, "/state/terminated/finishedAt")?.parse::<Timestamp>().ok()).max();
+    let conditions = items(status, "/conditions").iter();
+    let changed = conditions.filter_map(|one| text(one, "/lastTransitionTime")?.parse::<Timestamp>().ok());
+    finished.or_else(|| changed.max())
 }
 
 fn addresses(status: &Value) -> Vec<IpAddr> {
@@ -207,6 +223,20 @@ mod tests {
         );
         assert!(!ended.counts());
         assert_eq!(ended.charge.requests.get("cpu").to_string(), "1");
+    }
+
+    #[test]
+    fn a_pod_ended_when_its_last_container_did() {
+        let ended = |status: Value| pod("web", "u", |object| object["status"] = status).ended_at.map(|time| time.to_string());
+        let container = |at: &str| json!({ "state": { "terminated": { "finishedAt": at } } });
+        let (first, last) = (container("2026-01-01T00:00:10Z"), container("2026-01-01T00:00:20Z"));
+        let conditions = json!([{ "type": "DisruptionTarget", "lastTransitionTime": "2026-01-01T00:00:30Z" }]);
+        let status = json!({ "phase": "Succeeded", "containerStatuses": [last, first], "conditions": conditions });
+        assert_eq!(ended(status.clone()).as_deref(), Some("2026-01-01T00:00:20Z"));
+        assert_eq!(ended(json!({ "phase": "Failed", "conditions": conditions })).as_deref(), Some("2026-01-01T00:00:30Z"));
+        let mut running = status;
+        running["phase"] = "Running".into();
+        assert_eq!((ended(running), ended(json!({ "phase": "Failed" }))), (None, None));
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct ReportedStatus {
     pub message: Option<String>,
     /// UID of the remote pod.
     pub remote_uid: Option<String>,
+    /// What the pod was charged, see [`liqo_metering::Charges`].
+    pub charges: Option<Arc<str>>,
     pub pod: Option<PodStatusText>,
 }
 
@@ -39,6 +41,7 @@ impl ReportedStatus {
             reason: status.reason.clone(),
             message: status.message.clone(),
             remote_uid: status.remote_uid.clone(),
+            charges: status.charges.as_deref().map(Arc::from),
             pod: status.pod.as_ref().map(PodStatusText::of),
         }
     }
@@ -54,6 +57,9 @@ impl ReportedStatus {
             if let Some(text) = text {
                 status[field] = text.as_str().into();
             }
+        }
+        if let Some(charges) = &self.charges {
+            status["charges"] = charges.as_ref().into();
         }
         if let Some(pod) = &self.pod {
             status["pod"] = pod.value();
@@ -139,6 +145,7 @@ mod tests {
         let status = ShadowPodStatus {
             phase: ShadowPodPhase::Created,
             remote_uid: Some("u".into()),
+            charges: Some("100- cpu=1".into()),
             pod: Some(json!({ "phase": "Running" })),
             ..ShadowPodStatus::default()
         };

@@ -40,6 +40,8 @@ pub struct Shadow {
     pub deletion_grace: Option<i64>,
     /// Whether the shadow pod itself is being deleted.
     pub deleted: bool,
+    /// Since when it is being deleted.
+    pub deleted_at: Option<Timestamp>,
     /// Position of the finalizer that keeps it until its remote pod is gone.
     pub finalizer: Option<usize>,
     pub reported: ReportedStatus,
@@ -75,6 +77,7 @@ impl Shadow {
             restarts: text(&carried, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
             deletion_grace: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds.max(0)),
             deleted: shadow.metadata.deletion_timestamp.is_some(),
+            deleted_at: shadow.metadata.deletion_timestamp.as_ref().map(|time| time.0),
             finalizer: finalizer::position(shadow.metadata.finalizers.as_ref(), finalizers::SHADOW_POD),
             charge: waits.then(|| charge_of(&carried)).flatten(),
             pod: (never_ran && is_small).then(|| shadow.spec.pod.into()),

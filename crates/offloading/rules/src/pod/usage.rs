@@ -205,6 +205,7 @@ mod tests {
             hard: hard.iter().map(|&(name, amount)| (name, amount.parse().unwrap())).collect(),
             accepted: true,
             withdrawal: None,
+            missing_contract: None,
             reclaim: None,
             advertised: Vec::new(),
             nodes: Vec::new(),

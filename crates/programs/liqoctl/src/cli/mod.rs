@@ -18,7 +18,7 @@ pub use cost::{Cost, CostCommand, CostPlan};
 pub use doctor::Doctor;
 pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
 pub use offload::{Move, MovePods, Namespaces, Offload, OffloadNamespace, Unoffload, UnoffloadNamespace};
-pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
+pub use sharing::{Contracts, ExportFormat, Offer, OfferDecide, PeerLabels, Policy, Receipts};
 
 use crate::{
     cluster::Access,
@@ -101,6 +101,17 @@ pub enum Command {
     /// Show the offers of peers, and accept or refuse them
     #[command(subcommand)]
     Offer(Offer),
+    /// Show, verify and end contracts with peers
+    #[command(subcommand)]
+    Contract(Contracts),
+    /// Show what pods used under contracts since the last receipt, and what that costs
+    Usage {
+        /// Name or ID of one peer [default: all]
+        peer: Option<String>,
+    },
+    /// Show, verify and export receipts of what was used under contracts
+    #[command(subcommand)]
+    Receipt(Receipts),
     /// Show what the pods in other clusters cost now, or with `plan` what workloads would cost where
     Cost(Cost),
     /// Show the policies of this cluster, and what they mean for a peer

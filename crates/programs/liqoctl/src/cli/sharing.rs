@@ -1,8 +1,8 @@
-//! `offer ...` and `policy ...`.
+//! `offer ...`, `receipt ...` and `policy ...`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::{settings, token};
 
@@ -20,7 +20,15 @@ pub enum Offer {
     /// Accept an offer, within the limits of the policy: it becomes a virtual node
     ///
     /// The policy may require this (`consume.accept: Manual`). The decision stays valid until `offer forget`, even if the offer changes.
-    Accept(OfferDecide),
+    ///
+    /// If the offer is under a contract that this cluster has not signed, this shows the terms, asks, and signs them.
+    Accept {
+        #[command(flatten)]
+        offer: OfferDecide,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
+    },
     /// Refuse an offer, whatever the policy says; this ends the pods that run there
     Refuse {
         #[command(flatten)]
@@ -48,6 +56,93 @@ pub struct OfferDecide {
     /// How long to wait for the controllers
     #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
+}
+
+/// `contract ...`.
+#[derive(Debug, Subcommand)]
+pub enum Contracts {
+    /// Show all contracts, where they stand, and whether both sides keep them
+    List {
+        /// Name or ID of one peer [default: all]
+        peer: Option<String>,
+    },
+    /// Show the terms of the contract with a peer, an amendment that waits, and breaches
+    Show {
+        /// Name or ID of the peer
+        peer: String,
+    },
+    /// Verify stored copies of a contract without a cluster: both signatures, and that two copies contain the same contract
+    ///
+    /// A file is what `kubectl get contract NAME -n NAMESPACE -o yaml` writes. Exits with an error that names what is wrong.
+    Verify {
+        /// The copy of one side, and that of the other
+        #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// End the contract with a peer, with the notice that it says
+    ///
+    /// Until `contract forget`, a provider proposes no other contract to the peer, and a consumer is asked before it signs one.
+    End {
+        /// Name or ID of the peer
+        peer: String,
+        /// Name of the contract, as `contract list` shows it [default: the only one]
+        #[arg(long, value_name = "NAME")]
+        contract: Option<String>,
+        /// Why, for the other side
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
+        /// How long to wait until the end is announced
+        #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
+        timeout: Duration,
+    },
+    /// Undo all decisions on contracts with a peer, so that the policies decide again
+    Forget {
+        /// Name or ID of the peer
+        peer: String,
+    },
+}
+
+/// `receipt ...`.
+#[derive(Debug, Subcommand)]
+pub enum Receipts {
+    /// Show all receipts, with their totals and whether both sides signed
+    List {
+        /// Name or ID of one peer [default: all]
+        peer: Option<String>,
+    },
+    /// Show one receipt: what was used, at which price, and what the consumer disputes
+    Show {
+        /// Name of the receipt, as `receipt list` shows it
+        name: String,
+    },
+    /// Verify stored receipts without a cluster: the signatures, the sums, and that several files contain the same receipt
+    ///
+    /// A file is what `kubectl get receipt NAME -n NAMESPACE -o yaml` writes. Exits with an error that names what is wrong.
+    Verify {
+        /// Files with a Receipt each
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Write the lines of all receipts for whoever writes the invoice
+    Export {
+        /// Form of the lines
+        format: ExportFormat,
+        /// Name or ID of one peer [default: all]
+        peer: Option<String>,
+        /// Only receipts that both sides signed
+        #[arg(long)]
+        signed: bool,
+    },
+}
+
+/// The form of exported lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    Csv,
+    Json,
 }
 
 /// `policy ...`.

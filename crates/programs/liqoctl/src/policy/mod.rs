@@ -3,6 +3,7 @@
 //! To compute an offer, this module builds the controllers' own snapshot from the lists of the API server, and calls their own
 //! decision.
 
+mod contract_words;
 mod explain;
 #[cfg(test)]
 mod page;
@@ -18,7 +19,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
 use liqo_api::isolation::Lending;
 use liqo_api::policies::{PolicyPeer, of_peer};
-use liqo_api::{Accept, ForeignCluster, HONOURED, PeeringPolicy, ResourceOffer, ResourceRequest, labels};
+use liqo_api::{Accept, Contract, ForeignCluster, HONOURED, PeeringPolicy, ResourceOffer, ResourceRequest, labels};
 use liqo_sharing::decide::lists::Lists;
 use serde::Serialize;
 
@@ -137,7 +138,7 @@ pub async fn gather(cluster: &Cluster) -> anyhow::Result<Lists> {
     let everything = ListParams::default();
     let unfinished = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");
     let of_consumers = ListParams::default().labels(labels::CONSUMER_ID);
-    let (policies, foreign_clusters, nodes, pods, namespaces, requests, offers) = (
+    let (policies, foreign_clusters, nodes, pods, namespaces, requests, offers, contracts) = (
         Api::<PeeringPolicy>::all(client()),
         Api::<ForeignCluster>::all(client()),
         Api::<Node>::all(client()),
@@ -145,8 +146,9 @@ pub async fn gather(cluster: &Cluster) -> anyhow::Result<Lists> {
         Api::<Namespace>::all(client()),
         Api::<DeserializeGuard<ResourceRequest>>::all(client()),
         Api::<ResourceOffer>::all(client()),
+        Api::<Contract>::all(client()),
     );
-    let (policies, foreign_clusters, nodes, pods, namespaces, requests, offers) = tokio::join!(
+    let (policies, foreign_clusters, nodes, pods, namespaces, requests, offers, contracts) = tokio::join!(
         list_or_none(&policies, &everything),
         list_or_none(&foreign_clusters, &everything),
         list_or_none(&nodes, &everything),
@@ -154,6 +156,7 @@ pub async fn gather(cluster: &Cluster) -> anyhow::Result<Lists> {
         list_or_none(&namespaces, &of_consumers),
         list_or_none(&requests, &everything),
         list_or_none(&offers, &everything),
+        list_or_none(&contracts, &everything),
     );
     Ok(Lists {
         lending: cluster.config().await?.map(|config| Lending::of(&config)).unwrap_or_default(),
@@ -164,5 +167,6 @@ pub async fn gather(cluster: &Cluster) -> anyhow::Result<Lists> {
         namespaces: namespaces.doing("list the namespaces of consumers")?,
         requests: requests.doing("list what consumers ask for")?,
         offers: offers.doing("list the offers")?,
+        contracts: contracts.doing("list the contracts")?,
     })
 }

@@ -48,6 +48,7 @@ fn milan() -> Lists {
         namespaces: objects(json!([{ "metadata": { "name": rome, "uid": "u", "labels": labels } }])),
         requests: objects(json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
             "metadata": { "name": RESOURCE_REQUEST, "namespace": rome }, "spec": { "resources": { "cpu": "2" } } }])),
+        contracts: Vec::new(),
         offers: Vec::new(),
         lending: Lending::Isolated,
     }

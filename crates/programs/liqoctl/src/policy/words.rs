@@ -7,7 +7,7 @@ use liqo_api::{
 };
 use serde::Serialize;
 
-use super::price_words;
+use super::{contract_words, price_words};
 
 /// The meaning of one field of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -51,6 +51,8 @@ fn of_amounts(provide: &Provide) -> Vec<Sentence> {
         ));
     }
     all.extend(prices.into_iter().flatten().map(|(field, text)| sentence(field, text)));
+    let contract = provide.contract.iter().flat_map(contract_words::of_provide);
+    all.extend(contract.map(|(field, text)| sentence(field, text)));
     if source.plugin.is_some() {
         return all;
     }
@@ -257,6 +259,7 @@ fn of_consume(consume: &Consume) -> Vec<Sentence> {
         );
         all.push(sentence("consume.maxResources", text));
     }
+    all.extend(contract_words::of_consume(&consume.contract).into_iter().map(|(field, text)| sentence(field, text)));
     all.extend(consume.max_prices.as_ref().map(|limits| sentence("consume.maxPrices", price_words::of_limits(limits))));
     if !consume.node_labels.is_empty() {
         let text = format!("its virtual nodes also take over the labels {}", consume.node_labels.join(", "));

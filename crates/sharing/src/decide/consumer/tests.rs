@@ -16,6 +16,7 @@ fn intent() -> BorrowingIntent {
         request: RequestedResources::default(),
         consume: Some(Consume::default()),
         decisions: BTreeMap::new(),
+        contracts: BTreeMap::new(),
     }
 }
 

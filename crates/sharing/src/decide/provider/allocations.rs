@@ -32,7 +32,11 @@ pub struct PoolAllocation<'a> {
     pub overuse: Option<(String, Quantity, Quantity)>,
     /// The least that the offer contains: what is used, unless that is being reclaimed.
     pub floor: ResourceList,
-    /// What it costs now.
+    /// What a contract guarantees.
+    pub reserved: ResourceList,
+    /// The notice of the contract, else of the policy.
+    pub notice_seconds: u32,
+    /// The prices that the policy means now.
     pub prices: Option<PriceList>,
 }
 
@@ -44,7 +48,7 @@ impl PoolAllocation<'_> {
 
     /// Starts, continues or ends the notice: `existing` is the end of the one that the consumer knows. `due` is what it may use.
     pub fn set_reclaim(&mut self, overuses: bool, due: &ResourceList, existing: Option<Timestamp>, wall_time: Timestamp) {
-        self.reclaim_at = overuses.then(|| existing.unwrap_or_else(|| notice_end(wall_time, self.policy.notice_seconds)));
+        self.reclaim_at = overuses.then(|| existing.unwrap_or_else(|| notice_end(wall_time, self.notice_seconds)));
         let first = self.in_use.iter().find(|(name, used)| *used > due.get(name)).filter(|_| overuses);
         self.overuse = first.map(|(name, used)| (name.to_owned(), used, due.get(name)));
     }
@@ -70,7 +74,9 @@ pub fn allocations<'a>(
 ) -> Vec<PoolAllocation<'a>> {
     let mut allocations = Vec::new();
     for (index, requester) in requesters.iter().enumerate() {
-        let may_have = |requester: &Requester| requester.is_included(snapshot.lending) && !requester.is_absent();
+        let may_have = |requester: &Requester| {
+            requester.is_included(snapshot.lending) && !requester.is_absent() && requester.standing.may_have_offers()
+        };
         let Some(policy) = requester.policy.filter(|_| may_have(requester)) else { continue };
         let allocation = |pool: &str, local_policy, target| PoolAllocation {
             requester: index,
@@ -83,6 +89,8 @@ pub fn allocations<'a>(
             reclaim_at: None,
             overuse: None,
             floor: ResourceList::new(),
+            reserved: requester.standing.reserved(pool).cloned().unwrap_or_default(),
+            notice_seconds: requester.standing.bound.map_or(policy.spec.provide.notice_seconds, |terms| terms.notice_seconds),
             prices: None,
         };
         if let Some(at) = local.iter().position(|one| one.metadata.name == policy.metadata.name) {

@@ -7,7 +7,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use liqo_api::Key;
-use liqo_api::{PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time};
+use liqo_api::{ContractClasses, PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, Usage};
 
 use super::{allocations::PoolAllocation, earlier, notice_end, usage::PoolUsage};
 use crate::decide::{
@@ -74,11 +74,20 @@ impl<'a> Composer<'a> {
             published: published.map(|published| recent_write.map_or(published, |write| &write.hard).clone()),
             written: recent_write.map(|write| write.at).filter(|_| !urgent),
             outdated,
-            target: allocation.target.clone(),
+            // A new offer names its contract, so that one is proposed first.
+            target: if requester.standing.waits_for_proposal && offer.is_none() {
+                ResourceList::new()
+            } else {
+                allocation.target.clone()
+            },
             in_use: allocation.floor.clone(),
             requested: requester.requested(),
             // Below the threshold the offer would stay, and no pod would end.
-            threshold: if policy_changed || allocation.is_reclaimed() { 0 } else { allocation.policy.threshold() },
+            threshold: if policy_changed || allocation.is_reclaimed() || !allocation.reserved.is_empty() {
+                0
+            } else {
+                allocation.policy.threshold()
+            },
         }
     }
 
@@ -110,7 +119,9 @@ impl<'a> Composer<'a> {
 
     fn spec(&self, allocation: &PoolAllocation, hard: ResourceList, prices: Option<PriceList>) -> ResourceOfferSpec {
         let own = &self.snapshot.own;
-        let usage = &allocation.policy.usage;
+        let standing = &self.requesters[allocation.requester].standing;
+        let bound = standing.bound.filter(|terms| terms.pool(&allocation.pool).is_some());
+        let classes = bound.map_or_else(|| classes(&allocation.policy.usage), |terms| terms.classes.clone());
         let description = &self.descriptions[&(allocation.local_policy, allocation.pool.as_str())];
         ResourceOfferSpec {
             cluster_id: own.clone(),
@@ -118,14 +129,16 @@ impl<'a> Composer<'a> {
             resource_quota: ResourceQuota { hard },
             labels: description.labels.clone(),
             path: vec![own.clone()],
-            storage_classes: usage.storage_classes.clone(),
-            ingress_classes: usage.ingress_classes.clone(),
-            load_balancer_classes: usage.load_balancer_classes.clone(),
+            storage_classes: classes.storage,
+            ingress_classes: classes.ingress,
+            load_balancer_classes: classes.load_balancer,
             node_selector: description.node_selector.clone(),
-            notice_seconds: Some(allocation.policy.notice_seconds),
+            notice_seconds: Some(allocation.notice_seconds),
             withdrawal_timestamp: None,
             reclaim_timestamp: allocation.reclaim_at.map(Time),
-            prices,
+            // An amendment that is not signed changes nothing.
+            prices: bound.map_or(prices, |terms| terms.prices.get(&allocation.pool).cloned()),
+            contract: standing.of_offer(&allocation.pool),
         }
     }
 
@@ -139,6 +152,14 @@ impl<'a> Composer<'a> {
             exists: requester.offers.contains_key(allocation.pool.as_str()),
             grows,
         }
+    }
+}
+
+fn classes(usage: &Usage) -> ContractClasses {
+    ContractClasses {
+        storage: usage.storage_classes.clone(),
+        ingress: usage.ingress_classes.clone(),
+        load_balancer: usage.load_balancer_classes.clone(),
     }
 }
 
@@ -163,9 +184,11 @@ pub fn withdraw(
                 // The notice of a deleted policy still applies.
                 let promised = offer.spec.notice_seconds.unwrap_or(Provide::default().notice_seconds);
                 let notice = requester.policy.map_or(promised, |policy| policy.spec.provide.notice_seconds);
+                let notice = requester.standing.bound.map_or(notice, |terms| terms.notice_seconds);
                 // Its silence was the notice.
                 let seconds = if requester.is_absent() { 0 } else { notice };
-                let end = Some(Time(notice_end(snapshot.wall_time, seconds)));
+                let announced = requester.standing.ends_at.filter(|_| !requester.is_absent());
+                let end = Some(Time(announced.unwrap_or_else(|| notice_end(snapshot.wall_time, seconds))));
                 let spec = ResourceOfferSpec { withdrawal_timestamp: end, ..offer.spec.clone() };
                 plan.writes.insert(
                     0,
@@ -182,7 +205,9 @@ pub fn withdraw(
             };
             let left = Duration::try_from(end.0.duration_since(snapshot.wall_time)).unwrap_or_default();
             // The offer of an absent consumer says why its pods end, so it stays until they are gone.
-            if !in_use || (left.is_zero() && !requester.is_absent()) {
+            // Under a contract, the consumer sees that the notice was kept.
+            let is_idle = !in_use && offer.spec.contract.is_none();
+            if is_idle || (left.is_zero() && (!requester.is_absent() || !in_use)) {
                 plan.deletions.push(Key::new(requester.namespace, pool));
             } else if !left.is_zero() {
                 requeue_after = earlier(requeue_after, Some(left));

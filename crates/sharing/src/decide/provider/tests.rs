@@ -1,5 +1,6 @@
 //! A provider for the tests in these modules.
 
+mod contracts;
 mod policies;
 mod pools;
 mod pricing;
@@ -16,7 +17,7 @@ use crate::{
     decide::{
         absence::Silence,
         reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, PodUsage, Request},
-        snapshot::{OfferWrite, PluginAnswer, RecentWrite},
+        snapshot::{ContractFacts, OfferWrite, PluginAnswer, RecentWrite},
     },
     tests::{cluster, list, offer_of},
 };
@@ -51,6 +52,7 @@ pub(super) fn milan() -> Snapshot {
         offers: Vec::new(),
         recent_writes: HashMap::new(),
         applied_policies: HashMap::new(),
+        contracts: ContractFacts::default(),
         wall_time: Timestamp::UNIX_EPOCH,
     }
 }

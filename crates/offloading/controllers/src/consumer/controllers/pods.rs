@@ -20,7 +20,7 @@ use kube::{
 };
 use liqo_api::{
     EvictionDelay, NAMESPACE_OFFLOADING, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy, ShadowPod, VirtualNode,
-    annotations, pods,
+    annotations, pods, provider_namespace,
 };
 use liqo_controller_runtime::{
     Key, Next,
@@ -79,6 +79,10 @@ const NO_ORPHAN_RETRY: Duration = Duration::from_secs(5);
 pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: CancellationToken) {
     // The provider can be forgotten while its controllers run.
     let Some(queue) = peer.upgrade().map(|peer| peer.pod_queue.clone()) else { return };
+    // A pod that goes before the contracts are known would leave no entry.
+    if stop.run_until_cancelled(consumer.recorder.synced()).await != Some(true) {
+        return;
+    }
     queue
         // The name is a label of metrics, so it stays.
         .run("local-pods", CONCURRENCY, stop, move |uid| {
@@ -99,8 +103,12 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
     if local.is_none() {
         peer.forget(uid);
         if shadow.is_none() {
+            consumer.recorder.forget(&provider_namespace(&peer.id), uid);
             triggers::enqueue(consumer, peer, [triggers::pod_gone()]);
         }
+    }
+    if let (Some(_), Some(shadow)) = (&local, &shadow) {
+        peer.saw_charges(uid, shadow);
     }
     let node = local.as_ref().and_then(|pod| consumer.virtual_nodes.get(&pod.virtual_node));
     let namespace = match (&local, &remote, &node) {
@@ -191,7 +199,9 @@ async fn remove_orphan(consumer: &Consumer, remote: &RemoteState, uid: &str) -> 
             return Ok(Some(NO_ORPHAN_RETRY));
         }
     }
-    delete_shadow(remote, uid, pod).await?;
+    if consumer.store_orphan(&remote.connection.cluster_id, uid, &shadow) {
+        delete_shadow(remote, uid, pod).await?;
+    }
     Ok(None)
 }
 
@@ -229,7 +239,12 @@ impl Pass<'_> {
         let now = Timestamp::now();
         match action {
             Action::CreateShadow { mark } => return self.send(mark).await,
-            Action::UpdateShadow { whole } => self.update(whole, shadow).await?,
+            Action::UpdateShadow { whole } => {
+                if let Some(shadow) = shadow {
+                    self.consumer.store_before_resize(&self.peer.id, &self.pod.uid, shadow);
+                }
+                self.update(whole, shadow).await?;
+            }
             Action::PatchLocalStatus => {
                 if let Some(shadow) = shadow {
                     self.show(shadow, now).await?;
@@ -242,6 +257,9 @@ impl Pass<'_> {
                 self.patch_shadow("request the deletion of the ShadowPod of", &Patch::Merge(&patch)).await?;
             }
             Action::RemoveLocalPod => {
+                if !self.consumer.store_usage(self.peer, self.pod) {
+                    return Ok(None);
+                }
                 let at_once = DeleteParams::default().grace_period(0);
                 if delete_pod(&self.consumer.context.client, self.pod, at_once).await? {
                     self.peer.removed(&self.pod.uid);

@@ -138,6 +138,15 @@ struct PodMemory {
     asked_for_token: Option<Instant>,
     /// The API server accepted its removal.
     removed: bool,
+    /// The provider's charges that were seen last, and the pool.
+    charges: Option<SeenCharges>,
+}
+
+/// What the provider charges for a pod.
+#[derive(Clone, PartialEq)]
+pub struct SeenCharges {
+    pub pool: String,
+    pub charges: Arc<str>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -338,6 +347,21 @@ impl PeerState {
 
     pub fn is_removed(&self, uid: &str) -> bool {
         self.recall(uid, |pod| pod.removed.then_some(())).is_some()
+    }
+
+    /// The watch shows what the provider charges for a pod.
+    pub fn saw_charges(&self, uid: &str, shadow: &Shadow) {
+        let Some(charges) = &shadow.charges else { return };
+        let is_known = self.recall(uid, |pod| pod.charges.as_ref().map(|known| *known.charges == **charges));
+        if is_known != Some(true) {
+            let seen = SeenCharges { pool: shadow.pool.clone(), charges: Arc::from(charges.as_ref()) };
+            self.remember(uid, |pod| pod.charges = Some(seen));
+        }
+    }
+
+    /// The provider's charges that were seen last.
+    pub fn seen_charges(&self, uid: &str) -> Option<SeenCharges> {
+        self.recall(uid, |pod| pod.charges.clone())
     }
 
     /// Nothing needs to be remembered of this pod any more.

@@ -25,6 +25,7 @@ use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
 use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, MissingContainer, RefusedContainers};
 use liqo_offloading_rules::pod::ledger::{AdmissionRequest, ResizeRequest};
+use liqo_offloading_rules::pod::metering::Metering;
 use liqo_offloading_rules::pod::pace::Pace;
 use liqo_offloading_rules::pod::recreated::earlier_runs;
 use liqo_offloading_rules::pod::references::{References, refs};
@@ -90,6 +91,8 @@ struct Memory {
     refused_containers: RefusedContainers,
     /// Why the pod is not resized as the shadow pod asks.
     unresized: Option<Unresized>,
+    /// What its pod used is stored, or nothing has to be.
+    has_stored_usage: bool,
     /// Its finalizer was removed, and the watch does not show that yet.
     released: bool,
     /// From when on the pod may be created: consumers have a pace.
@@ -204,11 +207,15 @@ impl Controller {
     /// Removes pods whose shadow pod is gone, if the API server confirms that it is.
     async fn remove_orphans(&self, key: &Key, pods: Vec<Arc<RemotePod>>) -> Result<Next, Error> {
         if pods.is_empty() {
+            self.provider.recorder.forget(&key.namespace, &key.name);
             return Ok(Next::OnChange);
         }
         let api: Api<ShadowPod> = Api::namespaced(self.provider.context.client.clone(), &key.namespace);
         if api.get_metadata_opt(&key.name).await.step("read", "ShadowPod", key)?.is_some() {
             // The watch will show it.
+            return Ok(Next::OnChange);
+        }
+        if !self.provider.store_orphans(key, &pods) {
             return Ok(Next::OnChange);
         }
         let mut pass = Pass { provider: &self.provider, key, memory: Memory::default(), pace: &self.pace };
@@ -317,6 +324,12 @@ impl Pass<'_> {
                 self.strip_finalizer(&pod).await?;
                 Progress::Finished(snapshot.retry_after_end_of(&pod).map_or(Next::OnChange, Next::After))
             }
+            Step::StoreUsage(charges) => {
+                let entries = charges.entries(&self.key.name, &shadow.pool, snapshot.now.as_second());
+                self.memory.has_stored_usage = self.provider.recorder.store(&self.key.namespace, &self.key.name, entries);
+                // Otherwise the recorder adds the shadow pod to the queue again.
+                if self.memory.has_stored_usage { Progress::DecideAgain } else { Progress::Finished(Next::OnChange) }
+            }
             Step::Release => {
                 if self.release(&shadow).await? {
                     Progress::Gone
@@ -360,10 +373,16 @@ impl Pass<'_> {
             refused_containers: self.memory.refused_containers.clone(),
             pending_resize: self.memory.unresized.as_ref().map(|unresized| unresized.pending.clone()),
             resize_retry: self.resize_retry(&shadow.pool),
+            metering: self.metering(),
             now: Timestamp::now(),
             reported,
             shadow,
         }
+    }
+
+    fn metering(&self) -> Option<Metering> {
+        let metering = self.provider.metering(self.key)?;
+        Some(Metering { is_stored: metering.is_stored || self.memory.has_stored_usage, ..metering })
     }
 
     /// Keeps room and a place in the queues only for a pod that needs them.

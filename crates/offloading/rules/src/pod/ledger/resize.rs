@@ -239,7 +239,15 @@ mod tests {
     fn offer(cpu: &str) -> Offer {
         let hard = [("cpu".to_owned(), cpu.parse().unwrap()), ("pods".to_owned(), Quantity::from_units(10))];
         let hard = hard.into_iter().collect();
-        Offer { hard, accepted: true, withdrawal: None, reclaim: None, advertised: Vec::new(), nodes: Vec::new() }
+        Offer {
+            hard,
+            accepted: true,
+            withdrawal: None,
+            reclaim: None,
+            missing_contract: None,
+            advertised: Vec::new(),
+            nodes: Vec::new(),
+        }
     }
 
     fn requests(cpu: &str) -> Value {

@@ -43,6 +43,7 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         refused_containers: RefusedContainers::new(),
         pending_resize: None,
         resize_retry: None,
+        metering: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }

@@ -79,7 +79,8 @@ impl Model {
                         return;
                     }
                     Step::Delete(..) | Step::Update(_) | Step::Release => panic!("nobody wanted that"),
-                    Step::Wait | Step::WaitFor(_) | Step::WaitToReport(_) => return,
+                    // This model has no contract.
+                    Step::Wait | Step::WaitFor(_) | Step::WaitToReport(_) | Step::StoreUsage(_) => return,
                 }
                 crashed |= self.chance(10);
             }

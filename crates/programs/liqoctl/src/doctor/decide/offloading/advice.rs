@@ -35,6 +35,9 @@ pub fn of_refusal(reason: &str) -> &'static str {
             "request less, free something, or borrow more: `liqoctl status` shows what is offered; pods with a controller are replaced elsewhere after a while"
         }
         Some(Reason::NoOffer) => "nothing is offered or accepted now: `liqoctl status` and `liqoctl offer list` say why",
+        Some(Reason::ContractNotInForce) => {
+            "not both clusters signed the contract of this pool, or a breach keeps new pods away: `liqoctl contract list` shows it"
+        }
         Some(Reason::PoolWithdrawn | Reason::NodeLeaving) => {
             "the provider takes its resources back: pods with a controller are replaced elsewhere"
         }

@@ -1,10 +1,10 @@
 //! Signed documents: DSSE envelopes under cluster keys.
 //!
-//! The signature covers the type, the length and the exact bytes of the payload (DSSE's pre-authentication encoding).
-//! Verifying returns those bytes; nothing is serialised again. The envelope contains the public key, and the cluster ID is
+//! A signature covers the type, the length and the exact bytes of the payload (DSSE's pre-authentication encoding).
+//! Verifying returns those bytes; nothing is serialised again. Each signature comes with its public key, and the cluster ID is
 //! derived from the key, so the verifier needs no directory: it learns *who signed*, then decides what that cluster may do.
 
-use data_encoding::BASE64;
+use data_encoding::{BASE64, HEXLOWER};
 use liqo_api::ClusterId;
 use ring::signature::{ED25519, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub const MAX_PAYLOAD_LEN: usize = 32 * 1024;
 /// Maximum length of a payload type in bytes.
 const MAX_TYPE_LEN: usize = 128;
 
-/// A payload with the signature of one cluster, as it travels in JSON.
+/// A payload with the signatures of one or two clusters, as it travels in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Envelope {
@@ -25,22 +25,27 @@ pub struct Envelope {
     pub payload: String,
     /// The type of the payload, for example `application/vnd.liqo.peering-request+json`.
     pub payload_type: String,
-    /// Exactly one signature.
+    /// One signature, or two over the same bytes.
     pub signatures: Vec<Signature>,
-    /// The raw Ed25519 public key of the signer, in base64.
+    /// The raw Ed25519 public key of the first signer, in base64.
     pub public_key: String,
 }
 
 /// One signature in an [`Envelope`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Signature {
     /// The cluster ID of the signer.
     pub keyid: String,
     /// The signature over the pre-authentication encoding, in base64.
     pub sig: String,
+    /// The signer's raw Ed25519 public key, in base64. Absent in the first signature, whose key is in the envelope: envelopes with one
+    /// signature are older than those with two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_key: Option<String>,
 }
 
-/// The contents of an envelope with a valid signature.
+/// The contents of an envelope with one valid signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     /// The exact bytes that were signed.
@@ -65,12 +70,14 @@ pub enum EnvelopeError {
         /// The field's name in JSON.
         field: &'static str,
     },
-    /// No signature, or more than one.
-    #[error("the signed document has {0} signatures instead of one")]
-    NotOneSignature(usize),
+    #[error("the signed document has {found} signatures instead of {expected}")]
+    WrongNumber { found: usize, expected: usize },
     /// The key ID does not belong to the key.
     #[error("the signed document names a cluster that its key does not belong to")]
     ForeignKeyId,
+    /// An expected cluster has not signed.
+    #[error("the signed document has no signature of cluster {0}")]
+    NotSignedBy(ClusterId),
     /// The signature is not over these bytes, this type and by this key.
     #[error("the signature of the signed document is wrong: the document was changed, or signed with another key")]
     BadSignature,
@@ -81,41 +88,89 @@ impl Envelope {
         if payload.len() > MAX_PAYLOAD_LEN || payload_type.len() > MAX_TYPE_LEN {
             return Err(EnvelopeError::TooLarge);
         }
+        let first = Signature::over(identity, payload_type, payload);
         Ok(Self {
             payload: BASE64.encode(payload),
             payload_type: payload_type.to_owned(),
-            signatures: vec![Signature {
-                keyid: identity.id().to_string(),
-                sig: BASE64.encode(&identity.sign(&pre_authentication_encoding(payload_type, payload))),
-            }],
+            signatures: vec![Signature { public_key: None, ..first }],
             public_key: BASE64.encode(identity.public_key()),
         })
     }
 
-    /// Checks type, key and signature.
+    /// The same document with one more signature over the same bytes.
+    #[must_use]
+    pub fn with(&self, signature: Signature) -> Self {
+        let mut both = self.clone();
+        both.signatures.push(signature);
+        both
+    }
+
+    /// Checks the type, and the only signature. The caller learns who signed.
     pub fn verify(&self, expected_type: &'static str) -> Result<Verified, EnvelopeError> {
+        let payload = self.decode_payload(expected_type)?;
+        let [signature] = self.signatures.as_slice() else {
+            return Err(EnvelopeError::WrongNumber { found: self.signatures.len(), expected: 1 });
+        };
+        let public_key = signature.verify(&self.public_key, expected_type, &payload)?;
+        Ok(Verified { payload, signer: ClusterId::of_public_key(&public_key), public_key })
+    }
+
+    /// Checks that exactly these clusters signed the same bytes, and returns them. No signature is ignored.
+    pub fn verify_signed_by(&self, expected_type: &'static str, signers: &[&ClusterId]) -> Result<Vec<u8>, EnvelopeError> {
+        let payload = self.decode_payload(expected_type)?;
+        if self.signatures.len() != signers.len() {
+            return Err(EnvelopeError::WrongNumber { found: self.signatures.len(), expected: signers.len() });
+        }
+        let mut found = Vec::with_capacity(signers.len());
+        for signature in &self.signatures {
+            let key = signature.public_key.as_ref().unwrap_or(&self.public_key);
+            found.push(ClusterId::of_public_key(&signature.verify(key, expected_type, &payload)?));
+        }
+        match signers.iter().find(|signer| !found.contains(signer)) {
+            Some(&missing) => Err(EnvelopeError::NotSignedBy(missing.clone())),
+            None => Ok(payload),
+        }
+    }
+
+    /// The bytes of the payload, if type and length are right. Nobody has vouched for them.
+    fn decode_payload(&self, expected_type: &'static str) -> Result<Vec<u8>, EnvelopeError> {
         if self.payload.len() > BASE64.encode_len(MAX_PAYLOAD_LEN) {
             return Err(EnvelopeError::TooLarge);
         }
         if self.payload_type != expected_type {
             return Err(EnvelopeError::WrongType { expected: expected_type });
         }
-        let [signature] = self.signatures.as_slice() else {
-            return Err(EnvelopeError::NotOneSignature(self.signatures.len()));
-        };
+        decode(&self.payload, "payload")
+    }
+}
+
+impl Signature {
+    /// The signature of a cluster over a payload of this type, with the cluster's public key.
+    pub fn over(identity: &ClusterIdentity, payload_type: &str, payload: &[u8]) -> Self {
+        Self {
+            keyid: identity.id().to_string(),
+            sig: BASE64.encode(&identity.sign(&pre_authentication_encoding(payload_type, payload))),
+            public_key: Some(BASE64.encode(identity.public_key())),
+        }
+    }
+
+    fn verify(&self, public_key: &str, payload_type: &str, payload: &[u8]) -> Result<PublicKey, EnvelopeError> {
         let public_key: PublicKey =
-            decode(&self.public_key, "publicKey")?.try_into().map_err(|_| EnvelopeError::Malformed { field: "publicKey" })?;
-        let signer = ClusterId::of_public_key(&public_key);
-        if signature.keyid != signer.as_str() {
+            decode(public_key, "publicKey")?.try_into().map_err(|_| EnvelopeError::Malformed { field: "publicKey" })?;
+        if self.keyid != ClusterId::of_public_key(&public_key).as_str() {
             return Err(EnvelopeError::ForeignKeyId);
         }
-        let payload = decode(&self.payload, "payload")?;
-        let bytes = decode(&signature.sig, "signatures")?;
+        let bytes = decode(&self.sig, "signatures")?;
         UnparsedPublicKey::new(&ED25519, &public_key)
-            .verify(&pre_authentication_encoding(expected_type, &payload), &bytes)
+            .verify(&pre_authentication_encoding(payload_type, payload), &bytes)
             .map_err(|_| EnvelopeError::BadSignature)?;
-        Ok(Verified { payload, signer, public_key })
+        Ok(public_key)
     }
+}
+
+/// SHA-256 of a payload, in lower-case hexadecimal. Documents refer to each other by it.
+pub fn digest(payload: &[u8]) -> String {
+    HEXLOWER.encode(ring::digest::digest(&ring::digest::SHA256, payload).as_ref())
 }
 
 fn decode(text: &str, field: &'static str) -> Result<Vec<u8>, EnvelopeError> {
@@ -168,7 +223,11 @@ mod tests {
         let envelope = Envelope {
             payload: "e30=".to_owned(),
             payload_type: TYPE.to_owned(),
-            signatures: vec![Signature { keyid: ClusterId::of_public_key(&key).to_string(), sig: BASE64.encode(sig.as_ref()) }],
+            signatures: vec![Signature {
+                keyid: ClusterId::of_public_key(&key).to_string(),
+                sig: BASE64.encode(sig.as_ref()),
+                public_key: None,
+            }],
             public_key: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=".to_owned(),
         };
         assert_eq!(envelope.verify(TYPE).unwrap().payload, b"{}");
@@ -229,9 +288,9 @@ mod tests {
     fn exactly_one_signature_is_accepted() {
         let (_, mut envelope) = signed();
         envelope.signatures.push(envelope.signatures[0].clone());
-        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::NotOneSignature(2)));
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::WrongNumber { found: 2, expected: 1 }));
         envelope.signatures.clear();
-        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::NotOneSignature(0)));
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::WrongNumber { found: 0, expected: 1 }));
     }
 
     #[test]
@@ -266,7 +325,7 @@ mod tests {
         let envelope = Envelope {
             payload: BASE64.encode(PAYLOAD),
             payload_type: TYPE.to_owned(),
-            signatures: vec![Signature { keyid: ClusterId::of_public_key(&public_key).to_string(), sig }],
+            signatures: vec![Signature { keyid: ClusterId::of_public_key(&public_key).to_string(), sig, public_key: None }],
             public_key: BASE64.encode(&public_key),
         };
         serde_json::to_string(&envelope).unwrap()
@@ -278,6 +337,68 @@ mod tests {
     fn the_text_that_is_mutated_is_valid() {
         let envelope: Envelope = serde_json::from_str(&known_text()).unwrap();
         assert_eq!(envelope.verify(TYPE).unwrap().payload, PAYLOAD);
+    }
+
+    #[test]
+    fn an_envelope_with_one_signature_has_the_form_that_older_peers_read() {
+        let envelope: serde_json::Value = serde_json::from_str(&known_text()).unwrap();
+        let fields: Vec<&String> = envelope.as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["payload", "payloadType", "signatures", "publicKey"]);
+        let fields: Vec<&String> = envelope["signatures"][0].as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["keyid", "sig"]);
+    }
+
+    /// A document that two clusters signed.
+    fn signed_by_two() -> (ClusterIdentity, ClusterIdentity, Envelope) {
+        let (first, envelope) = signed();
+        let second = ClusterIdentity::generate().unwrap();
+        let envelope = envelope.with(Signature::over(&second, TYPE, b"{\"a\" : 1}"));
+        (first, second, envelope)
+    }
+
+    #[test]
+    fn two_clusters_sign_the_same_bytes() {
+        let (first, second, envelope) = signed_by_two();
+        let text = serde_json::to_string(&envelope).unwrap();
+        let read: Envelope = serde_json::from_str(&text).unwrap();
+        for signers in [[first.id(), second.id()], [second.id(), first.id()]] {
+            assert_eq!(read.verify_signed_by(TYPE, &signers).unwrap(), b"{\"a\" : 1}");
+        }
+        assert_eq!(read.verify(TYPE), Err(EnvelopeError::WrongNumber { found: 2, expected: 1 }));
+    }
+
+    #[test]
+    fn every_expected_cluster_must_have_signed_and_no_other() {
+        let (first, second, envelope) = signed_by_two();
+        let stranger = ClusterIdentity::generate().unwrap();
+        assert_eq!(
+            envelope.verify_signed_by(TYPE, &[first.id(), stranger.id()]),
+            Err(EnvelopeError::NotSignedBy(stranger.id().clone()))
+        );
+        assert_eq!(envelope.verify_signed_by(TYPE, &[first.id()]), Err(EnvelopeError::WrongNumber { found: 2, expected: 1 }));
+        let (_, one) = signed();
+        let twice = Envelope { signatures: vec![one.signatures[0].clone(); 2], ..one };
+        assert_eq!(twice.verify_signed_by(TYPE, &[first.id(), second.id()]), Err(EnvelopeError::NotSignedBy(first.id().clone())));
+    }
+
+    #[test]
+    fn a_second_signature_over_other_bytes_or_with_another_key_is_refused() {
+        let (first, second, envelope) = signed_by_two();
+        let both = [first.id(), second.id()];
+        let (_, one) = signed();
+        let other_bytes = Envelope { payload: BASE64.encode(b"{\"a\":1}"), ..envelope.clone() };
+        assert_eq!(other_bytes.verify_signed_by(TYPE, &both), Err(EnvelopeError::BadSignature));
+        let mut keyless = envelope.clone();
+        keyless.signatures[1].public_key = None;
+        assert_eq!(keyless.verify_signed_by(TYPE, &both), Err(EnvelopeError::ForeignKeyId));
+        let mut foreign = envelope;
+        foreign.signatures[1].public_key = Some(one.public_key);
+        assert_eq!(foreign.verify_signed_by(TYPE, &both), Err(EnvelopeError::ForeignKeyId));
+    }
+
+    #[test]
+    fn a_digest_is_sha_256_in_hexadecimal() {
+        assert_eq!(digest(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
     }
 
     proptest! {

@@ -1,0 +1,225 @@
+//! Which objects hold the entries of one namespace: every period has numbered chunks, and only the last one grows.
+//!
+//! A chunk is closed early, so that each write is small. A process that starts again begins a new chunk; entries that are in two chunks
+//! count once. When a period is over and all entries are in, its last chunk says how many there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Seconds;
+use crate::entry::Entry;
+use crate::period::Period;
+use crate::usage::fill;
+
+/// A chunk with so many lines does not grow any more.
+const CLOSED_FROM: usize = 256;
+
+/// The chunks of all periods of one namespace.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Book {
+    pages: BTreeMap<(String, Period), Page>,
+}
+
+/// The chunks of one period.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Page {
+    /// The number of the next chunk.
+    next: u32,
+    /// The chunk that grows, which this process created.
+    open: Option<(u32, String)>,
+    is_complete: bool,
+}
+
+/// One object to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkWrite {
+    /// ID of the contract.
+    pub contract: String,
+    /// The period.
+    pub period: Period,
+    /// The number of the chunk.
+    pub chunk: u32,
+    /// How many chunks there are, if no more entries will follow.
+    pub chunks: Option<u32>,
+    /// All lines of the chunk.
+    pub entries: String,
+    /// Whether the object does not exist yet. If it does after all, another process wrote it: the caller must not replace it.
+    pub is_new: bool,
+}
+
+impl Book {
+    /// Records a chunk that exists.
+    pub fn found(&mut self, contract: &str, period: Period, chunk: u32, chunks: Option<u32>) {
+        let page = self.pages.entry((contract.to_owned(), period)).or_default();
+        page.next = page.next.max(chunk.saturating_add(1));
+        page.is_complete |= chunks.is_some();
+    }
+
+    /// Adds entries to a period. Returns what to write; nothing if the period is complete.
+    pub fn append(&mut self, contract: &str, period: Period, mut entries: Vec<Entry>) -> Vec<ChunkWrite> {
+        let page = self.pages.entry((contract.to_owned(), period)).or_default();
+        let mut writes = Vec::new();
+        while !page.is_complete && !entries.is_empty() {
+            let is_new = page.open.is_none();
+            let (chunk, mut text) = page.open.take().unwrap_or_else(|| page.new_chunk());
+            let before = entries.len();
+            entries = fill(&mut text, entries);
+            if entries.len() < before {
+                let (contract, entries) = (contract.to_owned(), text.clone());
+                writes.push(ChunkWrite { contract, period, chunk, chunks: None, entries, is_new });
+            } else if is_new {
+                // A line that does not fit into an empty chunk fits nowhere.
+                entries.remove(0);
+            }
+            if text.lines().count() < CLOSED_FROM && entries.is_empty() {
+                page.open = Some((chunk, text));
+            }
+        }
+        writes
+    }
+
+    /// No more entries will follow. Returns what to write; nothing if the period is complete, or has no entries at all.
+    pub fn complete(&mut self, contract: &str, period: Period) -> Option<ChunkWrite> {
+        let page = self.pages.get_mut(&(contract.to_owned(), period)).filter(|page| !page.is_complete && page.next > 0)?;
+        page.is_complete = true;
+        let is_new = page.open.is_none();
+        let (chunk, entries) = page.open.take().unwrap_or_else(|| page.new_chunk());
+        let chunks = Some(page.next);
+        Some(ChunkWrite { contract: contract.to_owned(), period, chunk, chunks, entries, is_new })
+    }
+
+    /// The name of a new chunk is taken. Returns the same write with another number.
+    pub fn renumbered(&mut self, write: &ChunkWrite) -> ChunkWrite {
+        let page = self.pages.entry((write.contract.clone(), write.period)).or_default();
+        page.next = page.next.max(write.chunk.saturating_add(1));
+        let (chunk, _) = page.new_chunk();
+        if let Some(open) = &mut page.open {
+            open.0 = chunk;
+        }
+        ChunkWrite { chunk, chunks: write.chunks.map(|_| page.next), ..write.clone() }
+    }
+
+    /// Whether the entries of a period are complete.
+    pub fn is_complete(&self, contract: &str, period: Period) -> bool {
+        self.pages.get(&(contract.to_owned(), period)).is_some_and(|page| page.is_complete)
+    }
+
+    /// The end of the last complete period of any contract.
+    pub fn settled(&self) -> Option<Seconds> {
+        self.pages.iter().filter(|(_, page)| page.is_complete).map(|((_, period), _)| period.end()).max()
+    }
+
+    /// The periods of a contract that are over since `grace` seconds and not complete: those with entries, and those since `first`,
+    /// at most the latest 500.
+    pub fn due(&self, contract: &str, seconds: u32, first: Seconds, now: Seconds, grace: Seconds) -> Vec<Period> {
+        let is_over = |period: Period| period.end().saturating_add(grace) <= now;
+        let with_entries = self.pages.iter().filter(|((id, _), page)| id == contract && !page.is_complete);
+        let mut due: BTreeSet<Period> = with_entries.map(|((_, period), _)| *period).filter(|period| is_over(*period)).collect();
+        let mut period = Period::at(now, seconds);
+        for _ in 0..500 {
+            period = period.previous();
+            if period.end() <= first {
+                break;
+            }
+            if is_over(period) && !self.is_complete(contract, period) {
+                due.insert(period);
+            }
+        }
+        due.into_iter().collect()
+    }
+}
+
+impl Page {
+    fn new_chunk(&mut self) -> (u32, String) {
+        let chunk = self.next;
+        self.next += 1;
+        (chunk, String::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::usage::Usage;
+
+    fn entries(names: std::ops::Range<usize>) -> Vec<Entry> {
+        names.map(|n| format!("u{n} p 1 9 cpu=1").parse().unwrap()).collect()
+    }
+
+    fn numbers(writes: &[ChunkWrite]) -> Vec<(u32, usize, bool)> {
+        writes.iter().map(|write| (write.chunk, write.entries.lines().count(), write.is_new)).collect()
+    }
+
+    #[test]
+    fn a_chunk_grows_until_it_has_enough_lines() {
+        let (mut book, period) = (Book::default(), Period::at(0, 60));
+        assert_eq!(numbers(&book.append("c", period, entries(0..10))), [(0, 10, true)]);
+        assert_eq!(numbers(&book.append("c", period, entries(10..300))), [(0, 300, false)]);
+        assert_eq!(numbers(&book.append("c", period, entries(300..301))), [(1, 1, true)]);
+        assert_eq!(numbers(&book.append("c", period, entries(301..2500))), [(1, 2000, false), (2, 200, true)]);
+        let last = book.complete("c", period).unwrap();
+        assert_eq!((last.chunk, last.chunks, last.is_new), (2, Some(3), false));
+        assert_eq!((book.complete("c", period), book.append("c", period, entries(0..1))), (None, Vec::new()));
+        assert_eq!(book.settled(), Some(60));
+    }
+
+    #[test]
+    fn a_process_that_starts_again_begins_another_chunk() {
+        let (mut book, period) = (Book::default(), Period::at(0, 60));
+        book.found("c", period, 3, None);
+        let writes = book.append("c", period, entries(0..1));
+        assert_eq!(numbers(&writes), [(4, 1, true)]);
+        assert_eq!(numbers(&[book.renumbered(&writes[0])]), [(5, 1, true)]);
+        assert_eq!(numbers(&book.append("c", period, entries(1..2))), [(5, 2, false)]);
+        let mut other = Book::default();
+        other.found("c", period, 3, None);
+        let last = other.complete("c", period).unwrap();
+        assert_eq!((last.chunk, last.chunks, last.is_new, last.entries.as_str()), (4, Some(5), true, ""));
+    }
+
+    #[test]
+    fn periods_are_due_when_they_are_over_and_were_not_completed() {
+        let mut book = Book::default();
+        book.found("c", Period::at(0, 60), 0, Some(1));
+        book.found("c", Period::at(60, 60), 0, None);
+        let due = |first, now| book.due("c", 60, first, now, 30).iter().map(|period| period.start).collect::<Vec<_>>();
+        assert_eq!(due(0, 209), [60]);
+        assert_eq!(due(0, 210), [60, 120]);
+        assert_eq!(due(200, 210), [60]);
+        assert!(book.due("other", 60, 150, 170, 30).is_empty());
+    }
+
+    #[test]
+    fn a_period_without_entries_needs_no_record() {
+        assert_eq!(Book::default().complete("c", Period::at(0, 60)), None);
+    }
+
+    proptest! {
+        // Each case reads and writes thousands of lines.
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn no_entry_is_lost_however_they_arrive(sizes in prop::collection::vec(0..500_usize, 1..6), crashes in prop::collection::vec(any::<bool>(), 8)) {
+            let (mut book, period) = (Book::default(), Period::at(0, 60));
+            let mut stored: BTreeMap<u32, String> = BTreeMap::new();
+            let mut from = 0;
+            for (size, crash) in sizes.into_iter().zip(crashes) {
+                for write in book.append("c", period, entries(from..from + size)) {
+                    prop_assert_eq!(write.is_new, !stored.contains_key(&write.chunk));
+                    stored.insert(write.chunk, write.entries);
+                }
+                from += size;
+                if crash {
+                    book = Book::default();
+                    for chunk in stored.keys() {
+                        book.found("c", period, *chunk, None);
+                    }
+                }
+            }
+            let all = Usage::read(&stored.values().cloned().collect::<String>()).unwrap();
+            prop_assert_eq!(all.len(), from);
+            prop_assert!(stored.values().all(|text| text.lines().count() <= crate::usage::MAX_LINES));
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What the provider charges for one pod: the facts in the status of its shadow pod.
+//!
+//! ```text
+//! charges = charge *("; " charge)      in the order of time; only the last one may be open
+//! charge  = from "-" [until] " " amounts
+//! ```
+//!
+//! Example: `1767225600-1767225900 cpu=1,pods=1; 1767225900- cpu=2,pods=1`
+//!
+//! A charge begins when the API server created the remote pod, and ends when the pod ended or was gone. A resize ends one charge and
+//! begins another. What is written never changes, except that an open charge ends: so a successor of the process continues from here.
+
+use std::fmt;
+use std::str::FromStr;
+
+use liqo_quantity::ResourceList;
+
+use crate::Seconds;
+use crate::entry::{Entry, EntryError, Time, amounts_text, normalized, read_amounts};
+
+/// Maximum number of charges of one pod, which limits the length of the text. From then on the pod is charged the largest amounts that
+/// it had since, and no resize begins another charge.
+pub const MAX_CHARGES: usize = 32;
+/// Maximum length of the text in bytes.
+pub const MAX_CHARGES_LEN: usize = 16 * 1024;
+
+/// The charges of one pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Charges(Vec<Charge>);
+
+/// Equal amounts between two times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Charge {
+    from: Seconds,
+    /// `None` while it is open.
+    until: Option<Seconds>,
+    amounts: ResourceList,
+}
+
+/// A remote pod as the provider sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SeenPod<'a> {
+    /// When the API server created it.
+    pub created: Seconds,
+    /// When it ended, as its own status says, if it has ended.
+    pub ended: Option<Seconds>,
+    /// What the ledger charges for it.
+    pub amounts: &'a ResourceList,
+    /// The end of the last period whose entries are complete: what was charged before does not change any more.
+    pub settled: Seconds,
+}
+
+impl Charges {
+    /// Whether the pod was never charged.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the pod is charged now.
+    pub fn is_open(&self) -> bool {
+        self.0.last().is_some_and(|last| last.until.is_none())
+    }
+
+    /// When the pod was charged first.
+    pub fn from(&self) -> Option<Seconds> {
+        self.0.first().map(|first| first.from)
+    }
+
+    /// The charges after the pod was seen at the time `now`.
+    #[must_use]
+    pub fn seen(&self, pod: &SeenPod<'_>, now: Seconds) -> Self {
+        let mut charges = self.clone();
+        let ended = pod.ended.map(|ended| ended.max(pod.settled).min(now));
+        let amounts = normalized(pod.amounts);
+        let Some(last) = charges.0.last_mut() else {
+            charges.0.push(Charge { from: pod.created, until: ended.map(|ended| ended.max(pod.created)), amounts });
+            return charges;
+        };
+        match (last.until, ended) {
+            (None, Some(ended)) => last.until = Some(ended.max(last.from)),
+            (None, None) if last.amounts != amounts => charges.resize(amounts, now),
+            // It was created again: its predecessor vanished.
+            (Some(until), None) => charges.begin(pod.created.max(until), amounts),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        charges
+    }
+
+    /// The charges after the pod was found gone at the time `now`. A pod whose deletion was asked for is charged until its grace was
+    /// over (`due`) at the latest, so that nobody pays for a process or a node that noticed it later; but not less than what is settled,
+    /// see [`SeenPod::settled`].
+    #[must_use]
+    pub fn gone(&self, now: Seconds, due: Option<Seconds>, settled: Seconds) -> Self {
+        let mut charges = self.clone();
+        if let Some(last) = charges.0.last_mut().filter(|last| last.until.is_none()) {
+            last.until = Some(due.map_or(now, |due| due.max(settled).min(now)).max(last.from));
+        }
+        charges
+    }
+
+    fn resize(&mut self, amounts: ResourceList, now: Seconds) {
+        let is_full = self.0.len() >= MAX_CHARGES;
+        let Some(last) = self.0.last_mut() else { return };
+        if is_full {
+            last.amounts = normalized(&last.amounts.max(&amounts));
+        } else if now <= last.from {
+            last.amounts = amounts;
+        } else {
+            last.until = Some(now);
+            self.0.push(Charge { from: now, until: None, amounts });
+        }
+    }
+
+    fn begin(&mut self, from: Seconds, amounts: ResourceList) {
+        if self.0.len() < MAX_CHARGES {
+            self.0.push(Charge { from, until: None, amounts });
+        } else if let Some(last) = self.0.last_mut() {
+            last.amounts = normalized(&last.amounts.max(&amounts));
+            last.until = None;
+        }
+    }
+
+    /// The entries of the pod. An open charge counts until `now`.
+    pub fn entries(&self, uid: &str, pool: &str, now: Seconds) -> Vec<Entry> {
+        let entry = |charge: &Charge| Entry::exact(uid, pool, charge.from, charge.until.unwrap_or(now), &charge.amounts);
+        self.0.iter().filter_map(entry).collect()
+    }
+
+    /// The same for the consumer, which saw the pod gone at the time `gone` by its own clock: an open charge ends then, as an estimate.
+    /// It may have had other amounts after that was seen, `most` at most.
+    pub(crate) fn estimated_entries(&self, uid: &str, pool: &str, gone: Seconds, most: &ResourceList) -> Vec<Entry> {
+        let entry = |charge: &Charge| {
+            let (until, amounts) = match charge.until {
+                Some(until) => (Time::exact(until), charge.amounts.clone()),
+                None => (Time::estimate(gone.max(charge.from)), normalized(&charge.amounts.max(most))),
+            };
+            let (uid, pool) = (uid.to_owned(), pool.to_owned());
+            Entry { uid, pool, from: Time::exact(charge.from), until, amounts }.if_valid()
+        };
+        self.0.iter().filter_map(entry).collect()
+    }
+
+    /// The times of the first and of the last charge; an open one has no end.
+    pub(crate) fn span(&self) -> Option<(Seconds, Option<Seconds>)> {
+        Some((self.0.first()?.from, self.0.last()?.until))
+    }
+
+    /// The amounts of all charges.
+    pub(crate) fn amounts(&self) -> impl Iterator<Item = &ResourceList> {
+        self.0.iter().map(|charge| &charge.amounts)
+    }
+}
+
+impl fmt::Display for Charges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, Charge { from, until, amounts }) in self.0.iter().enumerate() {
+            let (separator, until) = (if at == 0 { "" } else { "; " }, until.map(|until| until.to_string()).unwrap_or_default());
+            write!(f, "{separator}{from}-{until} {}", amounts_text(amounts))?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Charges {
+    type Err = EntryError;
+
+    fn from_str(text: &str) -> Result<Self, EntryError> {
+        if text.len() > MAX_CHARGES_LEN {
+            return Err(EntryError::TooLong);
+        }
+        let mut charges = Self::default();
+        for part in text.split("; ").filter(|_| !text.is_empty()) {
+            let (times, amounts) = part.split_once(' ').ok_or(EntryError::Fields)?;
+            let (from, until) = times.split_once('-').ok_or(EntryError::Fields)?;
+            let exact = |text: &str| text.parse::<Time>().ok().filter(|time| !time.is_estimate).map(|time| time.at);
+            let from = exact(from).ok_or(EntryError::Time)?;
+            let until = if until.is_empty() { None } else { Some(exact(until).ok_or(EntryError::Time)?) };
+            let follows = charges.0.last().is_none_or(|last| last.until.is_some_and(|until| until <= from));
+            if !follows || until.is_some_and(|until| until < from) || charges.0.len() >= MAX_CHARGES {
+                return Err(EntryError::Order);
+            }
+            charges.0.push(Charge { from, until, amounts: read_amounts(amounts)? });
+        }
+        Ok(charges)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_byte_mutations::mutated_text;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::entry::tests::list;
+
+    fn pod(created: Seconds, ended: Option<Seconds>, amounts: &ResourceList) -> SeenPod<'_> {
+        SeenPod { created, ended, amounts, settled: 0 }
+    }
+
+    fn seen(charges: &str, created: Seconds, ended: Option<Seconds>, amounts: &str, now: Seconds) -> String {
+        let amounts = list(amounts);
+        charges.parse::<Charges>().unwrap().seen(&pod(created, ended, &amounts), now).to_string()
+    }
+
+    #[test]
+    fn a_pod_is_charged_from_its_creation_until_its_end() {
+        assert_eq!(seen("", 100, None, "cpu=1", 104), "100- cpu=1");
+        assert_eq!(seen("100- cpu=1", 100, None, "cpu=1", 200), "100- cpu=1");
+        assert_eq!(seen("100- cpu=1", 100, Some(180), "cpu=1", 200), "100-180 cpu=1");
+        assert_eq!(seen("100-180 cpu=1", 100, Some(180), "cpu=1", 300), "100-180 cpu=1");
+        assert_eq!(seen("", 100, Some(180), "cpu=1", 300), "100-180 cpu=1", "it ended before anybody saw it");
+        assert_eq!(seen("100- cpu=1", 100, Some(900), "cpu=1", 200), "100-200 cpu=1", "a node's clock is wrong");
+        assert_eq!(seen("100- cpu=1", 100, Some(50), "cpu=1", 200), "100-100 cpu=1");
+    }
+
+    #[test]
+    fn a_resize_ends_one_charge_and_begins_another() {
+        assert_eq!(seen("100- cpu=1", 100, None, "cpu=2", 150), "100-150 cpu=1; 150- cpu=2");
+        assert_eq!(seen("100- cpu=1", 100, None, "cpu=2", 100), "100- cpu=2");
+        let entries = "100-150 cpu=1; 150- cpu=2".parse::<Charges>().unwrap().entries("u", "p", 160);
+        assert_eq!(entries.iter().map(ToString::to_string).collect::<Vec<_>>(), ["u p 100 150 cpu=1", "u p 150 160 cpu=2"]);
+    }
+
+    #[test]
+    fn a_pod_that_is_created_again_is_not_charged_in_between() {
+        let vanished = "100- cpu=1".parse::<Charges>().unwrap().gone(150, None, 0).to_string();
+        assert_eq!(vanished, "100-150 cpu=1");
+        assert_eq!(seen(&vanished, 170, None, "cpu=1", 171), "100-150 cpu=1; 170- cpu=1");
+        assert_eq!(seen(&vanished, 140, None, "cpu=1", 171), "100-150 cpu=1; 150- cpu=1", "never twice for a second");
+    }
+
+    #[test]
+    fn nobody_pays_for_a_process_or_a_node_that_noticed_an_end_later() {
+        let gone = |now, due| "100- cpu=1".parse::<Charges>().unwrap().gone(now, due, 0).to_string();
+        assert_eq!(gone(150, Some(180)), "100-150 cpu=1");
+        assert_eq!(gone(950, Some(180)), "100-180 cpu=1");
+        assert_eq!(gone(950, Some(80)), "100-100 cpu=1");
+        let settled = "100- cpu=1".parse::<Charges>().unwrap().gone(950, Some(180), 600);
+        assert_eq!(settled.to_string(), "100-600 cpu=1", "the receipt until then was written before");
+        assert_eq!("100-120 cpu=1".parse::<Charges>().unwrap().gone(950, None, 0).to_string(), "100-120 cpu=1");
+    }
+
+    #[test]
+    fn a_pod_that_is_resized_all_the_time_has_a_short_text() {
+        let mut charges = Charges::default();
+        for second in 0..1000 {
+            let amounts = list(&format!("cpu={}", 1 + second % 7));
+            charges = charges.seen(&pod(0, None, &amounts), second);
+        }
+        assert_eq!(charges.0.len(), MAX_CHARGES);
+        assert!(charges.to_string().ends_with("31- cpu=7") && charges.to_string().parse::<Charges>().is_ok());
+    }
+
+    #[test]
+    fn charges_that_overlap_are_refused() {
+        for text in ["1-5 -; 4-6 -", "1- -; 5- -", "5-4 -", "x", "1-2", "~1-2 -", "-", "1-2 -;3-4 -"] {
+            assert!(text.parse::<Charges>().is_err(), "{text}");
+        }
+        assert!("".parse::<Charges>().unwrap().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn seeing_the_same_twice_changes_nothing(
+            created in 0..1000_i64, ended in prop::option::of(0..1000_i64), cpu in 1..5_i64, now in 1000..2000_i64, later in 0..500_i64
+        ) {
+            let amounts = list(&format!("cpu={cpu}"));
+            let once = Charges::default().seen(&pod(created, ended, &amounts), now);
+            prop_assert_eq!(&once.seen(&pod(created, ended, &amounts), now + later), &once);
+            let gone = once.gone(now, None, 0);
+            prop_assert_eq!(&gone.gone(now + later, None, 0), &gone);
+            prop_assert_eq!(gone.to_string().parse::<Charges>(), Ok(gone));
+        }
+
+        #[test]
+        fn a_mutated_text_is_refused_or_never_counts_a_second_twice(
+            text in mutated_text(Just("100-150 cpu=1; 150-160 cpu=2; 200- cpu=1".to_owned()))
+        ) {
+            if let Ok(charges) = text.parse::<Charges>() {
+                let usage: crate::Usage = charges.entries("u", "p", 10_000_000).into_iter().collect();
+                prop_assert_eq!(usage.overlap(), 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Compares the entries of both sides for one period, pod by pod.
+//!
+//! The consumer agrees with every entry of the provider that one of its own entries covers: the same pool and amounts, not earlier and not
+//! later. A time that both know exactly may differ by the tolerance of the policy, none by default. A time that the consumer only
+//! estimated may differ by what clocks may differ. Then the provider's seconds count: so both sides have the same sum.
+//!
+//! What the provider did not charge is no dispute.
+
+use std::collections::BTreeSet;
+
+use liqo_api::{Dispute, DisputedPod, MAX_DISPUTED_PODS};
+
+use crate::Seconds;
+use crate::entry::{Entry, Time};
+use crate::usage::Usage;
+
+/// Default of how many seconds the clocks of both sides may differ.
+pub const CLOCK_TOLERANCE_SECONDS: Seconds = 300;
+
+/// How much both sides may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tolerance {
+    /// Seconds between times that both sides know exactly.
+    pub exact: Seconds,
+    /// Seconds between the clocks of both sides.
+    pub clocks: Seconds,
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Self { exact: 0, clocks: CLOCK_TOLERANCE_SECONDS }
+    }
+}
+
+/// The result of a comparison.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// The entries with which the consumer agrees, with the provider's times.
+    pub agreed: Usage,
+    /// The pods with which it does not, sorted by UID.
+    pub differences: Vec<Difference>,
+}
+
+/// A pod that both sides count differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// UID of the local pod.
+    pub uid: String,
+    /// Seconds that the provider counts.
+    pub provider: Seconds,
+    /// Seconds that the consumer counts.
+    pub consumer: Seconds,
+    /// What differs, in a sentence.
+    pub message: String,
+}
+
+/// Compares what the provider counts with what the consumer counts.
+pub fn compare(provider: &Usage, consumer: &Usage, tolerance: Tolerance) -> Comparison {
+    let mut comparison = Comparison::default();
+    for uid in provider.pods() {
+        let theirs: Vec<&Entry> = provider.of(uid).collect();
+        let ours: Vec<&Entry> = consumer.of(uid).collect();
+        match difference(&theirs, &ours, tolerance) {
+            None => comparison.agreed.extend(theirs.into_iter().cloned()),
+            Some(message) => comparison.differences.push(Difference {
+                uid: uid.to_owned(),
+                provider: theirs.iter().map(|entry| entry.seconds()).sum(),
+                consumer: ours.iter().map(|entry| entry.seconds()).sum(),
+                message,
+            }),
+        }
+    }
+    comparison
+}
+
+impl Comparison {
+    /// The list of pods that differ, as a receipt's status holds it. `None` if there are none.
+    pub fn dispute(&self) -> Option<Dispute> {
+        let disputed = |difference: &Difference| DisputedPod {
+            uid: difference.uid.clone(),
+            provider_seconds: difference.provider,
+            consumer_seconds: difference.consumer,
+            message: difference.message.clone(),
+        };
+        let pods: Vec<DisputedPod> = self.differences.iter().take(MAX_DISPUTED_PODS).map(disputed).collect();
+        let number = u64::try_from(self.differences.len()).unwrap_or(u64::MAX);
+        (number > 0).then_some(Dispute { number, pods })
+    }
+}
+
+/// What differs between the entries of one pod.
+fn difference(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
+    if ours.is_empty() {
+        return Some("the consumer knows no such pod in this period".to_owned());
+    }
+    if theirs.windows(2).any(|pair| pair[0].until.at > pair[1].from.at) {
+        return Some("the provider counts some seconds twice".to_owned());
+    }
+    if theirs.iter().any(|entry| entry.from.is_estimate || entry.until.is_estimate) {
+        return Some("the provider has only an estimate".to_owned());
+    }
+    theirs.iter().find_map(|entry| uncovered(entry, ours, tolerance))
+}
+
+/// Why none of our entries covers this one.
+fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
+    let within = |time: Time| if time.is_estimate { tolerance.clocks } else { tolerance.exact };
+    let begins = |own: &Entry| own.from.at.saturating_sub(within(own.from)) <= entry.from.at;
+    let ends = |own: &Entry| entry.until.at <= own.until.at.saturating_add(within(own.until));
+    let pools: Vec<&&Entry> = ours.iter().filter(|own| own.pool == entry.pool).collect();
+    if pools.is_empty() {
+        return Some(format!("the provider charges pool {:.63}, and the pod ran in another one", entry.pool));
+    }
+    let same: Vec<&&Entry> = pools.into_iter().filter(|own| is_charged(own, entry)).collect();
+    if same.is_empty() {
+        let names: BTreeSet<&str> = entry
+            .amounts
+            .names()
+            .filter(|name| ours.iter().all(|own| entry.amounts.get(name) != own.amounts.get(name)))
+            .collect();
+        let names = names.into_iter().take(3).collect::<Vec<_>>().join(", ");
+        return Some(format!("the provider charges other amounts: {names:.120}"));
+    }
+    if same.iter().any(|own| begins(own) && ends(own)) {
+        return None;
+    }
+    if !same.iter().any(|own| begins(own)) {
+        let first = same.iter().map(|own| own.from.at).min().unwrap_or_default();
+        return Some(format!("the provider charges it from second {} on, the consumer from {first} on", entry.from.at));
+    }
+    let last = same.iter().filter(|own| begins(own)).map(|own| own.until.at).max().unwrap_or_default();
+    Some(format!("the provider charges it until second {}, the consumer until {last}", entry.until.at))
+}
+
+/// Whether the amounts of the entry are ours. An entry with an estimate has the most that the pod may be charged.
+fn is_charged(own: &Entry, entry: &Entry) -> bool {
+    if own.from.is_estimate || own.until.is_estimate {
+        entry.amounts.fits_in(&own.amounts).is_ok()
+    } else {
+        entry.amounts == own.amounts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn differences(provider: &str, consumer: &str) -> Vec<String> {
+        let read = |text: &str| Usage::read(&text.replace("; ", "\n")).unwrap();
+        let comparison = compare(&read(provider), &read(consumer), Tolerance::default());
+        let agreed = comparison.agreed.pods().len();
+        assert_eq!(agreed + comparison.differences.len(), read(provider).pods().len());
+        comparison
+            .differences
+            .into_iter()
+            .map(|one| format!("{} {}/{} {}", one.uid, one.provider, one.consumer, one.message))
+            .collect()
+    }
+
+    #[test]
+    fn equal_entries_agree_and_so_do_estimates_within_the_clocks() {
+        assert!(differences("u p 1 9 cpu=1", "u p 1 9 cpu=1").is_empty());
+        assert!(differences("u p 1000 1250 cpu=1", "u p 1000 ~1000 cpu=1").is_empty());
+        assert!(differences("u p 1000 1250 cpu=1; u p 1250 1300 cpu=2", "u p ~1100 ~1200 cpu=2").is_empty());
+        assert!(differences("u p 1 9 cpu=1", "u p 1 20 cpu=1; v p 1 20 cpu=1").is_empty(), "the provider charges less");
+    }
+
+    #[test]
+    fn what_the_provider_counts_too_much_is_found_by_name() {
+        let found = |provider: &str, consumer: &str| {
+            let found = differences(provider, consumer);
+            assert_eq!(found.len(), 1, "{found:?}");
+            found.into_iter().next().unwrap()
+        };
+        assert_eq!(found("u p 1 9 cpu=1; v p 1 9 cpu=1", "v p 1 9 cpu=1"), "u 8/0 the consumer knows no such pod in this period");
+        assert_eq!(
+            found("u p 1 10 cpu=1", "u p 1 9 cpu=1"),
+            "u 9/8 the provider charges it until second 10, the consumer until 9"
+        );
+        assert_eq!(
+            found("u p 0 9 cpu=1", "u p 1 9 cpu=1"),
+            "u 9/8 the provider charges it from second 0 on, the consumer from 1 on"
+        );
+        assert_eq!(found("u p 1 9 cpu=2", "u p 1 9 cpu=1"), "u 8/8 the provider charges other amounts: cpu");
+        assert_eq!(found("u q 1 9 cpu=1", "u p 1 9 cpu=1"), "u 8/8 the provider charges pool q, and the pod ran in another one");
+        assert_eq!(found("u p 1 9 cpu=1; u p 5 9 cpu=1", "u p 1 9 cpu=1"), "u 12/8 the provider counts some seconds twice");
+        assert_eq!(found("u p 1 ~9 cpu=1", "u p 1 9 cpu=1"), "u 8/8 the provider has only an estimate");
+        assert!(found("u p 1000 2000 cpu=1", "u p 1000 ~1600 cpu=1").contains("until second 2000"));
+    }
+
+    #[test]
+    fn a_dispute_names_a_hundred_pods_and_says_how_many_there_are() {
+        let provider: Usage = (0..250).map(|n| format!("u{n} p 1 9 cpu=1").parse().unwrap()).collect();
+        let dispute = compare(&provider, &Usage::default(), Tolerance::default()).dispute().unwrap();
+        assert_eq!((dispute.number, dispute.pods.len()), (250, 100));
+        assert_eq!(compare(&provider, &provider, Tolerance::default()).dispute(), None);
+    }
+}

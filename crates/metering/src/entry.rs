@@ -1,0 +1,271 @@
+//! One line of a usage record.
+//!
+//! ```text
+//! line    = uid " " pool " " time " " time " " amounts
+//! time    = ["~"] digits              seconds since 1970; "~": by the writer's own clock, not yet the provider's fact
+//! amounts = "-" | amount *("," amount)    sorted by name, no zeros
+//! amount  = name "=" quantity         a Kubernetes quantity in powers of ten, such as 500m or 1073741824
+//! ```
+//!
+//! Example: `0f9a...-77 default 1767225600 1767225900 cpu=500m,memory=1073741824,pods=1`
+
+use std::fmt;
+use std::str::FromStr;
+
+use liqo_quantity::{Format, Quantity, ResourceList};
+
+use crate::Seconds;
+
+/// Maximum length of a line in bytes. A line with the 64 resources that a pod may name fits.
+pub const MAX_LINE_LEN: usize = 8 * 1024;
+
+/// Maximum time: the year 9999.
+const MAX_TIME: Seconds = 253_402_300_799;
+
+/// What one pod was charged between two times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// UID of the local pod, which is the name of its shadow pod.
+    pub uid: String,
+    /// The pool that it used.
+    pub pool: String,
+    /// First second that counts.
+    pub from: Time,
+    /// First second that does not count any more. It equals `from` only if one of them is an estimate: then the pod may have been
+    /// there, by the other side's clock.
+    pub until: Time,
+    /// What it was charged, without zeros.
+    pub amounts: ResourceList,
+}
+
+/// A time in an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds since 1970.
+    pub at: Seconds,
+    /// Whether it is the writer's own clock, because it does not know the provider's time.
+    pub is_estimate: bool,
+}
+
+/// Why a line is no entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EntryError {
+    /// Longer than [`MAX_LINE_LEN`].
+    #[error("a line takes more than {MAX_LINE_LEN} bytes")]
+    TooLong,
+    /// Not five fields.
+    #[error("a line has five fields, separated by single spaces")]
+    Fields,
+    /// A UID or the name of a pool.
+    #[error("{0} of a line is empty, too long, or has characters other than a-z, A-Z, 0-9, - and .")]
+    Name(&'static str),
+    /// A time.
+    #[error("a time of a line is no number of seconds since 1970")]
+    Time,
+    /// The end comes before the start, or equals it without an estimate.
+    #[error("a line ends before it begins")]
+    Order,
+    /// The amounts.
+    #[error("the amounts of a line are not sorted, or one of them is no positive quantity")]
+    Amounts,
+}
+
+impl Time {
+    /// A time that the provider states.
+    pub const fn exact(at: Seconds) -> Self {
+        Self { at, is_estimate: false }
+    }
+
+    /// A time by the writer's own clock.
+    pub const fn estimate(at: Seconds) -> Self {
+        Self { at, is_estimate: true }
+    }
+}
+
+impl Entry {
+    /// An entry between two facts. `None` if it has no second.
+    pub fn exact(uid: &str, pool: &str, from: Seconds, until: Seconds, amounts: &ResourceList) -> Option<Self> {
+        let (from, until) = (Time::exact(from), Time::exact(until));
+        Self { uid: uid.to_owned(), pool: pool.to_owned(), from, until, amounts: normalized(amounts) }.if_valid()
+    }
+
+    /// The entry, if it has a second or an estimate.
+    #[must_use]
+    pub fn if_valid(self) -> Option<Self> {
+        self.is_ordered().then_some(self)
+    }
+
+    fn is_ordered(&self) -> bool {
+        let may_be_empty = self.from.is_estimate || self.until.is_estimate;
+        self.from.at < self.until.at || (may_be_empty && self.from.at == self.until.at)
+    }
+
+    /// How many seconds it counts.
+    pub fn seconds(&self) -> Seconds {
+        self.until.at - self.from.at
+    }
+}
+
+/// The amounts without zeros, each in powers of ten, so that equal amounts have equal text.
+pub fn normalized(amounts: &ResourceList) -> ResourceList {
+    let mut normal = ResourceList::new();
+    for (name, amount) in amounts.iter().filter(|(_, amount)| *amount > Quantity::ZERO) {
+        normal.insert(name, Quantity::from_nanos(amount.nanos(), Format::DecimalSi));
+    }
+    normal
+}
+
+/// The text of normalized amounts.
+pub(crate) fn amounts_text(amounts: &ResourceList) -> String {
+    if amounts.is_empty() {
+        return "-".to_owned();
+    }
+    amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(",")
+}
+
+pub(crate) fn read_amounts(text: &str) -> Result<ResourceList, EntryError> {
+    let mut amounts = ResourceList::new();
+    if text == "-" {
+        return Ok(amounts);
+    }
+    for part in text.split(',') {
+        let (name, amount) = part.split_once('=').ok_or(EntryError::Amounts)?;
+        let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte);
+        if name.is_empty() || name.len() > 317 || !name.bytes().all(known) {
+            return Err(EntryError::Amounts);
+        }
+        let amount: Quantity = amount.parse().map_err(|_| EntryError::Amounts)?;
+        amounts.insert(name, amount);
+    }
+    // Only the canonical text is accepted, so that a text has one reading and a reading has one text.
+    if amounts_text(&normalized(&amounts)) == text { Ok(normalized(&amounts)) } else { Err(EntryError::Amounts) }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.is_estimate { "~" } else { "" }, self.at)
+    }
+}
+
+impl FromStr for Time {
+    type Err = EntryError;
+
+    fn from_str(text: &str) -> Result<Self, EntryError> {
+        let (digits, is_estimate) = text.strip_prefix('~').map_or((text, false), |digits| (digits, true));
+        let plain = !digits.is_empty() && digits.len() <= 12 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let zeros_lead = digits.len() > 1 && digits.starts_with('0');
+        let at: Seconds = digits.parse().map_err(|_| EntryError::Time)?;
+        if plain && !zeros_lead && at <= MAX_TIME { Ok(Self { at, is_estimate }) } else { Err(EntryError::Time) }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { uid, pool, from, until, amounts } = self;
+        write!(f, "{uid} {pool} {from} {until} {}", amounts_text(amounts))
+    }
+}
+
+impl FromStr for Entry {
+    type Err = EntryError;
+
+    fn from_str(line: &str) -> Result<Self, EntryError> {
+        if line.len() > MAX_LINE_LEN {
+            return Err(EntryError::TooLong);
+        }
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [uid, pool, from, until, amounts] = fields.as_slice() else { return Err(EntryError::Fields) };
+        for (what, name) in [("the UID", uid), ("the pool", pool)] {
+            let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+            if name.is_empty() || name.len() > 253 || !name.bytes().all(known) {
+                return Err(EntryError::Name(what));
+            }
+        }
+        let entry = Self {
+            uid: (*uid).to_owned(),
+            pool: (*pool).to_owned(),
+            from: from.parse()?,
+            until: until.parse()?,
+            amounts: read_amounts(amounts)?,
+        };
+        entry.if_valid().ok_or(EntryError::Order)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use liqo_byte_mutations::mutated_text;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn list(text: &str) -> ResourceList {
+        let pairs = text.split(',').filter(|part| !part.is_empty()).map(|part| part.split_once('=').unwrap());
+        pairs.map(|(name, amount)| (name, amount.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn equal_amounts_have_equal_text_whatever_their_notation() {
+        let one = Entry::exact("u", "p", 10, 20, &list("memory=1Gi,cpu=0.5,nothing=0")).unwrap();
+        let other = Entry::exact("u", "p", 10, 20, &list("cpu=500m,memory=1024Mi")).unwrap();
+        assert_eq!(one.to_string(), "u p 10 20 cpu=500m,memory=1073741824");
+        assert_eq!(one.to_string(), other.to_string());
+        assert_eq!(one.seconds(), 10);
+    }
+
+    #[test]
+    fn an_entry_without_a_second_is_none_unless_it_is_an_estimate() {
+        assert_eq!(Entry::exact("u", "p", 10, 10, &list("cpu=1")), None);
+        assert_eq!("u p 10 10 cpu=1".parse::<Entry>(), Err(EntryError::Order));
+        assert_eq!("u p 10 ~10 cpu=1".parse::<Entry>().unwrap().seconds(), 0);
+    }
+
+    #[test]
+    fn only_the_canonical_text_is_an_entry() {
+        for (line, error) in [
+            ("u p 1 2", EntryError::Fields),
+            ("u  p 1 2 -", EntryError::Fields),
+            ("u/ p 1 2 -", EntryError::Name("the UID")),
+            ("u  1 2 -", EntryError::Name("the pool")),
+            ("u p 01 2 -", EntryError::Time),
+            ("u p -1 2 -", EntryError::Time),
+            ("u p 1 9999999999999 -", EntryError::Time),
+            ("u p 2 1 -", EntryError::Order),
+            ("u p 1 2 cpu=1000m", EntryError::Amounts),
+            ("u p 1 2 memory=1,cpu=1", EntryError::Amounts),
+            ("u p 1 2 cpu=0", EntryError::Amounts),
+            ("u p 1 2 cpu=-1", EntryError::Amounts),
+            ("u p 1 2 cpu=1,cpu=1", EntryError::Amounts),
+        ] {
+            assert_eq!(line.parse::<Entry>(), Err(error), "{line}");
+        }
+        assert!("u p 1 2 -".parse::<Entry>().is_ok());
+    }
+
+    pub(crate) fn entries() -> impl Strategy<Value = Entry> {
+        let amounts = prop::collection::btree_map("[a-c]/[a-z]{1,3}|cpu|memory", 1..1_000_000_i64, 0..4);
+        ("[a-z]{1,3}", "[a-z]{1,2}", any::<bool>(), 0..5000_i64, any::<bool>(), 1..500_i64, amounts).prop_map(
+            |(uid, pool, estimated_from, from, estimated_until, seconds, amounts)| Entry {
+                uid,
+                pool,
+                from: Time { at: from, is_estimate: estimated_from },
+                until: Time { at: from + seconds, is_estimate: estimated_until },
+                amounts: amounts.into_iter().map(|(name, millis)| (name, Quantity::from_millis(millis))).collect(),
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn an_entry_is_read_as_it_was_written(entry in entries()) {
+            prop_assert_eq!(entry.to_string().parse::<Entry>(), Ok(entry));
+        }
+
+        #[test]
+        fn a_mutated_line_is_refused_or_is_its_own_canonical_text(line in mutated_text(entries().prop_map(|entry| entry.to_string()))) {
+            if let Ok(entry) = line.parse::<Entry>() {
+                prop_assert_eq!(entry.to_string(), line);
+            }
+        }
+    }
+}

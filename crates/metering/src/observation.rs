@@ -1,0 +1,131 @@
+//! What the consumer knows of one pod, and which of the provider's facts it adopts.
+//!
+//! The consumer has no times of its own that are exact: it knows when it sent the pod and when its record was gone, by its own clock.
+//! The provider's charges are adopted if they are within these bounds, give or take what clocks may differ.
+
+use liqo_quantity::ResourceList;
+
+use crate::Seconds;
+use crate::charges::Charges;
+use crate::entry::{Entry, Time, normalized};
+use crate::period::Period;
+
+/// One pod that the consumer sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observation<'a> {
+    /// UID of the local pod.
+    pub uid: &'a str,
+    /// The pool that it used.
+    pub pool: &'a str,
+    /// When it was sent at the earliest, by the consumer's clock.
+    pub sent: Seconds,
+    /// When its record was seen gone, by the consumer's clock. `None` while it exists.
+    pub gone: Option<Seconds>,
+    /// What the provider may charge for it: amounts that it had at any time. Empty if the local pod is unknown, for example because
+    /// somebody removed it by force.
+    pub asked: &'a [ResourceList],
+    /// The provider's charges, as far as they were seen.
+    pub charges: &'a Charges,
+}
+
+impl Observation<'_> {
+    /// The consumer's own entries at the time `now`, by its own clock. `clocks`: how many seconds the clocks of both sides may differ.
+    /// Nothing for a pod that the provider never charged, as far as was seen, and that is not gone.
+    pub fn entries(&self, now: Seconds, clocks: Seconds) -> Vec<Entry> {
+        let latest = self.gone.unwrap_or(now);
+        let most = self.asked.iter().fold(ResourceList::new(), |all, one| all.max(one));
+        if let Some((from, until)) = self.charges.span() {
+            let is_within =
+                from >= self.sent.saturating_sub(clocks) && until.is_none_or(|until| until <= latest.saturating_add(clocks));
+            if is_within && self.charges.amounts().all(|amounts| self.may_be_charged(amounts)) {
+                return if self.gone.is_some() {
+                    self.charges.estimated_entries(self.uid, self.pool, latest, &most)
+                } else {
+                    self.charges.entries(self.uid, self.pool, now)
+                };
+            }
+        } else if self.gone.is_none() {
+            return Vec::new();
+        }
+        let (from, until) = (Time::estimate(self.sent.min(latest)), Time::estimate(latest));
+        let own = Entry { uid: self.uid.to_owned(), pool: self.pool.to_owned(), from, until, amounts: normalized(&most) };
+        own.if_valid().into_iter().collect()
+    }
+
+    fn may_be_charged(&self, amounts: &ResourceList) -> bool {
+        self.asked.is_empty() || self.asked.iter().any(|asked| normalized(asked) == *amounts)
+    }
+}
+
+/// The parts of the consumer's entries with their periods. An estimate close to a boundary also leaves an entry without a second at the
+/// other side of it: by the provider's clock the pod may have been there.
+pub fn parts_with_witnesses(entry: &Entry, seconds: u32, clocks: Seconds) -> Vec<(Period, Entry)> {
+    let mut parts = Period::parts(entry, seconds);
+    let (first, last) =
+        (Period::at(entry.from.at, seconds), Period::at(entry.until.at.saturating_sub(1).max(entry.from.at), seconds));
+    let witness = |at: Seconds| Entry { from: Time::estimate(at), until: Time::estimate(at), ..entry.clone() };
+    if entry.from.is_estimate && entry.from.at.saturating_sub(clocks) < first.start {
+        parts.insert(0, (first.previous(), witness(first.start)));
+    }
+    if entry.until.is_estimate && entry.until.at.saturating_add(clocks) > last.end() {
+        parts.push((last.next(), witness(last.end())));
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::tests::list;
+
+    fn entries(charges: &str, gone: Option<Seconds>, asked: &[ResourceList]) -> Vec<String> {
+        let charges = charges.parse().unwrap();
+        let observation = Observation { uid: "u", pool: "p", sent: 1000, gone, asked, charges: &charges };
+        observation.entries(2000, 300).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn charges_within_the_bounds_are_adopted() {
+        let asked = [list("cpu=1")];
+        assert_eq!(entries("1003- cpu=1", None, &asked), ["u p 1003 2000 cpu=1"]);
+        assert_eq!(entries("1003- cpu=1", Some(1500), &asked), ["u p 1003 ~1500 cpu=1"]);
+        assert_eq!(entries("1003-1490 cpu=1", Some(1500), &asked), ["u p 1003 1490 cpu=1"]);
+        assert_eq!(entries("800-1700 cpu=1", Some(1500), &asked), ["u p 800 1700 cpu=1"], "clocks differ");
+    }
+
+    #[test]
+    fn charges_outside_of_the_bounds_are_replaced_by_what_the_consumer_saw() {
+        let asked = [list("cpu=1")];
+        assert_eq!(entries("600- cpu=1", Some(1500), &asked), ["u p ~1000 ~1500 cpu=1"]);
+        assert_eq!(entries("1003-1900 cpu=1", Some(1500), &asked), ["u p ~1000 ~1500 cpu=1"]);
+        assert_eq!(entries("1003- cpu=2", Some(1500), &asked), ["u p ~1000 ~1500 cpu=1"]);
+        assert_eq!(entries("1003- cpu=2", Some(1500), &[]), ["u p 1003 ~1500 cpu=2"], "the local pod is unknown");
+    }
+
+    #[test]
+    fn a_pod_that_is_resized_may_be_charged_both_amounts() {
+        let asked = [list("cpu=1"), list("cpu=2")];
+        let charged = entries("1003-1100 cpu=1; 1100- cpu=2", Some(1500), &asked);
+        assert_eq!(charged, ["u p 1003 1100 cpu=1", "u p 1100 ~1500 cpu=2"]);
+        assert_eq!(entries("1003- cpu=1", Some(1500), &asked), ["u p 1003 ~1500 cpu=2"], "it may have been resized unseen");
+    }
+
+    #[test]
+    fn a_pod_that_waits_is_charged_nothing_and_one_that_went_unseen_may_have_been() {
+        assert!(entries("", None, &[list("cpu=1")]).is_empty());
+        assert_eq!(entries("", Some(1500), &[list("cpu=1")]), ["u p ~1000 ~1500 cpu=1"]);
+    }
+
+    #[test]
+    fn an_estimate_close_to_a_boundary_leaves_a_witness_at_its_other_side() {
+        let parts = |line: &str| {
+            let parts = parts_with_witnesses(&line.parse().unwrap(), 60, 20);
+            parts.iter().map(|(period, part)| format!("{}: {part}", period.start)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts("u p 70 ~110 -"), ["60: u p 70 ~110 -", "120: u p ~120 ~120 -"]);
+        assert_eq!(parts("u p 70 ~90 -"), ["60: u p 70 ~90 -"]);
+        assert_eq!(parts("u p ~70 ~110 -"), ["0: u p ~60 ~60 -", "60: u p ~70 ~110 -", "120: u p ~120 ~120 -"]);
+        assert_eq!(parts("u p 70 110 -"), ["60: u p 70 110 -"]);
+        assert_eq!(parts("u p 70 ~120 -"), ["60: u p 70 ~120 -", "120: u p ~120 ~120 -"]);
+    }
+}

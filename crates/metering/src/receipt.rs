@@ -1,0 +1,290 @@
+//! The receipt of one period: what was used of each pool under each version of the contract, and what that costs.
+//!
+//! Each line, one resource of one pool under one version, is computed exactly and rounded once. A total is the sum of its lines. The
+//! pods are not listed: the digest of the canonical text of their entries stands for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use liqo_api::{ClusterId, Money, PriceList, ReceiptLine, ReceiptPool, ReceiptStatement, ReceiptVersion, Time, UsagePeriod};
+use liqo_quantity::{AmountSeconds, cost, priced_unit};
+
+use crate::Seconds;
+use crate::entry::Entry;
+use crate::period::Period;
+use crate::usage::Usage;
+
+/// Maximum length of a statement as JSON, in bytes: what fits into a signed document.
+pub const MAX_STATEMENT_LEN: usize = 32 * 1024;
+
+/// A version of the contract.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Its number.
+    pub version: u32,
+    /// SHA-256 of its terms, in hexadecimal.
+    pub digest: String,
+    /// The first second in which it applies. It ends where the next one begins.
+    pub from: Seconds,
+    /// The prices of each pool.
+    pub prices: BTreeMap<String, PriceList>,
+}
+
+/// What a receipt is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contract {
+    /// Its ID.
+    pub id: String,
+    /// Who lends.
+    pub provider: ClusterId,
+    /// Who borrows.
+    pub consumer: ClusterId,
+    /// Its versions, in the order of time.
+    pub versions: Vec<Version>,
+    /// The first second in which it does not apply any more, if it has ended.
+    pub end: Option<Seconds>,
+}
+
+/// A period has too many pools, resources and versions for one receipt. Contains the length of the statement in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the receipt takes {0} bytes, and at most {MAX_STATEMENT_LEN} can be signed; use fewer pools, or change prices less often"
+)]
+pub struct TooLong(pub usize);
+
+impl Contract {
+    /// The versions that apply in a period, each with its first second and the first second after it, within the period.
+    fn spans(&self, period: Period) -> Vec<(&Version, Seconds, Seconds)> {
+        let end = self.end.unwrap_or(Seconds::MAX).min(period.end());
+        let nexts = self.versions.iter().skip(1).map(|next| next.from).chain([Seconds::MAX]);
+        let spans =
+            self.versions.iter().zip(nexts).map(|(version, next)| (version, version.from.max(period.start), next.min(end)));
+        spans.filter(|(_, from, until)| from < until).collect()
+    }
+
+    /// The part of an entry that the contract is about: nothing is charged before it began, nor after it ended.
+    pub fn part_of(&self, entry: &Entry) -> Option<Entry> {
+        let start = self.versions.first()?.from;
+        let mut part = entry.clone();
+        part.from.at = part.from.at.max(start);
+        part.until.at = part.until.at.min(self.end.unwrap_or(Seconds::MAX));
+        part.if_valid()
+    }
+
+    /// The receipt of a period. Entries that begin with an estimate are not counted.
+    pub fn receipt(&self, period: Period, usage: &Usage) -> Result<ReceiptStatement, TooLong> {
+        let spans = self.spans(period);
+        let mut sums: BTreeMap<(String, u32), BTreeMap<String, AmountSeconds>> = BTreeMap::new();
+        let mut pods = BTreeSet::new();
+        for entry in usage.entries().filter(|entry| !entry.from.is_estimate) {
+            pods.insert(entry.uid.as_str());
+            for (version, from, until) in &spans {
+                let seconds = entry.until.at.min(*until).saturating_sub(entry.from.at.max(*from));
+                let Some(seconds) = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0) else { continue };
+                let sum = sums.entry((entry.pool.clone(), version.version)).or_default();
+                for (name, amount) in &entry.amounts {
+                    *sum.entry(name.to_owned()).or_default() += AmountSeconds::of(amount, seconds);
+                }
+            }
+        }
+        let pools: Vec<ReceiptPool> = sums.into_iter().map(|((pool, version), sums)| self.pool(pool, version, sums)).collect();
+        let versions =
+            spans.iter().map(|(version, ..)| ReceiptVersion { version: version.version, digest: version.digest.clone() });
+        let statement = ReceiptStatement {
+            contract: self.id.clone(),
+            provider: self.provider.clone(),
+            consumer: self.consumer.clone(),
+            period: api_period(period),
+            versions: versions.collect(),
+            totals: totals(&pools),
+            pools,
+            pods: u64::try_from(pods.len()).unwrap_or(u64::MAX),
+            entries: u64::try_from(usage.len()).unwrap_or(u64::MAX),
+            digest: usage.digest(),
+        };
+        let length = serde_json::to_string(&statement).map_or(usize::MAX, |text| text.len());
+        if length > MAX_STATEMENT_LEN { Err(TooLong(length)) } else { Ok(statement) }
+    }
+
+    fn pool(&self, pool: String, number: u32, sums: BTreeMap<String, AmountSeconds>) -> ReceiptPool {
+        let version = self.versions.iter().find(|version| version.version == number);
+        let prices = version.and_then(|version| version.prices.get(&pool));
+        let resources = sums.into_iter().map(|(name, amount_seconds)| {
+            let rate = prices.and_then(|prices| prices.rates.get(&name));
+            let cost = rate.map(|rate| cost(rate, priced_unit(&name), amount_seconds));
+            (name, ReceiptLine { amount_seconds, rate, cost })
+        });
+        ReceiptPool {
+            version: number,
+            currency: prices.map(|prices| prices.currency.clone()),
+            resources: resources.collect(),
+            pool,
+        }
+    }
+}
+
+/// The sum of all costs, by currency.
+pub fn totals(pools: &[ReceiptPool]) -> BTreeMap<String, Money> {
+    let mut totals: BTreeMap<String, Money> = BTreeMap::new();
+    for pool in pools {
+        let Some(currency) = &pool.currency else { continue };
+        let costs: Money = pool.resources.values().filter_map(|line| line.cost).sum();
+        *totals.entry(currency.clone()).or_default() += costs;
+    }
+    totals
+}
+
+/// Why a statement contradicts itself: a line, or a total, that nobody gets who computes it again.
+pub fn contradiction(statement: &ReceiptStatement) -> Option<String> {
+    for pool in &statement.pools {
+        for (name, line) in &pool.resources {
+            if line.cost != line.rate.map(|rate| cost(rate, priced_unit(name), line.amount_seconds)) {
+                return Some(format!("the cost of {name:.100} in pool {:.100} is not its rate times its amount", pool.pool));
+            }
+        }
+    }
+    (statement.totals != totals(&statement.pools)).then(|| "the totals are not the sums of the costs".to_owned())
+}
+
+/// What differs between two statements about the same period, for people. `None` if they are equal.
+pub fn statement_difference(ours: &ReceiptStatement, theirs: &ReceiptStatement) -> Option<String> {
+    let what = if ours == theirs {
+        return None;
+    } else if (&ours.contract, &ours.provider, &ours.consumer, &ours.period)
+        != (&theirs.contract, &theirs.provider, &theirs.consumer, &theirs.period)
+    {
+        "it is about another contract, peer or period"
+    } else if ours.versions != theirs.versions {
+        "it names other versions of the contract"
+    } else if ours.digest != theirs.digest {
+        "its digest is not that of the provider's entries"
+    } else if ours.totals != theirs.totals {
+        "its total is not what the entries cost at the prices of the contract"
+    } else {
+        "its amounts are not those of the entries"
+    };
+    Some(what.to_owned())
+}
+
+/// The value of the label of a period's usage records, and the end of its receipt's name.
+pub fn period_label(contract: &str, period: Period) -> String {
+    format!("{}-{}", contract.get(..8).unwrap_or(contract), period.name())
+}
+
+/// The name of the receipt of a period.
+pub fn receipt_name(contract: &str, period: Period) -> String {
+    format!("receipt-{}", period_label(contract, period))
+}
+
+/// A period as objects hold it.
+pub fn api_period(period: Period) -> UsagePeriod {
+    UsagePeriod { start: Time(Timestamp::from_second(period.start).unwrap_or_default()), seconds: period.seconds() }
+}
+
+/// The period in an object. `None` if its start or its length are none that a period has.
+pub fn period_of(period: &UsagePeriod) -> Option<Period> {
+    let start = period.start.0.as_second();
+    let found = Period::at(start, period.seconds);
+    (found.start == start && found.seconds() == period.seconds).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prices(cpu: &str) -> BTreeMap<String, PriceList> {
+        let rates = [("cpu", cpu.parse().unwrap()), ("memory", "0.005".parse().unwrap())].into_iter().collect();
+        BTreeMap::from([("p".to_owned(), PriceList { currency: "EUR".to_owned(), rates })])
+    }
+
+    fn contract(versions: &[(Seconds, &str)]) -> Contract {
+        let versions = versions.iter().zip(1..).map(|((from, cpu), version)| Version {
+            version,
+            digest: format!("d{version}"),
+            from: *from,
+            prices: prices(cpu),
+        });
+        let id = |byte: u8| ClusterId::of_public_key(&[byte; 32]);
+        Contract { id: "c".to_owned(), provider: id(1), consumer: id(2), versions: versions.collect(), end: None }
+    }
+
+    #[test]
+    fn a_core_for_an_hour_costs_its_rate() {
+        let usage = Usage::read("u p 0 3600 cpu=1,memory=1073741824,pods=1\n").unwrap();
+        let receipt = contract(&[(0, "0.04")]).receipt(Period::at(0, 3600), &usage).unwrap();
+        let lines = &receipt.pools[0].resources;
+        assert_eq!(lines["cpu"].amount_seconds.to_string(), "3600");
+        assert_eq!(lines["memory"].amount_seconds.to_string(), "3865470566400");
+        assert_eq!((lines["pods"].rate, lines["pods"].cost), (None, None));
+        assert_eq!(receipt.totals["EUR"].to_string(), "0.045");
+        assert_eq!((receipt.pods, receipt.entries, receipt.digest.as_str()), (1, 1, usage.digest().as_str()));
+        assert_eq!(contradiction(&receipt), None);
+    }
+
+    #[test]
+    fn each_version_has_its_own_lines_and_nothing_is_charged_before_the_first_or_after_the_end() {
+        let usage = Usage::read("u p 0 3600 cpu=1\n").unwrap();
+        let mut contract = contract(&[(600, "0.04"), (1800, "0.08")]);
+        contract.end = Some(3000);
+        let receipt = contract.receipt(Period::at(0, 3600), &usage).unwrap();
+        let seconds: Vec<String> = receipt.pools.iter().map(|pool| pool.resources["cpu"].amount_seconds.to_string()).collect();
+        assert_eq!(seconds, ["1200", "1200"]);
+        assert_eq!(receipt.totals["EUR"].to_string(), "0.04");
+        assert_eq!(contract.part_of(&"u p 0 3600 -".parse().unwrap()).unwrap().to_string(), "u p 600 3000 -");
+        assert_eq!(contract.part_of(&"u p 0 600 -".parse().unwrap()), None);
+        assert_eq!(receipt.versions.len(), 2);
+    }
+
+    #[test]
+    fn a_receipt_of_10_000_pods_is_small_and_one_of_too_many_pools_is_none() {
+        let usage: Usage =
+            (0..10_000).map(|n| format!("u{n} p{} 0 3600 cpu=1,memory=5,pods=1", n % 10).parse().unwrap()).collect();
+        let receipt = contract(&[(0, "0.04")]).receipt(Period::at(0, 3600), &usage).unwrap();
+        assert_eq!(receipt.pods, 10_000);
+        assert!(serde_json::to_string(&receipt).unwrap().len() < 4096);
+        let usage: Usage = (0..1000).map(|n| format!("u{n} p{n} 0 3600 cpu=1").parse().unwrap()).collect();
+        assert!(matches!(contract(&[(0, "1")]).receipt(Period::at(0, 3600), &usage), Err(TooLong(_))));
+    }
+
+    #[test]
+    fn a_changed_amount_or_total_is_a_contradiction() {
+        let usage = Usage::read("u p 0 3600 cpu=1\n").unwrap();
+        let receipt = contract(&[(0, "0.04")]).receipt(Period::at(0, 3600), &usage).unwrap();
+        let mut other = receipt.clone();
+        other.totals.insert("EUR".to_owned(), "5".parse().unwrap());
+        assert!(contradiction(&other).unwrap().contains("totals"));
+        assert!(statement_difference(&receipt, &other).unwrap().contains("total"));
+        let mut other = receipt.clone();
+        other.pools[0].resources.get_mut("cpu").unwrap().cost = Some("5".parse().unwrap());
+        assert!(contradiction(&other).unwrap().contains("cpu"));
+        assert_eq!(statement_difference(&receipt, &receipt.clone()), None);
+    }
+
+    #[test]
+    fn a_period_is_read_as_it_was_written() {
+        let period = Period::at(7200, 3600);
+        assert_eq!(period_of(&api_period(period)), Some(period));
+        assert_eq!(period_of(&UsagePeriod { seconds: 61, ..api_period(period) }), None);
+    }
+
+    proptest! {
+        #[test]
+        fn sums_equal_entries(pods in prop::collection::vec((0..3000_i64, 1..600_i64, 1..9000_i64), 1..30), boundary in 0..3600_i64) {
+            let lines = pods.iter().zip(0..).map(|((from, seconds, millis), n)| {
+                format!("u{n} p {from} {} cpu={millis}", from + seconds).replace(&format!("cpu={millis}"), &amount(*millis))
+            });
+            let usage: Usage = lines.map(|line| line.parse().unwrap()).collect();
+            let receipt = contract(&[(0, "0.04"), (boundary, "0.08")]).receipt(Period::at(0, 3600), &usage).unwrap();
+            let sum: u128 = receipt.pools.iter().map(|pool| pool.resources["cpu"].amount_seconds.nanos()).sum();
+            let expected: i128 = pods.iter().map(|(_, seconds, millis)| i128::from(*seconds) * i128::from(*millis) * 1_000_000).sum();
+            prop_assert_eq!(i128::try_from(sum).unwrap(), expected);
+            prop_assert_eq!(contradiction(&receipt), None);
+        }
+    }
+
+    fn amount(millis: i64) -> String {
+        format!("cpu={}", liqo_api::Quantity::from_millis(millis))
+    }
+}

@@ -1,0 +1,115 @@
+//! What this cluster counts for its pods at a provider, by its own clock where it does not know the provider's.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use liqo_api::{ClusterId, Key, provider_namespace};
+use liqo_metering::observation::parts_with_witnesses;
+use liqo_metering::{Charges, Entry, Observation, Period, Seconds};
+use liqo_offloading_rules::pod::chargeable::{chargeable, sent_at};
+use liqo_offloading_rules::pod::local::PeerState as Reachability;
+use liqo_offloading_rules::pod::local_state::{LocalPod, Shadow};
+use liqo_offloading_rules::pod::remote::MAX_GRACE_SECONDS;
+
+use super::state::{Consumer, PeerState};
+use crate::metering::{GRACE, MeteredContract, Side};
+
+/// The consumer's side of metering.
+pub struct ConsumerSide(pub Arc<Consumer>);
+
+impl Consumer {
+    fn clock_tolerance(&self) -> Seconds {
+        self.context.config().spec.metering.clock_tolerance_seconds.into()
+    }
+
+    fn contract(&self, provider: &ClusterId) -> Option<Arc<MeteredContract>> {
+        self.recorder.contract(&provider_namespace(provider))
+    }
+
+    /// Stores what a local pod used whose shadow pod is gone. Returns whether that is done; otherwise its key is enqueued again then.
+    pub fn store_usage(&self, peer: &PeerState, pod: &LocalPod) -> bool {
+        let Some(contract) = self.contract(&peer.id) else { return true };
+        let entries = self.entries(peer, pod, &contract, Some(Timestamp::now().as_second()));
+        self.recorder.store(&provider_namespace(&peer.id), &pod.uid, entries)
+    }
+
+    /// Stores what a pod used that is gone here, before its shadow pod goes. The provider deletes the remote pod within its grace.
+    pub fn store_orphan(&self, provider: &ClusterId, uid: &str, shadow: &Shadow) -> bool {
+        let (Some(_), Some(charges)) = (self.contract(provider), charges_of(shadow.charges.as_deref())) else { return true };
+        let now = Timestamp::now().as_second();
+        let gone = Some(now + MAX_GRACE_SECONDS);
+        let observation = Observation { uid, pool: &shadow.pool, sent: 0, gone, asked: &[], charges: &charges };
+        self.recorder.store(&provider_namespace(provider), uid, observation.entries(now, self.clock_tolerance()))
+    }
+
+    /// Remembers what a pod was charged before it is resized: later nobody knows here that it had other amounts.
+    pub fn store_before_resize(&self, provider: &ClusterId, uid: &str, shadow: &Shadow) {
+        let (Some(_), Some(charges)) = (self.contract(provider), charges_of(shadow.charges.as_deref())) else { return };
+        let now = Timestamp::now().as_second();
+        let observation = Observation { uid, pool: &shadow.pool, sent: 0, gone: Some(now), asked: &[], charges: &charges };
+        let entries = observation.entries(now, self.clock_tolerance());
+        self.recorder.store(&provider_namespace(provider), &format!("{uid}/{now}"), entries);
+    }
+
+    /// The entries of a local pod, which is gone at the provider or not.
+    fn entries(&self, peer: &PeerState, pod: &LocalPod, contract: &MeteredContract, gone: Option<Seconds>) -> Vec<Entry> {
+        let seen = peer.seen_charges(&pod.uid);
+        let charges = charges_of(seen.as_ref().map(|seen| seen.charges.as_ref())).unwrap_or_default();
+        let node = self.virtual_nodes.get(&pod.virtual_node);
+        let pool = seen.map(|seen| seen.pool).or_else(|| node.map(|node| node.spec.pool.clone()));
+        let (pool, asked) =
+            (pool.unwrap_or_else(|| pod.virtual_node.name.clone()), chargeable(pod, contract.charge, contract.limit_percentage));
+        let sent = sent_at(pod).as_second();
+        let observation = Observation { uid: &pod.uid, pool: &pool, sent, gone, asked: &asked, charges: &charges };
+        observation.entries(Timestamp::now().as_second(), self.clock_tolerance())
+    }
+}
+
+/// Charges that cannot be read count as none.
+fn charges_of(text: Option<&str>) -> Option<Charges> {
+    text?.parse().ok()
+}
+
+impl Side for ConsumerSide {
+    fn open(&self, namespace: &str, now: Seconds) -> Option<Vec<Entry>> {
+        let consumer = &self.0;
+        let id: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
+        let peer = consumer.peers.get(&id)?;
+        // What is not seen now may be there.
+        if peer.reachability() != Reachability::Answers || !consumer.all_pods_known(&id) {
+            return None;
+        }
+        let remote = peer.remote()?;
+        let contract = consumer.contract(&id)?;
+        let mut entries = Vec::new();
+        for pod in peer.pods() {
+            if let Some(shadow) = remote.shadow(&pod.uid) {
+                peer.saw_charges(&pod.uid, &shadow);
+                entries.extend(consumer.entries(&peer, &pod, &contract, None));
+            }
+        }
+        for (Key { name: uid, .. }, shadow) in remote.shadows.all().into_iter().filter(|(key, _)| peer.pod(&key.name).is_none()) {
+            let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
+            let observation = Observation { uid: &uid, pool: &shadow.pool, sent: 0, gone: None, asked: &[], charges: &charges };
+            entries.extend(observation.entries(now, consumer.clock_tolerance()));
+        }
+        Some(entries)
+    }
+
+    fn parts(&self, entry: &Entry, period_seconds: u32) -> Vec<(Period, Entry)> {
+        parts_with_witnesses(entry, period_seconds, self.0.clock_tolerance())
+    }
+
+    fn stored(&self, namespace: &str, pods: Vec<String>) {
+        let id = namespace.rsplit('-').next().and_then(|id| id.parse().ok());
+        let Some(peer) = id.and_then(|id: ClusterId| self.0.peers.get(&id)) else { return };
+        // What was stored before a resize is not waited for.
+        for uid in pods.into_iter().filter(|pod| !pod.contains('/')) {
+            peer.pod_queue.add(uid);
+        }
+    }
+
+    fn grace(&self) -> Seconds {
+        GRACE + self.0.clock_tolerance()
+    }
+}

@@ -1,0 +1,384 @@
+//! Stores what pods used: the usage records of one side, in its own namespaces.
+//!
+//! A controller that lets a pod go calls [`Recorder::store`] first, and goes on when the entries are stored; then its key is enqueued again.
+//! Entries are written in batches: the first at once, then at most one write a second for each namespace. At the end of a period the
+//! pods that still run are added, and the period is marked as complete.
+//!
+//! A namespace without a contract costs nothing.
+
+mod contracts;
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::{Api, api::PostParams, runtime::watcher::Config};
+use liqo_api::{ClusterId, UsageRecord, UsageRecordSpec, labels};
+use liqo_controller_runtime::conditions::namespaced;
+use liqo_controller_runtime::put::{marked, put};
+use liqo_controller_runtime::writes::{Step as _, StepError};
+use liqo_controller_runtime::{Cache, Context, Key, Next, Queue, metrics};
+use liqo_metering::receipt::{api_period, period_label, period_of};
+use liqo_metering::{Book, ChunkWrite, Entry, Period, Seconds};
+use parking_lot::Mutex;
+use prometheus_client::metrics::{counter::Counter, family::Family};
+use tokio::time::Instant;
+
+pub use contracts::{Contracts, MeteredContract};
+
+/// Minimum time between two writes in one namespace.
+const PACE: Duration = Duration::from_secs(1);
+/// How long after its end a period takes entries of pods that ended before.
+pub const GRACE: Seconds = 60;
+/// Delay before a period is completed whose pods are not known now.
+const UNKNOWN_RETRY: Duration = Duration::from_secs(10);
+
+/// Usage records in one page: each may take 256 KiB.
+const PAGE: u32 = 16;
+/// How many completed periods are remembered.
+const MAX_COMPLETED: usize = 16;
+
+/// What a side knows that the recorder does not.
+pub trait Side: Send + Sync + 'static {
+    /// The entries, at this time, of all pods of a namespace that still exist. `None` if that is not known now.
+    fn open(&self, namespace: &str, now: Seconds) -> Option<Vec<Entry>>;
+    /// The parts of an entry, by period.
+    fn parts(&self, entry: &Entry, period_seconds: u32) -> Vec<(Period, Entry)>;
+    /// The entries of these pods are stored: what waits for that can go on.
+    fn stored(&self, namespace: &str, pods: Vec<String>);
+    /// How long after its end a period is completed.
+    fn grace(&self) -> Seconds;
+}
+
+/// A record that exists.
+#[derive(Clone, Debug, PartialEq)]
+struct FoundChunk {
+    contract: String,
+    period: Period,
+    chunk: u32,
+    chunks: Option<u32>,
+}
+
+/// What is known of one namespace.
+#[derive(Default)]
+struct Namespace {
+    /// `None` until it was read from the cache, and after a write of unknown outcome.
+    book: Option<Book>,
+    /// Entries to be stored, by pod.
+    pending: BTreeMap<String, Vec<Entry>>,
+    /// Pods whose entries are stored, until they are forgotten.
+    stored: HashSet<String>,
+    /// The periods that this process completed last: the cache may not show that yet.
+    completed: VecDeque<(String, Period)>,
+    written: Option<Instant>,
+}
+
+/// Writes the usage records of one side.
+pub struct Recorder {
+    context: Context,
+    /// The label that names the peer.
+    peer_label: &'static str,
+    role: &'static str,
+    contracts: Contracts,
+    records: Cache<FoundChunk>,
+    queue: Queue<String>,
+    namespaces: Mutex<HashMap<String, Namespace>>,
+}
+
+impl FoundChunk {
+    fn reduce(record: UsageRecord) -> Option<Self> {
+        let UsageRecordSpec { contract, period, chunk, chunks, .. } = record.spec;
+        Some(Self { contract, period: period_of(&period)?, chunk, chunks })
+    }
+}
+
+impl Recorder {
+    /// Starts the watches. `peer_label` is on the objects of this side; `role` is its word in the metrics.
+    pub fn start(context: &Context, peer_label: &'static str, role: &'static str) -> Arc<Self> {
+        let queue = Queue::new();
+        let (client, stop, ours) = (context.client.clone(), context.stop.clone(), Config::default().labels(peer_label));
+        let changed = queue.clone();
+        let contracts = Contracts::follow(context, ours.clone(), move |namespace| changed.add(namespace.to_owned()));
+        let all = Api::<UsageRecord>::all(client);
+        let records = Cache::watch(all, ours.page_size(PAGE), stop, FoundChunk::reduce, |_, _, _| {});
+        Arc::new(Self { context: context.clone(), peer_label, role, contracts, records, queue, namespaces: Mutex::default() })
+    }
+
+    /// Waits for the initial lists.
+    pub async fn synced(&self) -> bool {
+        self.contracts.synced().await && self.records.synced().await
+    }
+
+    /// The latest contract of a namespace.
+    pub fn contract(&self, namespace: &str) -> Option<Arc<MeteredContract>> {
+        self.contracts.of(namespace, Timestamp::now()).pop()
+    }
+
+    /// The end of the last period whose entries are complete.
+    pub fn settled(&self, namespace: &str) -> Timestamp {
+        let mut all = self.namespaces.lock();
+        let settled = self.book(namespace, all.entry(namespace.to_owned()).or_default()).settled();
+        settled.and_then(|settled| Timestamp::from_second(settled).ok()).unwrap_or_default()
+    }
+
+    /// Whether the entries of a pod are stored.
+    pub fn is_stored(&self, namespace: &str, pod: &str) -> bool {
+        self.namespaces.lock().get(namespace).is_some_and(|known| known.stored.contains(pod))
+    }
+
+    /// Stores the entries of a pod. Returns whether they are stored already, or need not be. Otherwise [`Side::stored`] tells it.
+    pub fn store(&self, namespace: &str, pod: &str, entries: Vec<Entry>) -> bool {
+        if self.is_stored(namespace, pod) {
+            return true;
+        }
+        let contracts = self.contracts.of(namespace, Timestamp::now());
+        if entries.iter().all(|entry| contracts.iter().all(|contract| contract.part_of(entry).is_none())) {
+            return true;
+        }
+        let mut all = self.namespaces.lock();
+        let known = all.entry(namespace.to_owned()).or_default();
+        known.pending.insert(pod.to_owned(), entries);
+        let waits = known.written.map_or(Duration::ZERO, |written| PACE.saturating_sub(written.elapsed()));
+        drop(all);
+        if waits.is_zero() {
+            self.queue.add(namespace.to_owned());
+        } else {
+            self.queue.add_after(namespace.to_owned(), waits);
+        }
+        false
+    }
+
+    /// Nothing needs to be remembered of a pod any more.
+    pub fn forget(&self, namespace: &str, pod: &str) {
+        if let Some(known) = self.namespaces.lock().get_mut(namespace) {
+            known.stored.retain(|one| one.split('/').next() != Some(pod));
+            known.pending.remove(pod);
+        }
+    }
+
+    /// Writes until the context's `stop`.
+    pub async fn run(self: Arc<Self>, side: Arc<dyn Side>) {
+        if self.context.stop.run_until_cancelled(self.synced()).await != Some(true) {
+            return;
+        }
+        let (queue, stop, name) = (
+            self.queue.clone(),
+            self.context.stop.clone(),
+            if self.role == "provider" { "usage-records" } else { "own-usage-records" },
+        );
+        queue
+            .run(name, 8, stop, move |namespace| {
+                let (recorder, side) = (self.clone(), side.clone());
+                async move { recorder.reconcile(&namespace, side.as_ref()).await }
+            })
+            .await;
+    }
+
+    async fn reconcile(&self, namespace: &str, side: &dyn Side) -> Result<Next, StepError> {
+        let Some(peer) = peer_of(namespace) else { return Ok(Next::OnChange) };
+        let now = Timestamp::now().as_second();
+        let contracts = self.contracts.of(namespace, Timestamp::now());
+        let (pending, mut writes) = self.batch(namespace, side, &contracts);
+        let is_known = contracts.is_empty() || self.complete(namespace, side, &contracts, now, &mut writes);
+        let outcome = self.write_all(namespace, &peer, writes).await;
+        let mut all = self.namespaces.lock();
+        let known = all.entry(namespace.to_owned()).or_default();
+        if let Err(error) = outcome {
+            // It may have been written or not: read again what exists. What was written twice counts once.
+            known.book = None;
+            for (pod, entries) in pending {
+                known.pending.entry(pod).or_insert(entries);
+            }
+            return Err(error);
+        }
+        let stored: Vec<String> = pending.into_keys().collect();
+        known.stored.extend(stored.iter().cloned());
+        known.written = Some(Instant::now());
+        let more = !known.pending.is_empty();
+        if contracts.is_empty() && !more {
+            all.remove(namespace);
+        }
+        drop(all);
+        if !stored.is_empty() {
+            side.stored(namespace, stored);
+        }
+        if more {
+            return Ok(Next::After(PACE));
+        }
+        if !is_known {
+            return Ok(Next::After(UNKNOWN_RETRY));
+        }
+        let ends = contracts.iter().map(|contract| Period::at(now - side.grace(), contract.period_seconds).end() + side.grace());
+        let next = ends.min().and_then(|end| u64::try_from(end - now).ok());
+        Ok(next.map_or(Next::OnChange, |seconds| Next::After(Duration::from_secs(seconds.max(1)))))
+    }
+
+    /// Takes the entries that wait, and what to write for them.
+    fn batch(
+        &self,
+        namespace: &str,
+        side: &dyn Side,
+        contracts: &[Arc<MeteredContract>],
+    ) -> (BTreeMap<String, Vec<Entry>>, Vec<ChunkWrite>) {
+        let mut all = self.namespaces.lock();
+        let known = all.entry(namespace.to_owned()).or_default();
+        let pending = std::mem::take(&mut known.pending);
+        let mut by_period: BTreeMap<(String, Period), Vec<Entry>> = BTreeMap::new();
+        for contract in contracts {
+            let parts = pending.values().flatten().filter_map(|entry| contract.part_of(entry));
+            for (period, part) in parts.flat_map(|part| side.parts(&part, contract.period_seconds)) {
+                by_period.entry((contract.id.clone(), period)).or_default().push(part);
+            }
+        }
+        let book = self.book(namespace, known);
+        let mut writes = Vec::new();
+        for ((contract, period), entries) in by_period {
+            if !book.is_complete(&contract, period) {
+                self.count(namespace, &entries);
+            }
+            writes.extend(book.append(&contract, period, entries));
+        }
+        (pending, writes)
+    }
+
+    /// Completes the periods that are over. Returns whether all pods are known that may still run.
+    fn complete(
+        &self,
+        namespace: &str,
+        side: &dyn Side,
+        contracts: &[Arc<MeteredContract>],
+        now: Seconds,
+        writes: &mut Vec<ChunkWrite>,
+    ) -> bool {
+        let due: Vec<(&MeteredContract, Period)> = {
+            let mut all = self.namespaces.lock();
+            let book = self.book(namespace, all.entry(namespace.to_owned()).or_default());
+            let first = |contract: &MeteredContract| book.settled().unwrap_or(contract.start).max(contract.start);
+            let due =
+                |contract: &MeteredContract| book.due(&contract.id, contract.period_seconds, first(contract), now, side.grace());
+            contracts.iter().flat_map(|one| due(one).into_iter().map(move |period| (one.as_ref(), period))).collect()
+        };
+        if due.is_empty() {
+            return true;
+        }
+        let Some(open) = side.open(namespace, now) else { return false };
+        let mut all = self.namespaces.lock();
+        let book = self.book(namespace, all.entry(namespace.to_owned()).or_default());
+        for (contract, period) in due {
+            let parts = open.iter().filter_map(|entry| period.part_of(&contract.part_of(entry)?)).collect::<Vec<_>>();
+            self.count(namespace, &parts);
+            writes.extend(book.append(&contract.id, period, parts));
+            writes.extend(book.complete(&contract.id, period));
+        }
+        true
+    }
+
+    fn book<'a>(&self, namespace: &str, known: &'a mut Namespace) -> &'a mut Book {
+        let Namespace { book, completed, .. } = known;
+        book.get_or_insert_with(|| {
+            let mut book = Book::default();
+            for (_, found) in self.records.all().into_iter().filter(|(key, _)| key.namespace == namespace) {
+                book.found(&found.contract, found.period, found.chunk, found.chunks);
+            }
+            for (contract, period) in completed.iter() {
+                book.found(contract, *period, 0, Some(1));
+            }
+            book
+        })
+    }
+
+    async fn write_all(&self, namespace: &str, peer: &ClusterId, writes: Vec<ChunkWrite>) -> Result<(), StepError> {
+        let api: Api<UsageRecord> = namespaced(&self.context.client, namespace);
+        for mut write in writes {
+            loop {
+                let key = Key::new(namespace, name_of(&write.contract, write.period, write.chunk));
+                let mut record = marked(UsageRecord::new(&key.name, spec(&write)), self.peer_label, peer);
+                let period = period_label(&write.contract, write.period);
+                record.metadata.labels.get_or_insert_default().insert(labels::USAGE_PERIOD.to_owned(), period);
+                let written = if write.is_new {
+                    api.create(&PostParams::default(), &record).await.map(drop)
+                } else {
+                    put(&api, liqo_api::conditions::owners::OFFLOADING.field_manager, &record, true).await
+                };
+                match written {
+                    Err(kube::Error::Api(status)) if write.is_new && status.is_already_exists() => {
+                        let mut all = self.namespaces.lock();
+                        write = self.book(namespace, all.entry(namespace.to_owned()).or_default()).renumbered(&write);
+                    }
+                    // The tenancy ends, and its records with it.
+                    Err(kube::Error::Api(status)) if is_ending(&status) => return Ok(()),
+                    written => {
+                        written.step("write", "UsageRecord", key)?;
+                        self.written(namespace, write);
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A chunk was written.
+    fn written(&self, namespace: &str, write: ChunkWrite) {
+        if write.chunks.is_some()
+            && let Some(known) = self.namespaces.lock().get_mut(namespace)
+        {
+            known.completed.push_back((write.contract, write.period));
+            let surplus = known.completed.len().saturating_sub(MAX_COMPLETED);
+            known.completed.drain(..surplus);
+        }
+    }
+
+    /// Counts for the metrics.
+    fn count(&self, namespace: &str, entries: &[Entry]) {
+        let Some(peer) = peer_of(namespace).map(|peer| peer.to_string()) else { return };
+        for entry in entries.iter().filter(|entry| !entry.from.is_estimate) {
+            let seconds = u64::try_from(entry.seconds()).unwrap_or_default();
+            for (resource, amount) in &entry.amounts {
+                let labels = [("peer", peer.clone()), ("role", self.role.to_owned()), ("resource", resource.to_owned())];
+                // Whole units: cores, bytes, pieces.
+                let units = u64::try_from(amount.nanos() / 1_000_000).unwrap_or_default().saturating_mul(seconds) / 1000;
+                counters().get_or_create(&labels).inc_by(units);
+            }
+        }
+    }
+}
+
+type Labels = [(&'static str, String); 3];
+
+fn counters() -> &'static Family<Labels, Counter> {
+    static COUNTERS: OnceLock<Family<Labels, Counter>> = OnceLock::new();
+    COUNTERS.get_or_init(|| {
+        let help = "Amounts times seconds that were charged under contracts, as far as they are stored";
+        metrics::register("metered_seconds", help, Family::default())
+    })
+}
+
+fn name_of(contract: &str, period: Period, chunk: u32) -> String {
+    format!("usage-{}-{chunk}", period_label(contract, period))
+}
+
+fn spec(write: &ChunkWrite) -> UsageRecordSpec {
+    UsageRecordSpec {
+        contract: write.contract.clone(),
+        period: api_period(write.period),
+        chunk: write.chunk,
+        chunks: write.chunks,
+        entries: write.entries.clone(),
+    }
+}
+
+/// The peer that a tenant or provider namespace is for: its name ends with the ID.
+fn peer_of(namespace: &str) -> Option<ClusterId> {
+    namespace.rsplit('-').next()?.parse().ok()
+}
+
+fn is_ending(status: &kube::core::Status) -> bool {
+    let is_terminating =
+        |details: &kube::core::response::StatusDetails| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating");
+    status.is_not_found() || status.details.as_ref().is_some_and(is_terminating)
+}
+
+#[cfg(test)]
+mod tests;

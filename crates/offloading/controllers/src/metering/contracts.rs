@@ -1,0 +1,117 @@
+//! The contracts under which pods are charged, by namespace.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::{Api, runtime::watcher::Config};
+use liqo_api::{Charge, Contract};
+use liqo_controller_runtime::{Cache, Context};
+use liqo_metering::{Entry, Period, Seconds};
+use parking_lot::RwLock;
+
+/// How long after its end, and that of the period then, a contract is still looked at.
+const AFTER_END: Seconds = 24 * 3600;
+
+/// What metering needs of a contract.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeteredContract {
+    pub id: String,
+    pub period_seconds: u32,
+    pub start: Seconds,
+    end: Option<Seconds>,
+    /// What is charged.
+    pub charge: Charge,
+    /// What the provider makes of pods that have no limits, see [`liqo_api::ContractLimits`].
+    pub limit_percentage: u32,
+}
+
+impl MeteredContract {
+    /// Reduces a contract; `None` if it was never in force.
+    fn reduce(contract: Contract) -> Option<Self> {
+        let spec = contract.spec;
+        let start = spec.first_in_force()?.0.as_second();
+        let end = spec.ended.as_ref().map(|end| end.at.0.as_second());
+        let terms = spec.terms;
+        let (charge, limit_percentage) = (terms.limits.charge, terms.limits.default_limit_percentage);
+        Some(Self { id: terms.contract, period_seconds: terms.metering_period_seconds, start, end, charge, limit_percentage })
+    }
+
+    fn is_metered(&self, now: Seconds) -> bool {
+        self.end.is_none_or(|end| Period::at(end, self.period_seconds).end().saturating_add(AFTER_END) > now)
+    }
+
+    /// The part of an entry that the contract is about.
+    pub fn part_of(&self, entry: &Entry) -> Option<Entry> {
+        let mut part = entry.clone();
+        part.from.at = part.from.at.max(self.start);
+        part.until.at = part.until.at.min(self.end.unwrap_or(Seconds::MAX));
+        part.if_valid()
+    }
+}
+
+type ByNamespace = HashMap<String, BTreeMap<String, Arc<MeteredContract>>>;
+
+/// The contracts of all namespaces.
+pub struct Contracts {
+    cache: Cache<MeteredContract>,
+    by_namespace: Arc<RwLock<ByNamespace>>,
+}
+
+impl Contracts {
+    /// Watches contracts; `changed` gets the namespace of each that changed.
+    pub fn follow(context: &Context, config: Config, changed: impl Fn(&str) + Send + 'static) -> Self {
+        let by_namespace: Arc<RwLock<ByNamespace>> = Arc::default();
+        let known = by_namespace.clone();
+        let api = Api::<Contract>::all(context.client.clone());
+        let cache = Cache::watch(api, config, context.stop.clone(), MeteredContract::reduce, move |key, _, new| {
+            let mut known = known.write();
+            let here = known.entry(key.namespace.clone()).or_default();
+            match new {
+                Some(contract) => drop(here.insert(key.name.clone(), contract.clone())),
+                None => drop(here.remove(&key.name)),
+            }
+            if here.is_empty() {
+                known.remove(&key.namespace);
+            }
+            drop(known);
+            changed(&key.namespace);
+        });
+        Self { cache, by_namespace }
+    }
+
+    /// Waits for the initial list.
+    pub async fn synced(&self) -> bool {
+        self.cache.synced().await
+    }
+
+    /// The contracts of a namespace under which pods are charged now, or were until lately, in their order of time.
+    pub fn of(&self, namespace: &str, now: Timestamp) -> Vec<Arc<MeteredContract>> {
+        let known = self.by_namespace.read();
+        let all = known.get(namespace).into_iter().flat_map(BTreeMap::values);
+        let mut metered: Vec<_> = all.filter(|contract| contract.is_metered(now.as_second())).cloned().collect();
+        metered.sort_by_key(|contract| contract.start);
+        metered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contract_is_about_the_time_in_which_it_is_in_force() {
+        let contract = MeteredContract {
+            id: "c".into(),
+            period_seconds: 60,
+            start: 100,
+            end: Some(200),
+            charge: Charge::Requests,
+            limit_percentage: 800,
+        };
+        let part = |line: &str| contract.part_of(&line.parse().unwrap()).map(|part| part.to_string());
+        assert_eq!(part("u p 50 250 cpu=1").as_deref(), Some("u p 100 200 cpu=1"));
+        assert_eq!((part("u p 50 100 cpu=1"), part("u p 200 ~230 cpu=1")), (None, Some("u p 200 ~200 cpu=1".to_owned())));
+        assert!(contract.is_metered(240 + AFTER_END - 1) && !contract.is_metered(240 + AFTER_END));
+    }
+}

@@ -1,0 +1,250 @@
+//! A recorder whose API server has one contract, and stores usage records.
+
+use std::convert::Infallible;
+
+use http::{Method, Response};
+use http_body_util::BodyExt as _;
+use kube::{Client, client::Body};
+use liqo_api::{ClusterId, provider_namespace, tenant_namespace};
+use liqo_controller_runtime::{Peers, events::Events};
+use liqo_metering::Usage;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+const CONTRACT: &str = "0123456789abcdef0123456789abcdef";
+const RECORDS: &str = "/usagerecords";
+
+fn consumer() -> ClusterId {
+    ClusterId::of_public_key(&[7; 32])
+}
+
+fn contract() -> Value {
+    let since = "2026-01-01T00:00:00Z";
+    let limits = json!({ "podSecurity": "baseline", "maxNamespaces": 1, "maxServices": 1, "maxEndpoints": 1, "charge": "Requests",
+        "defaultLimitPercentage": 800 });
+    let terms = json!({ "contract": CONTRACT, "version": 1, "provider": ClusterId::of_public_key(&[1; 32]), "consumer": consumer(),
+        "commitment": "BestEffort", "pools": [], "classes": {}, "prices": {}, "noticeSeconds": 0, "limits": limits, "start": since,
+        "renewal": "None", "meteringPeriodSeconds": 3600 });
+    json!({ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "Contract",
+        "metadata": { "namespace": tenant_namespace(&consumer()), "name": "contract-01234567", "resourceVersion": "1" },
+        "spec": { "document": "", "terms": terms, "inForceSince": since } })
+}
+
+/// What the API server stores, and what happened.
+#[derive(Default)]
+struct Server {
+    records: BTreeMap<String, Value>,
+    writes: usize,
+    /// Codes of the next answers to writes; 200 does the write. After a 500, the write was done all the same.
+    codes: Vec<u16>,
+}
+
+impl Server {
+    fn answer(&mut self, method: &Method, path: &str, change: &Value) -> (u16, Value) {
+        let list = |items: Vec<Value>| json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items });
+        if method == Method::GET {
+            let items = if path.ends_with(RECORDS) { self.records.values().cloned().collect() } else { vec![contract()] };
+            return (200, list(items));
+        }
+        self.writes += 1;
+        let code = self.codes.pop().unwrap_or(200);
+        let failed = |code: u16, reason: &str| {
+            (code, json!({ "kind": "Status", "status": "Failure", "reason": reason, "message": "no", "code": code }))
+        };
+        if code == 503 {
+            return failed(503, "ServiceUnavailable");
+        }
+        let answer = if method == Method::POST {
+            let name = change["metadata"]["name"].as_str().unwrap().to_owned();
+            if self.records.contains_key(&name) {
+                return failed(409, "AlreadyExists");
+            }
+            self.records.insert(name, change.clone());
+            change.clone()
+        } else {
+            let record = self.records.get_mut(path.rsplit('/').next().unwrap()).unwrap();
+            record["spec"] = change[0]["value"].clone();
+            record.clone()
+        };
+        if code == 200 { (200, answer) } else { failed(code, "InternalError") }
+    }
+
+    /// The entries of all records.
+    fn usage(&self) -> Usage {
+        let texts = self.records.values().map(|record| record["spec"]["entries"].as_str().unwrap().to_owned());
+        Usage::read(&texts.collect::<String>()).unwrap()
+    }
+}
+
+fn client(server: &Arc<Mutex<Server>>) -> Client {
+    let server = server.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let server = server.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            if parts.uri.query().is_some_and(|query| query.contains("watch=true")) {
+                std::future::pending::<()>().await;
+            }
+            let change = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap_or_default();
+            let (code, answer) = server.lock().answer(&parts.method, parts.uri.path(), &change);
+            Ok::<_, Infallible>(Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap())
+        }
+    });
+    Client::new(service, "default")
+}
+
+#[derive(Default)]
+struct Pods {
+    stored: Mutex<HashSet<String>>,
+    open: Vec<Entry>,
+    /// After how many seconds a period is completed.
+    grace: Seconds,
+}
+
+impl Side for Pods {
+    fn open(&self, _: &str, _: Seconds) -> Option<Vec<Entry>> {
+        Some(self.open.clone())
+    }
+
+    fn parts(&self, entry: &Entry, period_seconds: u32) -> Vec<(Period, Entry)> {
+        Period::parts(entry, period_seconds)
+    }
+
+    fn stored(&self, _: &str, pods: Vec<String>) {
+        self.stored.lock().extend(pods);
+    }
+
+    fn grace(&self) -> Seconds {
+        self.grace
+    }
+}
+
+/// Runs a recorder.
+async fn recorder(server: &Arc<Mutex<Server>>, side: &Arc<Pods>) -> Arc<Recorder> {
+    let (client, stop) = (client(server), CancellationToken::new());
+    let config = json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig", "metadata": { "name": "liqo" },
+        "spec": { "clusterName": "milan" } });
+    let context = Context {
+        namespace: "liqo".into(),
+        pod_ip: [10, 0, 0, 1].into(),
+        cluster_id: ClusterId::of_public_key(&[1; 32]),
+        config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
+        peers: Peers::default(),
+        events: Events::new(client.clone(), None),
+        stop,
+        client,
+    };
+    let recorder = Recorder::start(&context, labels::CONSUMER_ID, "provider");
+    tokio::spawn(recorder.clone().run(side.clone()));
+    assert!(recorder.synced().await);
+    recorder
+}
+
+fn now() -> Seconds {
+    Timestamp::now().as_second()
+}
+
+fn entry(pod: &str, from: Seconds, until: Seconds) -> Entry {
+    format!("{pod} p {from} {until} cpu=1").parse().unwrap()
+}
+
+/// Stores what these pods used, and waits until all of it is stored.
+async fn store(recorder: &Recorder, side: &Pods, pods: std::ops::Range<usize>) {
+    let (until, namespace) = (now(), tenant_namespace(&consumer()));
+    for pod in pods.clone() {
+        recorder.store(&namespace, &format!("u{pod}"), vec![entry(&format!("u{pod}"), until - 10, until)]);
+    }
+    let all: Vec<String> = pods.map(|pod| format!("u{pod}")).collect();
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while !all.iter().all(|pod| side.stored.lock().contains(pod)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    assert!(all.iter().all(|pod| recorder.is_stored(&namespace, pod)));
+}
+
+#[tokio::test]
+async fn a_thousand_pods_cost_a_few_writes() {
+    let (server, side) = (Arc::default(), Arc::new(Pods { grace: 100_000_000, ..Pods::default() }));
+    let recorder = recorder(&server, &side).await;
+    store(&recorder, &side, 0..1000).await;
+    let server = server.lock();
+    assert!(server.writes <= 10, "{} writes", server.writes);
+    let pods: HashSet<String> = server.usage().entries().map(|entry| entry.uid.clone()).collect();
+    assert_eq!(pods.len(), 1000);
+}
+
+#[tokio::test]
+async fn nothing_is_lost_or_replaced_when_writes_fail_or_a_name_is_taken() {
+    let side = Arc::new(Pods { grace: 100_000_000, ..Pods::default() });
+    let server = Arc::new(Mutex::new(Server { codes: vec![200, 500, 503], ..Server::default() }));
+    {
+        // Another process wrote the first chunks a moment ago, and the watch does not show them.
+        let first = recorder(&server, &side).await;
+        let period = Period::at(now(), 3600);
+        let taken = json!({ "metadata": { "name": name_of(CONTRACT, period, 0) }, "spec": { "entries": "other p 1 9 cpu=1\n" } });
+        server.lock().records.insert(name_of(CONTRACT, period, 0), taken);
+        store(&first, &side, 0..20).await;
+    }
+    let usage = server.lock().usage();
+    let pods: HashSet<&str> = usage.pods().into_iter().collect();
+    assert!(pods.contains("other") && (0..20).all(|pod| pods.contains(format!("u{pod}").as_str())), "{pods:?}");
+}
+
+#[tokio::test]
+async fn pods_that_still_run_are_added_when_a_period_is_over() {
+    let before = Period::at(now(), 3600).previous();
+    let open = vec![entry("open", before.start - 10, now() + 5)];
+    let (server, side): (Arc<Mutex<Server>>, _) = (Arc::default(), Arc::new(Pods { open, ..Pods::default() }));
+    let recorder = recorder(&server, &side).await;
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while recorder.settled(&tenant_namespace(&consumer())).as_second() < before.end() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let server = server.lock();
+    let record = &server.records[&name_of(CONTRACT, before, 0)];
+    assert_eq!(record["spec"]["chunks"], 1);
+    assert_eq!(record["spec"]["entries"], format!("open p {} {} cpu=1\n", before.start, before.end()));
+    assert_eq!(record["metadata"]["labels"][labels::USAGE_PERIOD], period_label(CONTRACT, before));
+    assert!(!server.records.contains_key(&name_of(CONTRACT, before.next(), 0)), "the present period is not over");
+}
+
+#[tokio::test]
+async fn without_a_contract_nothing_waits_and_nothing_is_written() {
+    let (server, side): (Arc<Mutex<Server>>, _) = (Arc::default(), Arc::new(Pods::default()));
+    let recorder = recorder(&server, &side).await;
+    let stranger = tenant_namespace(&ClusterId::of_public_key(&[9; 32]));
+    assert!(recorder.store(&stranger, "u", vec![entry("u", now() - 10, now())]) && recorder.contract(&stranger).is_none());
+}
+
+#[test]
+fn records_are_named_after_contract_period_and_chunk() {
+    let name = name_of("0123456789abcdef", Period::at(1_767_225_600, 3600), 3);
+    assert_eq!(name, "usage-01234567-202601010000-3");
+}
+
+#[test]
+fn the_peer_is_derived_from_the_namespace() {
+    let id = ClusterId::of_public_key(&[1; 32]);
+    assert_eq!(peer_of(&tenant_namespace(&id)), Some(id.clone()));
+    assert_eq!(peer_of(&provider_namespace(&id)), Some(id));
+}
+
+#[test]
+fn only_the_end_of_the_namespace_lets_entries_go() {
+    let status = |value: serde_json::Value| serde_json::from_value(value).unwrap();
+    let causes = json!([{ "reason": "NamespaceTerminating", "message": "", "field": "metadata.namespace" }]);
+    assert!(is_ending(&status(json!({ "code": 403, "reason": "Forbidden", "details": { "causes": causes } }))));
+    assert!(is_ending(&status(json!({ "code": 404, "reason": "NotFound" }))));
+    assert!(!is_ending(&status(json!({ "code": 403, "reason": "Forbidden", "details": {} }))));
+    assert!(!is_ending(&status(json!({ "code": 500, "reason": "InternalError" }))));
+}

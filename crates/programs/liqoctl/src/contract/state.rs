@@ -1,0 +1,89 @@
+//! Where a contract stands, as a person reads it.
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use liqo_api::{Breach, Contract, ContractPhase};
+use liqo_sharing::decide::contract::{document::Document, record::ContractRecord};
+use serde::Serialize;
+
+use crate::receipt::Role;
+
+/// Where a contract stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum State {
+    /// The consumer has not answered.
+    Proposed,
+    /// A person at the consumer has to decide.
+    AwaitingDecision,
+    /// The consumer does not sign.
+    Refused,
+    /// Both signed.
+    InForce,
+    /// Both signed, and an amendment is not signed yet.
+    Amending,
+    /// Its end is announced.
+    Ending,
+    Ended,
+}
+
+/// One contract.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    /// Name of the peer's `ForeignCluster`; its ID where there is none.
+    pub peer: String,
+    /// What this cluster is in the contract.
+    pub role: Role,
+    pub name: String,
+    pub state: State,
+    /// Whether no breach lasts.
+    pub honoured: bool,
+    pub contract: Contract,
+}
+
+impl Found {
+    pub fn new(peer: String, role: Role, mut contract: Contract, now: Timestamp) -> Self {
+        contract.metadata.managed_fields = None;
+        let state = state(&contract, now);
+        let name = contract.name_any();
+        let honoured = lasting(&contract).next().is_none();
+        Self { peer, role, name, state, honoured, contract }
+    }
+
+    /// The terms that the consumer has not signed: the proposal, or the amendment. What cannot be verified is no proposal.
+    pub fn unsigned(&self) -> Option<Document> {
+        let record = ContractRecord::of(self.contract.clone());
+        if record.spec.ended.is_some() && record.pending.is_none() {
+            return None;
+        }
+        match (record.signed(), record.amendment()) {
+            (None, _) => record.current.ok().map(|terms| terms.document),
+            (Some(_), Some(amendment)) if amendment.countersignature.is_none() => Some(amendment.document.clone()),
+            _ => None,
+        }
+    }
+}
+
+fn state(contract: &Contract, now: Timestamp) -> State {
+    let status = contract.status.clone().unwrap_or_default();
+    match &contract.spec.ended {
+        Some(end) if end.at.0 <= now => return State::Ended,
+        Some(_) => return State::Ending,
+        None => {}
+    }
+    if contract.spec.in_force_since.is_some() && status.phase != ContractPhase::Ended {
+        return if contract.spec.pending.is_some() { State::Amending } else { State::InForce };
+    }
+    match status.phase {
+        ContractPhase::Ended => State::Ended,
+        ContractPhase::Refused => State::Refused,
+        ContractPhase::AwaitingDecision => State::AwaitingDecision,
+        ContractPhase::Proposed | ContractPhase::InForce => State::Proposed,
+    }
+}
+
+/// The breaches that last, whoever found them.
+pub fn lasting(contract: &Contract) -> impl Iterator<Item = &Breach> {
+    let of_consumer = contract.status.iter().flat_map(|status| &status.breaches);
+    contract.spec.breaches.iter().chain(of_consumer).filter(|breach| breach.until.is_none())
+}

@@ -1,0 +1,192 @@
+//! Contracts as text for people.
+
+use std::fmt::Write as _;
+
+use liqo_api::{Commitment, ContractTerms, PriceList, Renewal};
+use liqo_quantity::{per_hour, priced_unit};
+
+use super::state::{Found, State, lasting};
+use crate::{
+    output::{self, plain},
+    receipt::Role,
+};
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::Provider => "provider",
+        Role::Consumer => "consumer",
+    }
+}
+
+fn time(time: &liqo_api::Time) -> String {
+    output::to_the_second(&time.0.to_string())
+}
+
+/// When a contract is over, as far as it is known.
+fn end(one: &Found) -> String {
+    let spec = &one.contract.spec;
+    let end = spec.ended.as_ref().map(|end| &end.at).or(spec.terms.end.as_ref());
+    end.map_or_else(|| "none".to_owned(), time)
+}
+
+/// The table of `contract list`.
+pub fn table(found: &[Found]) -> String {
+    if found.is_empty() {
+        return "There is no contract. A provider proposes one to each peer whose policy has `provide.contract`.".to_owned();
+    }
+    let rows = found.iter().map(|one| {
+        let honoured =
+            lasting(&one.contract).last().map_or_else(|| "yes".to_owned(), |breach| format!("no: {}", breach.kind.as_str()));
+        vec![
+            plain(&one.peer),
+            role(one.role).to_owned(),
+            format!("{:?}", one.state),
+            one.contract.spec.terms.version.to_string(),
+            format!("{:?}", one.contract.spec.terms.commitment),
+            end(one),
+            honoured,
+            one.name.clone(),
+        ]
+    });
+    output::table(&["PEER", "ROLE", "STATE", "VERSION", "COMMITMENT", "END", "HONOURED", "NAME"], rows)
+}
+
+/// A length of time in the largest unit that divides it.
+fn length(seconds: u32) -> String {
+    let units = [(86_400, "day"), (3600, "hour"), (60, "minute")];
+    let (number, unit) = units
+        .into_iter()
+        .find(|(unit, _)| seconds >= *unit && seconds.is_multiple_of(*unit))
+        .map_or((seconds, "second"), |(unit, name)| (seconds / unit, name));
+    if number == 1 { format!("1 {unit}") } else { format!("{number} {unit}s") }
+}
+
+fn prices(list: &PriceList) -> String {
+    let rate = |(name, rate): (&str, liqo_quantity::Money)| {
+        format!("{} {rate} {} per {} and hour", plain(name), plain(&list.currency), priced_unit(name))
+    };
+    list.rates.iter().map(rate).collect::<Vec<_>>().join(", ")
+}
+
+/// Terms as people read them, each line with an indent.
+pub fn terms(terms: &ContractTerms) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "  {name:<12} {value}");
+    };
+    let commitment = match terms.commitment {
+        Commitment::BestEffort => {
+            "BestEffort: the amounts follow what the provider has free; prices, notice, classes and limits are bound"
+        }
+        Commitment::Guaranteed => "Guaranteed: the amounts are reserved until the end",
+    };
+    line("version", terms.version.to_string());
+    line("commitment", commitment.to_owned());
+    for pool in &terms.pools {
+        line("pool", format!("{}: {}", plain(&pool.name), pool.resources));
+        match terms.prices.get(&pool.name) {
+            Some(list) => {
+                line("  price", prices(list));
+                line("", format!("all of it: {} {} per hour", per_hour(&list.rates, &pool.resources), plain(&list.currency)));
+            }
+            None => line("  price", "none".to_owned()),
+        }
+    }
+    line("notice", length(terms.notice_seconds));
+    line("from", time(&terms.start));
+    let end = match (&terms.end, terms.renewal) {
+        (None, _) => "none; each side ends it with notice".to_owned(),
+        (Some(end), Renewal::Automatic) => format!("{}, then renewed if both sign again", time(end)),
+        (Some(end), Renewal::None) => format!("{}, not renewed", time(end)),
+    };
+    line("until", end);
+    let named = |list: &[String]| {
+        let names: Vec<String> =
+            list.iter().map(|name| if name.is_empty() { "default".to_owned() } else { plain(name) }).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    let classes = &terms.classes;
+    let (storage, ingress) = (named(&classes.storage), named(&classes.ingress));
+    line("classes", format!("storage {storage}; ingress {ingress}; load balancers {}", named(&classes.load_balancer)));
+    let limits = &terms.limits;
+    let security = format!("{:?}", limits.pod_security).to_lowercase();
+    let most =
+        format!("{} namespaces, {} Services, {} endpoints", limits.max_namespaces, limits.max_services, limits.max_endpoints);
+    line(
+        "limits",
+        format!(
+            "Pod Security {security}; at most {most}; pods are charged their {}",
+            format!("{:?}", limits.charge).to_lowercase()
+        ),
+    );
+    line("receipts", format!("every {}", length(terms.metering_period_seconds)));
+    text.trim_end().to_owned()
+}
+
+/// One contract in words.
+pub fn show(one: &Found) -> String {
+    let (spec, status) = (&one.contract.spec, one.contract.status.clone().unwrap_or_default());
+    let mut text = format!("{} with {}, as its {}: {}\n", one.name, plain(&one.peer), role(other(one.role)), state(one));
+    text.push_str(&terms(&spec.terms));
+    if let Some(message) = status.message.filter(|_| one.state != State::Ended) {
+        let _ = write!(text, "\nThe consumer says: {}", plain(&message));
+    }
+    if let Some(pending) = &spec.pending {
+        let _ = write!(text, "\nAn amendment waits for the consumer's signature:\n{}", terms(&pending.terms));
+    }
+    let breaches: Vec<_> = spec.breaches.iter().chain(&status.breaches).collect();
+    for breach in breaches {
+        let until = breach.until.as_ref().map_or_else(|| "lasts".to_owned(), |until| format!("until {}", time(until)));
+        let (what, message) = (plain(&breach.object), plain(&breach.message));
+        let _ = write!(
+            text,
+            "\nBreach by the {} since {} ({until}): {}, {what}: {message}",
+            breach.by,
+            time(&breach.time),
+            breach.kind.as_str()
+        );
+    }
+    text
+}
+
+/// What the peer is, if this cluster is `own`.
+fn other(own: Role) -> Role {
+    match own {
+        Role::Provider => Role::Consumer,
+        Role::Consumer => Role::Provider,
+    }
+}
+
+fn state(one: &Found) -> String {
+    let spec = &one.contract.spec;
+    let since = || spec.in_force_since.as_ref().map(time).unwrap_or_default();
+    match one.state {
+        State::Proposed => "proposed, the consumer has not answered".to_owned(),
+        State::AwaitingDecision => "waits for a person at the consumer: `liqoctl offer accept` there".to_owned(),
+        State::Refused => "the consumer does not sign it".to_owned(),
+        State::InForce => format!("in force since {}", since()),
+        State::Amending => format!("in force since {}, with an amendment", since()),
+        State::Ending => spec
+            .ended
+            .as_ref()
+            .map_or_else(String::new, |end| format!("ends at {}, by the {}: {}", time(&end.at), end.by, plain(&end.reason))),
+        State::Ended => spec.ended.as_ref().map_or_else(
+            || "over".to_owned(),
+            |end| format!("over since {}, by the {}: {}", time(&end.at), end.by, plain(&end.reason)),
+        ),
+    }
+}
+
+/// The question before a contract is ended.
+pub fn question_of_end(one: &Found) -> String {
+    let spec = &one.contract.spec;
+    let notice = length(spec.terms.notice_seconds);
+    let early = spec.terms.end.as_ref().filter(|_| spec.terms.commitment == Commitment::Guaranteed && one.role == Role::Provider);
+    let early = early.map(|end| format!(" The amounts are guaranteed until {}, so ending it earlier is a breach.", time(end)));
+    let early = early.unwrap_or_default();
+    format!(
+        "This ends {} with {} after a notice of {notice}, and the pods that run under it.{early} Continue?",
+        one.name,
+        plain(&one.peer)
+    )
+}

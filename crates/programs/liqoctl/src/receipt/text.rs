@@ -1,0 +1,159 @@
+//! Receipts as text for people.
+
+use liqo_api::{ReceiptPhase, ReceiptStatement, ReceiptStatus};
+use liqo_quantity::{AmountSeconds, Money, PricedUnit, cost, priced_unit};
+
+use super::{Found, Role};
+use crate::output::{self, plain};
+
+/// An amount times seconds, in hours of the unit that prices are for: `2 core-hours`.
+pub fn hours(resource: &str, used: AmountSeconds) -> String {
+    let unit = priced_unit(resource);
+    let hours = rounded(cost(Money::from_nanos(1_000_000_000), unit, used));
+    match unit {
+        PricedUnit::Piece => format!("{hours} hours"),
+        unit => format!("{hours} {unit}-hours"),
+    }
+}
+
+/// At most three decimals, which is enough to read.
+fn rounded(amount: Money) -> String {
+    let text = amount.to_string();
+    match text.split_once('.') {
+        Some((whole, decimals)) if decimals.len() > 3 => format!("{whole}.{}", &decimals[..3]),
+        _ => text,
+    }
+}
+
+fn period(statement: &ReceiptStatement) -> String {
+    output::to_the_second(&statement.period.start.0.to_string())
+}
+
+fn totals(statement: &ReceiptStatement) -> String {
+    let all: Vec<String> = statement.totals.iter().map(|(currency, total)| format!("{total} {}", plain(currency))).collect();
+    if all.is_empty() { "-".to_owned() } else { all.join(", ") }
+}
+
+/// The table of `receipt list`.
+pub fn table(found: &[Found]) -> String {
+    if found.is_empty() {
+        return "There is no receipt: a contract gets one after each period in which pods ran under it (`liqoctl usage`)."
+            .to_owned();
+    }
+    let rows = found.iter().map(|one| {
+        let statement = &one.receipt.spec.statement;
+        let role = if one.role == Role::Provider { "provider" } else { "consumer" };
+        vec![
+            plain(&one.peer),
+            role.to_owned(),
+            period(statement),
+            statement.pods.to_string(),
+            totals(statement),
+            format!("{:?}", one.phase),
+            one.name.clone(),
+        ]
+    });
+    output::table(&["PEER", "ROLE", "PERIOD", "PODS", "TOTAL", "STATE", "NAME"], rows)
+}
+
+/// One receipt in words.
+pub fn show(one: &Found) -> String {
+    let statement = &one.receipt.spec.statement;
+    let mut lines = vec![
+        format!("Receipt {} of contract {}", one.name, plain(&statement.contract)),
+        format!("  provider  {}", statement.provider),
+        format!("  consumer  {}", statement.consumer),
+        format!("  period    {} and {} seconds on", period(statement), statement.period.seconds),
+        format!("  pods      {}", statement.pods),
+    ];
+    for pool in &statement.pools {
+        lines.push(format!("  pool {}, version {} of the contract", plain(&pool.pool), pool.version));
+        for (name, line) in &pool.resources {
+            let price = match (line.rate, line.cost, &pool.currency) {
+                (Some(rate), Some(cost), Some(currency)) => {
+                    let currency = plain(currency);
+                    format!(" at {rate} {currency} a {} and hour: {cost} {currency}", priced_unit(name))
+                }
+                _ => ", no price".to_owned(),
+            };
+            lines.push(format!("    {}: {}{price}", plain(name), hours(name, line.amount_seconds)));
+        }
+    }
+    lines.push(format!("  total     {}", totals(statement)));
+    lines.push(format!("  entries   {}, SHA-256 {}", statement.entries, plain(&statement.digest)));
+    lines.push(answer(one.receipt.status.as_ref()));
+    lines.join("\n")
+}
+
+fn answer(status: Option<&ReceiptStatus>) -> String {
+    let Some(status) = status.filter(|status| status.phase != ReceiptPhase::Pending) else {
+        return "  The provider signed it; the consumer has not compared it yet.".to_owned();
+    };
+    let message = plain(status.message.as_deref().unwrap_or_default());
+    if status.phase == ReceiptPhase::Signed {
+        return format!("  Both signed it: {message}.");
+    }
+    let mut lines = vec![format!("  The consumer disputes it: {message}.")];
+    for pod in status.dispute.iter().flat_map(|dispute| &dispute.pods) {
+        let counts = format!("provider {} s, consumer {} s", pod.provider_seconds, pod.consumer_seconds);
+        lines.push(format!("    {}: {counts}: {}", plain(&pod.uid), plain(&pod.message)));
+    }
+    if let Some(dispute) = &status.dispute {
+        let more = dispute.number.saturating_sub(u64::try_from(dispute.pods.len()).unwrap_or(u64::MAX));
+        if more > 0 {
+            lines.push(format!("    and {more} more pods"));
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::{Dispute, DisputedPod};
+
+    use super::*;
+    use crate::receipt::tests::signed;
+
+    fn found() -> Found {
+        let (_, _, receipt) = signed();
+        let name = receipt.metadata.name.clone().unwrap();
+        Found { peer: "rome".into(), role: Role::Provider, name, phase: ReceiptPhase::Signed, receipt }
+    }
+
+    #[test]
+    fn a_receipt_reads_as_an_invoice() {
+        let text = show(&found());
+        for part in [
+            "pool gold, version 1",
+            "cpu: 2 core-hours at 0.04 EUR a core and hour: 0.08 EUR",
+            "pods: 1 hours, no price",
+            "total     0.08 EUR",
+            "Both signed it",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        let table = table(&[found()]);
+        assert!(table.contains("2026-01-01T00:00:00Z") && table.contains("0.08 EUR") && table.contains("Signed"), "{table}");
+    }
+
+    #[test]
+    fn a_dispute_names_the_pods() {
+        let mut one = found();
+        let pod = DisputedPod { uid: "u".into(), provider_seconds: 9, consumer_seconds: 8, message: "too long".into() };
+        one.receipt.status = Some(ReceiptStatus {
+            phase: ReceiptPhase::Disputed,
+            message: Some("one pod differs".into()),
+            dispute: Some(Dispute { number: 3, pods: vec![pod] }),
+            ..ReceiptStatus::default()
+        });
+        let text = show(&one);
+        assert!(text.contains("u: provider 9 s, consumer 8 s: too long") && text.contains("and 2 more pods"), "{text}");
+    }
+
+    #[test]
+    fn amounts_are_rounded_to_be_read() {
+        assert_eq!(hours("cpu", "1".parse().unwrap()), "0.000 core-hours");
+        assert_eq!(hours("memory", "3865470566400".parse().unwrap()), "1 GiB-hours");
+        assert_eq!(hours("pods", "1800".parse().unwrap()), "0.5 hours");
+    }
+}

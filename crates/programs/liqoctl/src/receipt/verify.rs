@@ -1,0 +1,118 @@
+//! `liqoctl receipt verify`: checks stored receipts without a cluster.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use liqo_api::{Receipt, ReceiptPhase};
+use liqo_metering::receipt::contradiction;
+use liqo_sharing::decide::metering::document::SignedReceipt;
+use serde::Serialize;
+
+/// What is right and what is wrong with a receipt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Verdict {
+    pub file: String,
+    pub name: String,
+    /// Whether both clusters signed.
+    pub is_countersigned: bool,
+    /// What is wrong.
+    pub faults: Vec<String>,
+}
+
+/// Checks the receipts in files, as `kubectl get receipt -o yaml` or `-o json` writes them. With several files, also that they contain
+/// the same signed bytes.
+pub fn verify(files: &[PathBuf]) -> anyhow::Result<Vec<Verdict>> {
+    let mut all = Vec::new();
+    for file in files {
+        all.push((file, read(file)?));
+    }
+    let first = all.first().map(|(_, receipt)| receipt.spec.document.clone());
+    Ok(all.iter().map(|(file, receipt)| judge(file, receipt, first.as_deref())).collect())
+}
+
+fn read(file: &Path) -> anyhow::Result<Receipt> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    // JSON is YAML, too.
+    serde_saphyr::from_str(&text).with_context(|| format!("{} contains no Receipt", file.display()))
+}
+
+fn judge(file: &Path, receipt: &Receipt, first: Option<&str>) -> Verdict {
+    let name = receipt.metadata.name.clone().unwrap_or_default();
+    let mut verdict = Verdict { file: file.display().to_string(), name, ..Verdict::default() };
+    let signed = match SignedReceipt::read(&receipt.spec.document) {
+        Ok(signed) => signed,
+        Err(error) => {
+            verdict.faults.push(error.to_string());
+            return verdict;
+        }
+    };
+    if signed.statement != receipt.spec.statement {
+        verdict.faults.push("spec.statement differs from what the provider signed".to_owned());
+    }
+    verdict.faults.extend(contradiction(&signed.statement));
+    let status = receipt.status.clone().unwrap_or_default();
+    match (&status.signature, status.phase) {
+        (Some(signature), _) => match signed.check(signature) {
+            Ok(()) => verdict.is_countersigned = true,
+            Err(error) => verdict.faults.push(format!("the consumer's signature is wrong: {error}")),
+        },
+        (None, ReceiptPhase::Signed) => verdict.faults.push("it says that the consumer signed, and has no signature".to_owned()),
+        (None, _) => {}
+    }
+    let same = |text: &str| SignedReceipt::read(text).ok().map(|other| other.envelope.payload);
+    if first.is_some_and(|first| same(first) != Some(signed.envelope.payload.clone())) {
+        verdict.faults.push("the files contain different receipts".to_owned());
+    }
+    verdict
+}
+
+/// The verdicts as text. An error if something is wrong.
+pub fn verdict_text(verdicts: &[Verdict]) -> anyhow::Result<String> {
+    let faults: Vec<String> =
+        verdicts.iter().flat_map(|one| one.faults.iter().map(|fault| format!("{}: {fault}", one.file))).collect();
+    if !faults.is_empty() {
+        bail!("{}", faults.join("; "));
+    }
+    let line = |one: &Verdict| {
+        let who = if one.is_countersigned { "provider and consumer signed it" } else { "only the provider signed it" };
+        format!("{}: {} is valid, {who}", one.file, one.name)
+    };
+    Ok(verdicts.iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::receipt::tests::signed;
+
+    fn faults(change: impl FnOnce(&mut Receipt)) -> Vec<String> {
+        let (_, _, mut receipt) = signed();
+        change(&mut receipt);
+        judge(Path::new("a"), &receipt, None).faults
+    }
+
+    #[test]
+    fn a_receipt_that_both_signed_is_valid() {
+        let (_, _, receipt) = signed();
+        let verdict = judge(Path::new("a"), &receipt, Some(&receipt.spec.document));
+        assert!(verdict.faults.is_empty() && verdict.is_countersigned);
+        assert!(verdict_text(&[verdict]).unwrap().ends_with("provider and consumer signed it"));
+    }
+
+    #[test]
+    fn what_was_changed_is_named() {
+        assert!(faults(|receipt| receipt.spec.statement.pods = 9)[0].contains("spec.statement"));
+        assert!(faults(|receipt| receipt.spec.document.truncate(20))[0].contains("envelope"));
+        assert!(
+            faults(|receipt| receipt.status.as_mut().unwrap().signature.as_mut().unwrap().sig = "AAAA".into())[0]
+                .contains("signature")
+        );
+        assert!(faults(|receipt| receipt.status.as_mut().unwrap().signature = None)[0].contains("no signature"));
+        let (_, _, other) = signed();
+        let (_, _, receipt) = signed();
+        let verdict = judge(Path::new("b"), &receipt, Some(&other.spec.document));
+        assert_eq!(verdict.faults, ["the files contain different receipts"]);
+        assert!(verdict_text(&[verdict]).is_err());
+    }
+}

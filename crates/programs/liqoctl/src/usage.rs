@@ -1,0 +1,189 @@
+//! `liqoctl usage`: what pods used under contracts since the last receipt.
+//!
+//! Usage records hold what ended. What still runs is in the status of shadow pods at a provider; at a consumer it is counted from when its
+//! local pods show that they run there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt as _, api::ListParams};
+use liqo_api::requests::Effective;
+use liqo_api::{ClusterId, Contract, ForeignCluster, Money, PriceList, ShadowPod, UsageRecord, VirtualNode, pods};
+use liqo_metering::{Charges, Entry, Usage};
+use liqo_quantity::{AmountSeconds, cost, priced_unit};
+use serde::Serialize;
+
+use crate::cluster::{Cluster, Explained as _, list_or_none};
+use crate::output::{self, plain};
+use crate::receipt::{Role, name_of, role_of};
+
+/// What pods used of one resource of one pool.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Used {
+    /// Name of the peer's `ForeignCluster`; its ID where there is none.
+    pub peer: String,
+    pub role: Role,
+    pub pool: String,
+    pub resource: String,
+    pub amount_seconds: AmountSeconds,
+    /// At the present prices of the contract.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Money>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
+    /// Number of pods that used it.
+    pub pods: usize,
+}
+
+/// One side of a contract: a peer, and what this cluster is.
+type Party = (ClusterId, Role);
+
+/// What was used with all peers, or with one.
+pub async fn collect(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::Result<Vec<Used>> {
+    let (everything, now) = (ListParams::default(), Timestamp::now());
+    let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let known = list_or_none(&clusters, &everything).await.doing("list the peers")?;
+    let contracts: Api<Contract> = Api::all(cluster.client.clone());
+    let contracts = list_or_none(&contracts, &everything).await.doing("list the contracts")?;
+    let records: Api<UsageRecord> = Api::all(cluster.client.clone());
+    let records = list_or_none(&records, &everything).await.doing("list the usage records")?;
+    let shadows: Api<ShadowPod> = Api::all(cluster.client.clone());
+    let shadows = list_or_none(&shadows, &everything).await.doing("list the shadow pods")?;
+    let nodes: Api<VirtualNode> = Api::all(cluster.client.clone());
+    let nodes = list_or_none(&nodes, &everything).await.doing("list the virtual nodes")?;
+
+    let mut parties: BTreeMap<Party, Usage> = BTreeMap::new();
+    for record in &records {
+        let Some(party) = role_of(&record.namespace().unwrap_or_default()) else { continue };
+        // A record that cannot be read counts nothing.
+        parties.entry(party).or_default().extend(Usage::read(&record.spec.entries).unwrap_or_default().entries().cloned());
+    }
+    let prices = prices(&contracts);
+    for (id, _) in prices.keys().filter(|(_, role)| *role == Role::Provider) {
+        let usage = parties.entry((id.clone(), Role::Provider)).or_default();
+        for shadow in
+            shadows.iter().filter(|shadow| role_of(&shadow.namespace().unwrap_or_default()) == Some((id.clone(), Role::Provider)))
+        {
+            usage.extend(running(shadow, now));
+        }
+    }
+    for node in &nodes {
+        let party = (node.spec.cluster_id.clone(), Role::Consumer);
+        if let (true, Some(name)) =
+            (prices.contains_key(&party), node.status.as_ref().and_then(|status| status.node_name.as_ref()))
+        {
+            let api: Api<Pod> = Api::all(cluster.client.clone());
+            let on_it =
+                ListParams::default().fields(&format!("spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed"));
+            let local = list_or_none(&api, &on_it).await.doing(format!("list the pods of Node {name}"))?;
+            parties.entry(party).or_default().extend(local.iter().filter_map(|pod| local_entry(pod, &node.spec.pool, now)));
+        }
+    }
+    let mut used: Vec<Used> = parties.iter().flat_map(|(party, usage)| rows(&known, party, usage, prices.get(party))).collect();
+    used.retain(|one| of.is_none_or(|of| of.name_any() == one.peer));
+    used.sort_by(|one, other| {
+        (&one.peer, one.role, &one.pool, &one.resource).cmp(&(&other.peer, other.role, &other.pool, &other.resource))
+    });
+    Ok(used)
+}
+
+/// The present prices of each contract in force, by pool.
+fn prices(contracts: &[Contract]) -> BTreeMap<Party, BTreeMap<String, PriceList>> {
+    let in_force = contracts.iter().filter(|contract| contract.spec.in_force_since.is_some());
+    in_force.filter_map(|one| Some((role_of(&one.namespace()?)?, one.spec.terms.prices.clone()))).collect()
+}
+
+/// The entries of a pod that runs here for a consumer.
+fn running(shadow: &ShadowPod, now: Timestamp) -> Vec<Entry> {
+    let charges = shadow.status.as_ref().and_then(|status| status.charges.as_deref()).unwrap_or_default();
+    charges.parse::<Charges>().unwrap_or_default().entries(&shadow.name_any(), &shadow.spec.pool, now.as_second())
+}
+
+/// The entry of a local pod, from when it showed that it runs at the provider.
+fn local_entry(pod: &Pod, pool: &str, now: Timestamp) -> Option<Entry> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let offloaded = conditions.iter().find(|one| one.type_ == pods::OFFLOADED && one.status == "True")?;
+    let since = offloaded.last_transition_time.as_ref()?.0.as_second();
+    let amounts = Effective::of_pod(pod.spec.as_ref()?).requests;
+    Entry::exact(pod.uid()?.as_str(), pool, since, now.as_second(), &amounts)
+}
+
+fn rows(known: &[ForeignCluster], party: &Party, usage: &Usage, prices: Option<&BTreeMap<String, PriceList>>) -> Vec<Used> {
+    let mut sums: BTreeMap<(String, String), (AmountSeconds, BTreeSet<&str>)> = BTreeMap::new();
+    for entry in usage.entries().filter(|entry| !entry.from.is_estimate) {
+        let seconds = u64::try_from(entry.seconds()).unwrap_or_default();
+        for (name, amount) in &entry.amounts {
+            let sum = sums.entry((entry.pool.clone(), name.to_owned())).or_default();
+            sum.0 += AmountSeconds::of(amount, seconds);
+            sum.1.insert(&entry.uid);
+        }
+    }
+    let row = |((pool, resource), (amount_seconds, pods)): ((String, String), (AmountSeconds, BTreeSet<&str>))| {
+        let prices = prices.and_then(|prices| prices.get(&pool));
+        let rate = prices.and_then(|prices| prices.rates.get(&resource));
+        Used {
+            peer: name_of(known, &party.0),
+            role: party.1,
+            cost: rate.map(|rate| cost(rate, priced_unit(&resource), amount_seconds)),
+            currency: prices.map(|prices| prices.currency.clone()),
+            pods: pods.len(),
+            pool,
+            resource,
+            amount_seconds,
+        }
+    };
+    sums.into_iter().map(row).collect()
+}
+
+/// What was used as text for people.
+pub fn table(used: &[Used]) -> String {
+    if used.is_empty() {
+        return "Nothing was used under a contract since the last receipt (`liqoctl receipt list`).".to_owned();
+    }
+    let rows = used.iter().map(|one| {
+        let cost = one.cost.zip(one.currency.as_ref()).map(|(cost, currency)| format!("{cost} {}", plain(currency)));
+        vec![
+            plain(&one.peer),
+            if one.role == Role::Provider { "provider".to_owned() } else { "consumer".to_owned() },
+            plain(&one.pool),
+            plain(&one.resource),
+            crate::receipt::hours(&one.resource, one.amount_seconds),
+            cost.unwrap_or_else(|| "-".to_owned()),
+            one.pods.to_string(),
+        ]
+    });
+    output::table(&["PEER", "ROLE", "POOL", "RESOURCE", "USED", "COST", "PODS"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pods_are_summed_by_pool_and_resource_and_estimates_do_not_count() {
+        let usage = Usage::read("a gold 0 1800 cpu=2\nb gold 0 3600 cpu=1\nc gold ~0 ~3600 cpu=9\n").unwrap();
+        let rates = [("cpu", "0.04".parse().unwrap())].into_iter().collect();
+        let prices = BTreeMap::from([("gold".to_owned(), PriceList { currency: "EUR".into(), rates })]);
+        let party = (ClusterId::of_public_key(&[1; 32]), Role::Provider);
+        let used = rows(&[], &party, &usage, Some(&prices));
+        assert_eq!(used.len(), 1);
+        assert_eq!((used[0].amount_seconds.to_string().as_str(), used[0].pods), ("7200", 2));
+        let text = table(&used);
+        assert!(text.contains("2 core-hours") && text.contains("0.08 EUR"), "{text}");
+        assert!(table(&[]).contains("receipt list"));
+    }
+
+    #[test]
+    fn a_local_pod_counts_from_when_it_runs_at_the_provider() {
+        let condition = json!({ "type": "liqo.io/Offloaded", "status": "True", "lastTransitionTime": "1970-01-01T00:01:40Z" });
+        let pod = json!({ "metadata": { "name": "web", "uid": "u" }, "status": { "conditions": [condition] },
+            "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }] } });
+        let now = Timestamp::from_second(160).unwrap();
+        let entry = local_entry(&serde_json::from_value(pod).unwrap(), "gold", now).unwrap();
+        assert_eq!(entry.to_string(), "u gold 100 160 cpu=1,pods=1");
+    }
+}

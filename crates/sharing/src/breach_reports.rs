@@ -1,0 +1,56 @@
+//! Tells people about breaches: an event on the contract, and a metric. Each breach is told once by each process.
+
+use std::{
+    collections::HashSet,
+    sync::{Mutex, OnceLock, PoisonError},
+};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use liqo_api::{Breach, BreachKind, ClusterId, Party};
+use liqo_controller_runtime::{Context, Key, events::object_ref, metrics::register};
+use prometheus_client::metrics::{counter::Counter, family::Family};
+
+use crate::decide::contract::record::ContractRecord;
+
+/// A breach as it is told: the contract's UID, who, which duty, the object, and when.
+type Told = (String, Party, BreachKind, String, String);
+
+/// Remembers what was told.
+#[derive(Default)]
+pub struct BreachReports(Mutex<HashSet<Told>>);
+
+impl BreachReports {
+    /// Tells the breaches that last and are not told yet.
+    pub async fn tell(&self, context: &Context, peer: &ClusterId, namespace: &str, record: &ContractRecord) {
+        let all = record.spec.breaches.iter().chain(&record.status.breaches);
+        for breach in all.filter(|breach| breach.until.is_none()) {
+            if self.is_new(record, breach) {
+                count(peer, breach);
+                let object = object(namespace, record);
+                let note = format!("by the {}, {}: {}", breach.by, breach.object, breach.message);
+                tracing::warn!(%peer, contract = record.name, by = %breach.by, kind = breach.kind.as_str(), breach.message, "a contract is broken");
+                context.events.warning(&object, breach.kind.as_str(), note).await;
+            }
+        }
+    }
+
+    /// Forgets contracts that are gone.
+    pub fn retain(&self, exists: impl Fn(&str) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(uid, ..)| exists(uid));
+    }
+
+    fn is_new(&self, record: &ContractRecord, breach: &Breach) -> bool {
+        let told = (record.uid.clone(), breach.by, breach.kind, breach.object.clone(), breach.time.0.to_string());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(told)
+    }
+}
+
+fn object(namespace: &str, record: &ContractRecord) -> ObjectReference {
+    object_ref("sharing.liqo.io/v1alpha1", "Contract", &Key::new(namespace, &record.name), Some(record.uid.clone()))
+}
+
+fn count(peer: &ClusterId, breach: &Breach) {
+    static COUNTS: OnceLock<Family<[(&'static str, String); 2], Counter>> = OnceLock::new();
+    let counts = COUNTS.get_or_init(|| register("contract_breaches", "Breaches of contracts that were found", Family::default()));
+    counts.get_or_create(&[("peer", peer.to_string()), ("kind", breach.kind.as_str().to_owned())]).inc();
+}

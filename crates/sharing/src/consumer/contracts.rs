@@ -1,0 +1,212 @@
+//! Contracts with providers: reads them, writes answers and copies, and tells breaches.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Instant,
+};
+
+use jiff::Timestamp;
+use kube::{Api, api::DeleteParams, runtime::watcher::Config};
+use liqo_api::{
+    ClusterId, Consume, Contract, ContractPhase, ContractStatus, ForeignCluster, ResourceOffer, labels, provider_namespace,
+};
+use liqo_controller_runtime::{
+    Cache, Context, Key, PeerConnection, Queue,
+    cache::parsed_len,
+    conditions::namespaced,
+    peers,
+    put::{marked, put, put_status},
+    writes::{Step as _, delete_if_present, unless_gone},
+};
+use liqo_signing::ClusterIdentity;
+use tokio_util::sync::CancellationToken;
+
+use super::{at_provider, provider_of};
+use crate::{
+    Error, FIELD_MANAGER, SETTLE_DELAY,
+    breach_reports::BreachReports,
+    decide::contract::{
+        TOLERANCE,
+        breaches::Doubts,
+        consumer::{ContractAction, ContractJudgement, ContractView, judge},
+        record::ContractRecord,
+    },
+};
+
+/// The contracts of one provider, as this cluster sees them there.
+pub struct WatchedContracts {
+    /// Started with the first offer under a contract: older providers do not know the kind.
+    cache: OnceLock<Cache<ContractRecord>>,
+    stop: CancellationToken,
+    /// Since when the provider has answered without a break.
+    reachable_since: Mutex<Option<Instant>>,
+}
+
+impl WatchedContracts {
+    pub fn new(stop: CancellationToken) -> Self {
+        Self { cache: OnceLock::new(), stop, reachable_since: Mutex::default() }
+    }
+
+    /// Notes whether the provider answers.
+    pub fn note_health(&self, reachable: bool) {
+        let mut since = self.reachable_since.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = if reachable { since.or_else(|| Some(Instant::now())) } else { None };
+    }
+
+    fn is_steady(&self) -> bool {
+        let since = *self.reachable_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| since.elapsed() >= TOLERANCE.unsigned_abs())
+    }
+
+    fn cache(&self, connection: &PeerConnection, queue: &Queue<ClusterId>) -> &Cache<ContractRecord> {
+        self.cache.get_or_init(|| {
+            let (queue, id) = (queue.clone(), connection.cluster_id.clone());
+            Cache::watch_provider(
+                connection,
+                Config::default(),
+                self.stop.clone(),
+                |record: &ContractRecord| 3 * (parsed_len(&record.spec) + parsed_len(&record.status)),
+                |contract: Contract| Some(ContractRecord::of(contract)),
+                move |_, _, _| queue.add_after(id.clone(), SETTLE_DELAY),
+            )
+        })
+    }
+}
+
+/// What the judgement of one provider's contracts needs.
+pub struct Seen<'a> {
+    pub id: &'a ClusterId,
+    pub peer: &'a ForeignCluster,
+    pub consume: Option<&'a Consume>,
+    pub connection: &'a PeerConnection,
+    pub watched: &'a WatchedContracts,
+    pub offers: &'a BTreeMap<String, Arc<ResourceOffer>>,
+    pub offer_copies: &'a BTreeMap<String, Arc<ResourceOffer>>,
+}
+
+/// The contracts that this cluster received.
+pub struct ConsumerContracts {
+    context: Context,
+    identity: Arc<ClusterIdentity>,
+    /// All contracts in this cluster: copies, and our own ones.
+    contracts: Cache<ContractRecord>,
+    queue: Queue<ClusterId>,
+    /// What this process has seen that may become a breach, by provider and contract.
+    doubts: Mutex<HashMap<ClusterId, BTreeMap<String, Doubts>>>,
+    reports: BreachReports,
+}
+
+impl ConsumerContracts {
+    pub fn new(
+        context: Context,
+        identity: Arc<ClusterIdentity>,
+        contracts: Cache<ContractRecord>,
+        queue: Queue<ClusterId>,
+    ) -> Self {
+        let (doubts, reports) = (Mutex::default(), BreachReports::default());
+        Self { context, identity, contracts, queue, doubts, reports }
+    }
+
+    pub async fn synced(&self) -> bool {
+        self.contracts.synced().await
+    }
+
+    fn copies(&self, id: &ClusterId) -> BTreeMap<String, Arc<ContractRecord>> {
+        let all = self.contracts.all().into_iter();
+        all.filter(|(key, _)| provider_of(&key.namespace).as_ref() == Some(id)).map(|(key, copy)| (key.name, copy)).collect()
+    }
+
+    /// Judges the contracts of a provider; nothing while they are not known.
+    pub async fn judge(&self, seen: &Seen<'_>) -> ContractJudgement {
+        let copies = self.copies(seen.id);
+        let open = |copy: &Arc<ContractRecord>| copy.status.phase != ContractPhase::Ended;
+        let concerned = seen.offers.values().any(|offer| offer.spec.contract.is_some()) || copies.values().any(open);
+        if !concerned {
+            return ContractJudgement::default();
+        }
+        let cache = seen.watched.cache(seen.connection, &self.queue);
+        if !cache.is_synced() {
+            return ContractJudgement::default();
+        }
+        let contracts: BTreeMap<String, Arc<ContractRecord>> =
+            cache.all().into_iter().map(|(key, record)| (key.name, record)).collect();
+        let view = ContractView {
+            identity: &self.identity,
+            provider: seen.id,
+            peer: seen.peer.metadata.name.as_deref().unwrap_or_default(),
+            consume: seen.consume,
+            decisions: &seen.peer.spec.contracts,
+            contracts: &contracts,
+            copies: &copies,
+            offers: seen.offers,
+            offer_copies: seen.offer_copies,
+            steady: seen.watched.is_steady(),
+            now: Timestamp::now(),
+        };
+        let judgement = {
+            let mut doubts = self.doubts.lock().unwrap_or_else(PoisonError::into_inner);
+            judge(&view, doubts.entry(seen.id.clone()).or_default())
+        };
+        let namespace = provider_namespace(seen.id);
+        for copy in copies.values() {
+            self.reports.tell(&self.context, seen.id, &namespace, copy).await;
+        }
+        judgement
+    }
+
+    /// This cluster asks for nothing more, so what it signed is over.
+    pub async fn close(&self, id: &ClusterId) -> Result<(), Error> {
+        let namespace = provider_namespace(id);
+        let copies: Api<Contract> = namespaced(&self.context.client, &namespace);
+        for (name, copy) in self.copies(id).into_iter().filter(|(_, copy)| copy.status.phase != ContractPhase::Ended) {
+            let message = Some("this cluster asks for nothing any more".to_owned());
+            let status = ContractStatus { phase: ContractPhase::Ended, message, end_requested: None, ..copy.status.clone() };
+            let written = put_status(&copies, FIELD_MANAGER, &name, &status).await;
+            written.step("write the status of", "Contract", Key::new(&namespace, name))?;
+        }
+        Ok(())
+    }
+
+    /// Carries out as much as possible; the queue tries failed actions again.
+    pub async fn carry_out(&self, id: &ClusterId, actions: Vec<ContractAction>, connection: &PeerConnection) -> Vec<Error> {
+        let mut failures = Vec::new();
+        for action in actions {
+            failures.extend(self.act(id, action, connection).await.err());
+        }
+        failures
+    }
+
+    async fn act(&self, id: &ClusterId, action: ContractAction, connection: &PeerConnection) -> Result<(), Error> {
+        let namespace = provider_namespace(id);
+        let copies: Api<Contract> = namespaced(&self.context.client, &namespace);
+        let key = |name: &str| Key::new(&namespace, name);
+        match action {
+            ContractAction::ApplyCopy(name, spec) => {
+                let exists = self.contracts.get(&key(&name)).is_some();
+                let copy = marked(Contract::new(&name, *spec), labels::PROVIDER_ID, id);
+                put(&copies, FIELD_MANAGER, &copy, exists).await.step("write", "Contract", key(&name))?;
+            }
+            ContractAction::AnswerCopy(name, status) => {
+                put_status(&copies, FIELD_MANAGER, &name, &status).await.step("write the status of", "Contract", key(&name))?;
+            }
+            ContractAction::DeleteCopy(name) => {
+                delete_if_present(&copies, &name, &DeleteParams::default()).await.step("delete", "Contract", key(&name))?;
+            }
+            ContractAction::Answer(name, status) => {
+                let contracts: Api<Contract> = namespaced(&connection.client, &connection.tenant_namespace);
+                let (phase, signed) = (status.phase, status.signature.as_ref().map(|signature| signature.version));
+                let written = peers::call(answer(&contracts, &name, &status)).await;
+                let key = Key::new(&connection.tenant_namespace, &name);
+                at_provider(id, written.step("write the status of", "Contract", key))?;
+                tracing::info!(provider = %id, contract = name, ?phase, signed, "answered a contract");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Replaces our answer at the provider.
+async fn answer(contracts: &Api<Contract>, name: &str, status: &ContractStatus) -> kube::Result<()> {
+    unless_gone(put_status(contracts, FIELD_MANAGER, name, status).await).map(drop)
+}

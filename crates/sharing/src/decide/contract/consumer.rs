@@ -1,0 +1,351 @@
+//! The consumer's side: reads what a provider proposes, signs it where policy and persons agree, and keeps a copy.
+//!
+//! What this cluster signed once stays signed: a policy that changes later ends a contract only where a person says so.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use liqo_api::conditions::{self, DesiredCondition};
+use liqo_api::{
+    Accept, AcceptContract, ClusterId, Commitment, Consume, ContractAnswer, ContractDecision, ContractPhase, ContractSpec,
+    ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer,
+};
+use liqo_signing::ClusterIdentity;
+
+use super::{
+    breaches::{Doubts, honoured, lasting, text, update},
+    document::Document,
+    duties::{Sight, removed},
+    record::{ContractRecord, superfluous},
+};
+
+/// Maximum number of contracts of one provider that are read.
+const MAX_CONTRACTS: usize = 16;
+
+/// What this cluster wants, and what it sees.
+pub struct ContractView<'a> {
+    pub identity: &'a ClusterIdentity,
+    pub provider: &'a ClusterId,
+    /// The name of the provider's `ForeignCluster`.
+    pub peer: &'a str,
+    /// What our policy accepts from the provider; `None` if no policy selects it.
+    pub consume: Option<&'a Consume>,
+    /// Decisions of persons here, by contract.
+    pub decisions: &'a BTreeMap<String, ContractDecision>,
+    /// The contracts at the provider, and their copies here, by name.
+    pub contracts: &'a BTreeMap<String, Arc<ContractRecord>>,
+    pub copies: &'a BTreeMap<String, Arc<ContractRecord>>,
+    /// The offers at the provider, and their copies here, by pool.
+    pub offers: &'a BTreeMap<String, Arc<ResourceOffer>>,
+    pub offer_copies: &'a BTreeMap<String, Arc<ResourceOffer>>,
+    /// Whether the connection has worked for longer than the tolerance.
+    pub steady: bool,
+    pub now: Timestamp,
+}
+
+/// One write.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ContractAction {
+    /// Creates or changes the copy of a contract.
+    ApplyCopy(String, Box<ContractSpec>),
+    /// Writes our answer into the copy.
+    AnswerCopy(String, ContractStatus),
+    DeleteCopy(String),
+    /// Writes our answer into the contract, at the provider.
+    Answer(String, ContractStatus),
+}
+
+/// What a contract means for the offers under it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stance {
+    /// This cluster signed these terms. The text says why no new pods go there all the same.
+    Signed {
+        pools: Vec<String>,
+        no_new_pods: Option<String>,
+    },
+    /// A person has to decide.
+    Asks(String),
+    /// This cluster does not sign; whether a person said so.
+    Refused {
+        why: String,
+        by_person: bool,
+    },
+    Over,
+}
+
+/// What to do about the contracts of one provider.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ContractJudgement {
+    pub actions: Vec<ContractAction>,
+    /// By name.
+    pub stances: BTreeMap<String, Stance>,
+    /// When to judge again.
+    pub next: Option<Timestamp>,
+}
+
+/// What to do about terms that this cluster has not signed.
+enum Verdict {
+    Sign,
+    Ask(String),
+    Refuse { why: String, by_person: bool },
+}
+
+/// Judges all contracts of a provider. `doubts` are what this process saw before, by contract.
+pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> ContractJudgement {
+    let mut judgement = ContractJudgement::default();
+    doubts.retain(|name, _| view.contracts.contains_key(name));
+    let mut read: Vec<&Arc<ContractRecord>> = view.contracts.values().filter(|record| !record.deleting).collect();
+    // Those that this cluster knows come first, so that new ones never push them out.
+    read.sort_by_key(|record| !view.copies.contains_key(&record.name));
+    for record in read.into_iter().take(MAX_CONTRACTS) {
+        view.judge_one(record, doubts.entry(record.name.clone()).or_default(), &mut judgement);
+    }
+    let gone = view.copies.iter().filter(|(name, copy)| !view.contracts.contains_key(*name) && !copy.deleting);
+    for (name, copy) in gone {
+        judgement.actions.extend(view.removed_at_provider(name, copy));
+    }
+    let ended = view.copies.iter().filter_map(|(name, copy)| Some((name.as_str(), copy.spec.ended.as_ref()?.at.0)));
+    let old = superfluous(ended, view.now).into_iter().filter(|name| !view.contracts.contains_key(name));
+    judgement.actions.extend(old.map(ContractAction::DeleteCopy));
+    judgement
+}
+
+impl ContractView<'_> {
+    fn judge_one(&self, record: &ContractRecord, doubts: &mut Doubts, judgement: &mut ContractJudgement) {
+        let name = &record.name;
+        let copy = self.copies.get(name).map(Arc::as_ref);
+        // Our own copy knows best what we answered.
+        let known = copy.map_or(&record.status, |copy| &copy.status);
+        let mut status = ContractStatus { breaches: known.breaches.clone(), ..ContractStatus::default() };
+        let current = record.current.as_ref().ok().map(|terms| &terms.document);
+        let own = [&known.signature, &known.pending_signature];
+        let has_signed = |document: &Document| {
+            record.signed().is_some_and(|signed| signed.digest == document.digest)
+                || own.into_iter().flatten().any(|signature| document.check(signature).is_ok())
+        };
+        let signed = current.filter(|document| self.is_ours(&document.terms) && has_signed(document));
+        let sight = Sight {
+            record,
+            signed,
+            copy,
+            offers: self.offers,
+            offer_copies: self.offer_copies,
+            steady: self.steady,
+            now: self.now,
+        };
+        let findings = sight.findings();
+        let (mut found, next) = doubts.confirm(&findings.doubtful, self.now);
+        found.extend(findings.certain);
+        status.breaches = update(&status.breaches, &found, &findings.unknown, self.now);
+        judgement.next = judgement
+            .next
+            .into_iter()
+            .chain(next)
+            .chain(record.spec.ended.as_ref().map(|end| end.at.0))
+            .filter(|time| *time > self.now)
+            .min();
+        let stance = self.answer(record, signed, &mut status);
+        judgement.stances.insert(name.clone(), stance);
+        let honoured = honoured(&record.spec.breaches, &status.breaches);
+        status.conditions = with_condition(&known.conditions, &honoured, self.now);
+        // What the provider changed without our signature does not replace the evidence.
+        let is_evidence = found.iter().any(|finding| finding.kind.is_about_terms()) && copy.is_some();
+        if copy.is_none_or(|copy| copy.spec != record.spec) && !is_evidence && !copy.is_some_and(|copy| copy.deleting) {
+            judgement.actions.push(ContractAction::ApplyCopy(name.clone(), Box::new(record.spec.clone())));
+        }
+        if copy.is_none_or(|copy| copy.status != status) {
+            judgement.actions.push(ContractAction::AnswerCopy(name.clone(), status.clone()));
+        }
+        if record.status != status {
+            judgement.actions.push(ContractAction::Answer(name.clone(), status));
+        }
+    }
+
+    /// Fills in phase, message, signatures and the wish to end.
+    fn answer(&self, record: &ContractRecord, signed: Option<&Document>, status: &mut ContractStatus) -> Stance {
+        let current = match &record.current {
+            Ok(current) => &current.document,
+            Err(error) => return refuse(status, error.clone(), false),
+        };
+        if let Some(document) = signed {
+            status.signature = Some(document.countersign(self.identity));
+        }
+        if record.is_over(self.now) {
+            status.phase = ContractPhase::Ended;
+            status.message = record.spec.ended.as_ref().map(|end| text(&format!("ended by the {}: {}", end.by, end.reason)));
+            return Stance::Over;
+        }
+        if !self.is_ours(&current.terms) {
+            return refuse(status, "the contract is between other clusters".to_owned(), false);
+        }
+        status.end_requested = self.end_request(record, signed.is_some(), status);
+        if signed.is_none() {
+            if record.spec.ended.is_some() {
+                return refuse(status, "the provider ends it before it was signed".to_owned(), false);
+            }
+            match self.verdict(&record.name, current, current.terms.start.0) {
+                Verdict::Ask(why) => {
+                    status.phase = ContractPhase::AwaitingDecision;
+                    status.message = Some(text(&why));
+                    return Stance::Asks(why);
+                }
+                Verdict::Refuse { why, by_person } => return refuse(status, why, by_person),
+                Verdict::Sign => status.signature = Some(current.countersign(self.identity)),
+            }
+        }
+        status.phase = ContractPhase::InForce;
+        status.message = self.amendment(record, current, status);
+        let pools = current.terms.pools.iter().map(|pool| pool.name.clone()).collect();
+        Stance::Signed { pools, no_new_pods: self.no_new_pods(record, status) }
+    }
+
+    /// Signs the amendment if it is acceptable. Returns what a person should know about it.
+    fn amendment(&self, record: &ContractRecord, current: &Document, status: &mut ContractStatus) -> Option<String> {
+        let ending = record.spec.ended.as_ref().filter(|end| end.cause != EndCause::PeriodOver);
+        if let Some(end) = ending {
+            return Some(text(&format!("it ends at {}: {}", end.at.0, end.reason)));
+        }
+        let pending = match record.pending.as_ref()? {
+            Ok(pending) => &pending.document,
+            Err(error) => return Some(text(&format!("the amendment is not signed: {error}"))),
+        };
+        let version = pending.terms.version;
+        let follows = self.is_ours(&pending.terms)
+            && pending.terms.contract == current.terms.contract
+            && pending.terms.previous.as_deref() == Some(current.digest.as_str())
+            && version > current.terms.version;
+        if !follows {
+            return Some(format!("version {version} is not signed: it does not follow the version in force"));
+        }
+        let base = current.terms.end.as_ref().map_or(self.now, |end| end.0);
+        match self.verdict(&record.name, pending, base) {
+            Verdict::Sign => {
+                status.pending_signature = Some(pending.countersign(self.identity));
+                None
+            }
+            Verdict::Ask(why) => Some(text(&format!("version {version}: {why}"))),
+            Verdict::Refuse { why, .. } => Some(text(&format!("version {version} is not signed: {why}"))),
+        }
+    }
+
+    fn is_ours(&self, terms: &ContractTerms) -> bool {
+        terms.consumer == *self.identity.id() && terms.provider == *self.provider
+    }
+
+    /// `base`: when the period of these terms begins.
+    fn verdict(&self, name: &str, document: &Document, base: Timestamp) -> Verdict {
+        let refuse = |why: &str| Verdict::Refuse { why: why.to_owned(), by_person: false };
+        let decision = self.decisions.get(name).filter(|decision| decision.is_about(&document.digest));
+        let decision = decision.map(|decision| decision.decision);
+        if matches!(decision, Some(ContractAnswer::Refuse | ContractAnswer::End)) {
+            return Verdict::Refuse { why: "the user refused it".to_owned(), by_person: true };
+        }
+        let Some(consume) = self.consume else { return refuse("no PeeringPolicy of the consumer selects this provider") };
+        if consume.accept == Accept::Never {
+            return refuse("the consumer's PeeringPolicy accepts nothing from here");
+        }
+        if let Some(why) = beyond_limits(&document.terms, consume, base) {
+            return refuse(&why);
+        }
+        // Whoever ended a contract with this provider wants to be asked about the next one.
+        let ended_another = self.decisions.iter().any(|(other, one)| one.decision == ContractAnswer::End && other != name);
+        if decision.is_none() && (ended_another || consume.contract.accept == AcceptContract::Manual) {
+            return Verdict::Ask(format!("the contract requires a decision by the user: `liqoctl offer accept {}`", self.peer));
+        }
+        Verdict::Sign
+    }
+
+    fn end_request(&self, record: &ContractRecord, is_signed: bool, status: &ContractStatus) -> Option<EndRequest> {
+        if record.spec.ended.is_some() || !is_signed {
+            return None;
+        }
+        if let Some(decision) = self.decisions.get(&record.name).filter(|decision| decision.decision == ContractAnswer::End) {
+            let reason = decision.reason.clone().unwrap_or_else(|| "a person at the consumer ends it".to_owned());
+            return Some(EndRequest { cause: EndCause::Requested, reason });
+        }
+        let ends = self.consume.is_some_and(|consume| consume.contract.on_breach == OnBreach::EndWithNotice);
+        let breach = lasting(&status.breaches, Party::Provider).next().filter(|_| ends)?;
+        Some(EndRequest { cause: EndCause::Breach, reason: text(&format!("{}: {}", breach.kind.as_str(), breach.message)) })
+    }
+
+    fn no_new_pods(&self, record: &ContractRecord, status: &ContractStatus) -> Option<String> {
+        let refuses = self.consume.is_some_and(|consume| consume.contract.on_breach != OnBreach::Warn);
+        let own = lasting(&status.breaches, Party::Provider).chain(lasting(&record.spec.breaches, Party::Provider)).next();
+        own.filter(|_| refuses)
+            .map(|breach| format!("the provider broke the contract ({}): {}", breach.kind.as_str(), breach.message))
+    }
+
+    /// What becomes of the copy of a contract that is gone at the provider.
+    fn removed_at_provider(&self, name: &str, copy: &ContractRecord) -> Option<ContractAction> {
+        let status = copy.status.clone();
+        if copy.spec.in_force_since.is_none() {
+            return Some(ContractAction::DeleteCopy(name.to_owned()));
+        }
+        if status.phase == ContractPhase::Ended {
+            return None;
+        }
+        let found = Vec::from_iter((self.steady && copy.spec.ended.is_none()).then(removed));
+        let breaches = update(&status.breaches, &found, &[], self.now);
+        let honoured = honoured(&copy.spec.breaches, &breaches);
+        let conditions = with_condition(&status.conditions, &honoured, self.now);
+        let message = Some("the provider removed it".to_owned());
+        Some(ContractAction::AnswerCopy(
+            name.to_owned(),
+            ContractStatus { phase: ContractPhase::Ended, message, breaches, conditions, end_requested: None, ..status },
+        ))
+    }
+}
+
+fn refuse(status: &mut ContractStatus, why: String, by_person: bool) -> Stance {
+    status.phase = ContractPhase::Refused;
+    status.message = Some(text(&why));
+    Stance::Refused { why, by_person }
+}
+
+fn with_condition(current: &[liqo_api::Condition], wanted: &DesiredCondition, now: Timestamp) -> Vec<liqo_api::Condition> {
+    let now = super::whole_seconds(now);
+    conditions::decide(current, std::slice::from_ref(wanted), now).unwrap_or_else(|| current.to_vec())
+}
+
+/// The limit of our policy that terms exceed, in words.
+fn beyond_limits(terms: &ContractTerms, consume: &Consume, base: Timestamp) -> Option<String> {
+    let limits = &consume.contract;
+    if let Some(most) = limits.max_period_seconds {
+        let Some(end) = &terms.end else {
+            return Some(format!("it has no end, and the consumer's PeeringPolicy accepts at most {most} s"));
+        };
+        let seconds = end.0.duration_since(base).as_secs();
+        if seconds > i64::from(most) {
+            return Some(format!("it lasts {seconds} s, and the consumer's PeeringPolicy accepts at most {most} s"));
+        }
+    }
+    let guaranteed = terms.total();
+    let excess =
+        guaranteed.iter().find(|(name, amount)| limits.max_resources.contains(name) && *amount > limits.max_resources.get(name));
+    if let Some((name, amount)) = excess.filter(|_| terms.commitment == Commitment::Guaranteed) {
+        let most = limits.max_resources.get(name);
+        return Some(format!("it guarantees {amount} of {name}, and the consumer's PeeringPolicy accepts at most {most}"));
+    }
+    let most = consume.max_prices.as_ref()?;
+    terms.prices.iter().find_map(|(pool, prices)| Some(format!("pool {pool}: {}", too_expensive(prices, most)?)))
+}
+
+/// The price that is above the limit, in words.
+fn too_expensive(prices: &PriceList, most: &PriceList) -> Option<String> {
+    if let Some(defect) = prices.defect() {
+        return Some(defect);
+    }
+    if prices.currency != most.currency {
+        return Some(format!(
+            "its prices are in {}, and the consumer's PeeringPolicy accepts only {}",
+            prices.currency, most.currency
+        ));
+    }
+    let mut rates = prices.rates.iter();
+    let (name, rate, limit) =
+        rates.find_map(|(name, rate)| Some((name, rate, most.rates.get(name)?)).filter(|(_, rate, limit)| rate > limit))?;
+    Some(format!("{name} costs {rate} {}, and the consumer's PeeringPolicy accepts at most {limit}", prices.currency))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,394 @@
+use liqo_api::{BreachKind, Contract, ContractEnd, OfferContract, ProposedTerms, ResourceOfferSpec, Time};
+
+use super::*;
+use crate::{
+    decide::contract::fixtures::{Parties, at, record, terms},
+    tests::{list, offer_of},
+};
+
+/// A consumer that sees one provider.
+struct World {
+    parties: Parties,
+    consume: Consume,
+    decisions: BTreeMap<String, ContractDecision>,
+    contracts: BTreeMap<String, Contract>,
+    copies: BTreeMap<String, Contract>,
+    offers: BTreeMap<String, Arc<ResourceOffer>>,
+    offer_copies: BTreeMap<String, Arc<ResourceOffer>>,
+    doubts: BTreeMap<String, Doubts>,
+    steady: bool,
+}
+
+const NAME: &str = "contract-01234567";
+
+impl World {
+    /// It sees this contract.
+    fn with(make: impl FnOnce(&Parties) -> Contract) -> Self {
+        let parties = Parties::new();
+        let contract = make(&parties);
+        Self {
+            contracts: BTreeMap::from([(contract.metadata.name.clone().unwrap(), contract)]),
+            parties,
+            consume: Consume::default(),
+            decisions: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            offer_copies: BTreeMap::new(),
+            doubts: BTreeMap::new(),
+            steady: true,
+        }
+    }
+
+    fn proposed() -> Self {
+        Self::with(|parties| parties.proposal(&terms(parties)))
+    }
+
+    /// Both signed these terms, and this cluster has a copy.
+    fn signed(change: impl FnOnce(&mut ContractTerms)) -> Self {
+        let mut world = Self::with(|parties| {
+            let mut terms = terms(parties);
+            change(&mut terms);
+            parties.in_force(&terms)
+        });
+        world.step(1500);
+        world
+    }
+
+    fn contract(&mut self) -> &mut Contract {
+        self.contracts.values_mut().next().unwrap()
+    }
+
+    fn judge(&mut self, seconds: i64) -> ContractJudgement {
+        let records =
+            |all: &BTreeMap<String, Contract>| all.iter().map(|(name, contract)| (name.clone(), record(contract))).collect();
+        let (contracts, copies) = (records(&self.contracts), records(&self.copies));
+        let view = ContractView {
+            identity: &self.parties.consumer,
+            provider: self.parties.provider.id(),
+            peer: "milan",
+            consume: Some(&self.consume),
+            decisions: &self.decisions,
+            contracts: &contracts,
+            copies: &copies,
+            offers: &self.offers,
+            offer_copies: &self.offer_copies,
+            steady: self.steady,
+            now: at(seconds),
+        };
+        judge(&view, &mut self.doubts)
+    }
+
+    /// Judges, and carries it out.
+    fn step(&mut self, seconds: i64) -> ContractJudgement {
+        let judgement = self.judge(seconds);
+        for action in judgement.actions.clone() {
+            match action {
+                ContractAction::ApplyCopy(name, spec) => {
+                    let status = self.copies.get(&name).and_then(|copy| copy.status.clone());
+                    let mut copy = Contract::new(&name, *spec);
+                    copy.status = status;
+                    self.copies.insert(name, copy);
+                }
+                ContractAction::AnswerCopy(name, status) => self.copies.get_mut(&name).unwrap().status = Some(status),
+                ContractAction::DeleteCopy(name) => drop(self.copies.remove(&name)),
+                ContractAction::Answer(name, status) => self.contracts.get_mut(&name).unwrap().status = Some(status),
+            }
+        }
+        self.offer_copies = self.offers.clone();
+        judgement
+    }
+
+    fn status(&self) -> ContractStatus {
+        self.contracts[NAME].status.clone().unwrap()
+    }
+
+    fn breaches(&self) -> Vec<(BreachKind, bool)> {
+        self.status().breaches.iter().map(|breach| (breach.kind, breach.until.is_none())).collect()
+    }
+
+    fn is_settled(&mut self, seconds: i64) -> bool {
+        self.judge(seconds).actions.is_empty()
+    }
+
+    fn amend(&mut self, change: impl FnOnce(&mut ContractTerms)) {
+        let current = record(&self.contracts[NAME]).current.clone().unwrap().document;
+        let mut next = ContractTerms { version: current.terms.version + 1, previous: Some(current.digest), ..current.terms };
+        change(&mut next);
+        let document = Document::compose(&self.parties.provider, &next).unwrap();
+        self.contract().spec.pending = Some(ProposedTerms { document, terms: next, proposed: Time(at(2000)) });
+    }
+
+    fn offers(&mut self, change: impl FnOnce(&mut ResourceOfferSpec)) {
+        let mut spec = offer_of(3, "cpu=4, memory=8Gi, pods=10");
+        spec.contract = Some(OfferContract { name: NAME.to_owned(), version: 1, in_force: true });
+        change(&mut spec);
+        self.offers.insert("default".to_owned(), Arc::new(ResourceOffer::new("default", spec)));
+    }
+}
+
+fn decision(decision: ContractAnswer) -> BTreeMap<String, ContractDecision> {
+    BTreeMap::from([(NAME.to_owned(), ContractDecision { decision, terms: None, reason: None })])
+}
+
+#[test]
+fn acceptable_terms_are_signed_and_copied() {
+    let mut world = World::proposed();
+    let judgement = world.step(1500);
+    assert!(matches!(judgement.stances[NAME], Stance::Signed { .. }));
+    assert_eq!(world.status().phase, ContractPhase::InForce);
+    assert!(record(&world.contracts[NAME]).signed().is_some());
+    assert_eq!(world.copies[NAME].spec, world.contracts[NAME].spec);
+    assert!(world.is_settled(1600));
+}
+
+#[test]
+fn a_person_decides_where_the_policy_says_so_on_the_terms_that_it_saw() {
+    let mut world = World::proposed();
+    world.consume.contract.accept = AcceptContract::Manual;
+    let asks = world.step(1500);
+    assert!(matches!(&asks.stances[NAME], Stance::Asks(why) if why.contains("`liqoctl offer accept milan`")));
+    assert_eq!((world.status().phase, world.status().signature), (ContractPhase::AwaitingDecision, None));
+    world.decisions = decision(ContractAnswer::Accept);
+    world.decisions.get_mut(NAME).unwrap().terms = Some("f".repeat(64));
+    world.step(1600);
+    assert_eq!(world.status().phase, ContractPhase::AwaitingDecision, "it saw other terms");
+    let digest = record(&world.contracts[NAME]).current.clone().unwrap().document.digest;
+    world.decisions.get_mut(NAME).unwrap().terms = Some(digest);
+    world.step(1700);
+    assert_eq!(world.status().phase, ContractPhase::InForce);
+}
+
+fn price(terms: &mut ContractTerms, rate: &str, currency: &str) {
+    let prices = serde_json::json!({ "currency": currency, "rates": { "cpu": rate } });
+    terms.prices = BTreeMap::from([("default".to_owned(), serde_json::from_value(prices).unwrap())]);
+}
+
+#[test]
+fn terms_beyond_the_limits_of_the_policy_are_refused_with_the_limit() {
+    let refused = |change: fn(&mut Consume), terms_change: fn(&mut ContractTerms)| {
+        let mut world = World::with(|parties| {
+            let mut terms = terms(parties);
+            terms_change(&mut terms);
+            parties.proposal(&terms)
+        });
+        change(&mut world.consume);
+        world.step(1500);
+        (world.status().phase, world.status().message.unwrap_or_default())
+    };
+    let limited = |consume: &mut Consume| consume.contract.max_period_seconds = Some(3600);
+    let (phase, message) = refused(limited, |_| ());
+    assert_eq!(phase, ContractPhase::Refused);
+    assert!(message.contains("no end"), "{message}");
+    assert!(refused(limited, |terms| terms.end = Some(Time(at(4601)))).1.contains("lasts 3601 s"));
+    assert_eq!(refused(limited, |terms| terms.end = Some(Time(at(4600)))).0, ContractPhase::InForce);
+    let few = |consume: &mut Consume| consume.contract.max_resources = list("cpu=2");
+    let (_, message) = refused(few, |terms| terms.commitment = Commitment::Guaranteed);
+    assert!(message.contains("guarantees 4 of cpu"), "{message}");
+    assert_eq!(refused(few, |_| ()).0, ContractPhase::InForce, "best effort promises no amounts");
+    let cheap = |consume: &mut Consume| {
+        consume.max_prices =
+            serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": { "cpu": "0.05" } })).unwrap();
+    };
+    let (phase, message) = refused(cheap, |terms| price(terms, "0.06", "EUR"));
+    assert_eq!(phase, ContractPhase::Refused);
+    assert!(message.contains("cpu costs 0.06 EUR"), "{message}");
+    assert_eq!(refused(cheap, |terms| price(terms, "0.05", "EUR")).0, ContractPhase::InForce);
+    assert_eq!(refused(cheap, |terms| price(terms, "0.01", "USD")).0, ContractPhase::Refused);
+}
+
+#[test]
+fn what_was_signed_stays_signed_when_the_policy_changes() {
+    let mut world = World::signed(|_| ());
+    world.consume.accept = Accept::Never;
+    assert!(world.is_settled(1600));
+}
+
+#[test]
+fn nothing_is_signed_for_another_cluster() {
+    let mut world =
+        World::with(|parties| parties.proposal(&ContractTerms { consumer: parties.provider.id().clone(), ..terms(parties) }));
+    world.step(1500);
+    assert_eq!((world.status().phase, world.status().signature), (ContractPhase::Refused, None));
+}
+
+#[test]
+fn an_amendment_is_signed_within_the_limits_and_must_follow_the_version_in_force() {
+    let mut world = World::signed(|_| ());
+    world.amend(|terms| terms.notice_seconds = 60);
+    world.step(2000);
+    assert!(record(&world.contracts[NAME]).amendment().unwrap().countersignature.is_some());
+    assert!(world.is_settled(2100));
+
+    let mut world = World::signed(|_| ());
+    world.amend(|terms| terms.previous = None);
+    world.step(2000);
+    assert_eq!(world.status().pending_signature, None);
+    assert!(world.status().message.unwrap().contains("does not follow"));
+
+    let mut world = World::signed(|_| ());
+    world.consume.contract.accept = AcceptContract::Manual;
+    world.amend(|terms| terms.notice_seconds = 60);
+    world.step(2000);
+    assert_eq!((world.status().phase, world.status().pending_signature), (ContractPhase::InForce, None));
+    assert!(world.status().message.unwrap().contains("version 2: the contract requires a decision"));
+}
+
+#[test]
+fn a_person_ends_a_contract_and_is_asked_about_the_next_one() {
+    let mut world = World::signed(|_| ());
+    world.decisions = decision(ContractAnswer::End);
+    world.step(2000);
+    assert_eq!(world.status().end_requested.unwrap().cause, EndCause::Requested);
+    let another = ContractTerms { contract: "f".repeat(32), ..terms(&world.parties) };
+    let proposal = world.parties.proposal(&another);
+    world.contracts.insert("contract-ffffffff".to_owned(), proposal);
+    let judgement = world.step(2100);
+    assert!(matches!(judgement.stances["contract-ffffffff"], Stance::Asks(_)));
+}
+
+#[test]
+fn the_end_of_a_contract_is_accepted() {
+    let mut world = World::signed(|_| ());
+    let (announced, end) = (Time(at(2000)), Time(at(2300)));
+    let cause = EndCause::Requested;
+    world.contract().spec.ended = Some(ContractEnd { by: Party::Provider, cause, announced, at: end, reason: "r".to_owned() });
+    assert_eq!(world.step(2000).next, Some(at(2300)));
+    assert_eq!(world.status().phase, ContractPhase::InForce);
+    world.step(2300);
+    assert_eq!((world.status().phase, world.breaches()), (ContractPhase::Ended, vec![]));
+    assert!(world.is_settled(2400));
+}
+
+#[test]
+fn a_provider_that_changes_a_term_is_found_and_the_evidence_stays() {
+    let mut world = World::signed(|_| ());
+    world.contract().spec.terms.notice_seconds = 10;
+    world.step(2000);
+    assert_eq!(world.breaches(), [(BreachKind::TermsDiffer, true)]);
+    assert_eq!(world.copies[NAME].spec.terms.notice_seconds, 300);
+    let status = world.status();
+    let honoured = &status.conditions[0];
+    assert_eq!((honoured.status.as_str(), honoured.reason.as_str()), ("False", "TermsDiffer"));
+    assert!(honoured.message.contains("noticeSeconds is 10 instead of 300"), "{}", honoured.message);
+    assert!(world.is_settled(2100));
+    world.contract().spec.terms.notice_seconds = 300;
+    world.step(2200);
+    assert_eq!(world.breaches(), [(BreachKind::TermsDiffer, false)]);
+    assert_eq!(world.status().conditions[0].status, "True");
+}
+
+#[test]
+fn a_provider_that_signs_other_terms_alone_is_found() {
+    let mut world = World::signed(|_| ());
+    let alone = ContractTerms { notice_seconds: 10, ..terms(&world.parties) };
+    let document = Document::compose(&world.parties.provider, &alone).unwrap();
+    (world.contract().spec.document, world.contract().spec.terms) = (document, alone);
+    world.consume.contract.accept = AcceptContract::Manual;
+    world.step(2000);
+    assert_eq!(world.breaches(), [(BreachKind::TermsNotSigned, true)]);
+    assert_eq!(world.copies[NAME].spec.terms.notice_seconds, 300);
+}
+
+#[test]
+fn a_status_that_the_provider_wiped_is_written_again() {
+    let mut world = World::signed(|_| ());
+    world.contract().status = None;
+    world.contract().spec.countersignature = None;
+    world.step(2000);
+    assert!(record(&world.contracts[NAME]).signed().is_some());
+    assert_eq!(world.breaches(), []);
+}
+
+#[test]
+fn an_offer_with_another_price_than_the_contract_is_a_breach() {
+    let mut world = World::signed(|_| ());
+    world.offers(|_| ());
+    world.step(2000);
+    assert_eq!(world.breaches(), []);
+    let dear = serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": { "cpu": "9" } })).unwrap();
+    world.offers(|offer| offer.prices = Some(dear));
+    world.step(2100);
+    assert_eq!(world.breaches(), [(BreachKind::PriceDiffers, true)]);
+    world.offers(|offer| offer.contract.as_mut().unwrap().version = 2);
+    world.step(2200);
+    assert_eq!(world.breaches(), [(BreachKind::PriceDiffers, false)], "the contract of that offer has not arrived yet");
+}
+
+#[test]
+fn guaranteed_amounts_that_are_missing_for_long_are_a_breach() {
+    let mut world = World::signed(|terms| terms.commitment = Commitment::Guaranteed);
+    world.offers(|_| ());
+    assert_eq!(world.step(1600).next, None);
+    world.offers(|offer| offer.resource_quota.hard = list("cpu=3, memory=8Gi, pods=10"));
+    assert_eq!(world.step(2000).next, Some(at(2300)));
+    world.step(2299);
+    assert_eq!(world.breaches(), []);
+    world.step(2300);
+    assert_eq!(world.breaches(), [(BreachKind::CapacityMissing, true)]);
+    world.consume.contract.on_breach = OnBreach::RefuseNew;
+    let Stance::Signed { no_new_pods: Some(why), .. } = world.step(2400).stances[NAME].clone() else { unreachable!() };
+    assert!(why.contains("3 of 4 cpu"), "{why}");
+}
+
+#[test]
+fn a_notice_that_is_too_short_is_a_breach_only_if_the_connection_was_steady() {
+    for (steady, end, breaks) in [(true, 2600, false), (true, 1900, true), (false, 1900, false)] {
+        let mut world = World::signed(|_| ());
+        world.steady = steady;
+        world.offers(|_| ());
+        world.step(1600);
+        world.offers(|offer| offer.withdrawal_timestamp = Some(Time(at(end))));
+        world.step(2000);
+        assert_eq!(world.breaches().len(), usize::from(breaks), "{steady} {end}");
+        world.step(2100);
+        assert_eq!(world.breaches().len(), usize::from(breaks), "it is found once");
+    }
+}
+
+#[test]
+fn an_offer_that_vanishes_is_taken_back_without_notice() {
+    let mut world = World::signed(|_| ());
+    world.offers(|_| ());
+    world.step(1600);
+    world.offers.clear();
+    world.step(2000);
+    assert_eq!(world.breaches(), [(BreachKind::NoticeTooShort, true)]);
+}
+
+#[test]
+fn a_copy_outlives_a_contract_that_the_provider_removed() {
+    let mut world = World::signed(|_| ());
+    world.contracts.clear();
+    world.step(2000);
+    let status = world.copies[NAME].status.clone().unwrap();
+    assert_eq!((status.phase, status.breaches.len()), (ContractPhase::Ended, 1));
+    assert!(world.is_settled(2100));
+
+    let mut world = World::proposed();
+    world.consume.contract.accept = AcceptContract::Manual;
+    world.step(1500);
+    world.contracts.clear();
+    world.step(2000);
+    assert!(world.copies.is_empty(), "it was never signed");
+}
+
+#[test]
+fn a_provider_that_breaks_a_contract_loses_it_if_the_policy_says_so() {
+    let mut world = World::signed(|_| ());
+    world.consume.contract.on_breach = OnBreach::EndWithNotice;
+    world.contract().spec.terms.notice_seconds = 10;
+    world.step(2000);
+    assert_eq!(world.status().end_requested.map(|request| request.cause), Some(EndCause::Breach));
+}
+
+#[test]
+fn few_contracts_of_a_provider_are_read() {
+    let mut world = World::proposed();
+    for number in 0..100 {
+        let terms = ContractTerms { contract: format!("{number:032x}"), ..terms(&world.parties) };
+        let mut proposal = world.parties.proposal(&terms);
+        proposal.metadata.name = Some(format!("contract-{number}"));
+        world.contracts.insert(format!("contract-{number}"), proposal);
+    }
+    assert_eq!(world.step(1500).stances.len(), MAX_CONTRACTS);
+}

@@ -1,0 +1,203 @@
+//! What each side finds that the other one, or it itself, does not fulfil.
+//!
+//! The consumer judges only what it saw itself: a notice only if it was connected for longer than the tolerance when the notice came,
+//! because otherwise it does not know when the provider announced it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use liqo_api::{BreachKind, Commitment, ContractEnd, ContractTerms, EndCause, Party, ResourceList, ResourceOffer, Time};
+
+use super::{TOLERANCE, after, breaches::Finding, document::Document, record::ContractRecord};
+
+/// The object of breaches that are about the contract and not about a pool.
+pub const CONTRACT: &str = "contract";
+
+/// What an offer lacks of the promised amounts, in words; `None` if it has all of them.
+pub fn missing(promised: &ResourceList, offered: Option<&ResourceList>) -> Option<String> {
+    let amount = |name: &str| offered.map(|list| list.get(name)).unwrap_or_default();
+    let short = promised.iter().filter(|(name, promised)| amount(name) < *promised);
+    let words: Vec<String> = short.map(|(name, promised)| format!("{} of {promised} {name}", amount(name))).collect();
+    (!words.is_empty()).then(|| format!("it offers only {}", words.join(", ")))
+}
+
+/// Whether the provider ends guaranteed amounts before the date that it promised.
+pub fn ended_early(terms: &ContractTerms, end: &ContractEnd) -> Option<Finding> {
+    let promised = &terms.end.as_ref().filter(|_| terms.commitment == Commitment::Guaranteed)?.0;
+    let by_provider = end.by == Party::Provider && end.cause != EndCause::Breach;
+    let message = || format!("it ends at {}, and the amounts are guaranteed until {promised}", end.at.0);
+    (by_provider && is_before(end.at.0, *promised)).then(|| by_provider_finding(BreachKind::EndedEarly, CONTRACT, message()))
+}
+
+/// Whether a time is earlier than another one by more than clocks differ.
+fn is_before(time: Timestamp, limit: Timestamp) -> bool {
+    time.saturating_add(TOLERANCE).is_ok_and(|time| time < limit)
+}
+
+fn by_provider_finding(kind: BreachKind, object: &str, message: String) -> Finding {
+    Finding::new(Party::Provider, kind, object, message)
+}
+
+/// What the consumer sees of one contract.
+pub struct Sight<'a> {
+    /// The contract at the provider.
+    pub record: &'a ContractRecord,
+    /// The terms that this cluster signed.
+    pub signed: Option<&'a Document>,
+    /// The copy here, from the last time.
+    pub copy: Option<&'a ContractRecord>,
+    /// The offers at the provider, and their copies here, by pool.
+    pub offers: &'a BTreeMap<String, Arc<ResourceOffer>>,
+    pub offer_copies: &'a BTreeMap<String, Arc<ResourceOffer>>,
+    /// Whether the connection has worked for longer than the tolerance.
+    pub steady: bool,
+    pub now: Timestamp,
+}
+
+/// What the consumer finds.
+#[derive(Debug, Default, PartialEq)]
+pub struct Findings {
+    pub certain: Vec<Finding>,
+    /// Breaches only if they last.
+    pub doubtful: Vec<Finding>,
+    /// Kinds that could not be looked at.
+    pub unknown: Vec<BreachKind>,
+}
+
+impl Sight<'_> {
+    pub fn findings(&self) -> Findings {
+        let mut findings = Findings { certain: self.terms(), ..Findings::default() };
+        let ended = self.record.spec.ended.as_ref();
+        let Some(signed) = self.signed.filter(|_| !self.record.is_over(self.now)) else {
+            findings.unknown = vec![BreachKind::CapacityMissing, BreachKind::PriceDiffers];
+            return findings;
+        };
+        findings.certain.extend(ended.and_then(|end| ended_early(&signed.terms, end)));
+        findings.certain.extend(self.prices(&signed.terms));
+        if ended.is_none() {
+            findings.doubtful = self.amounts(&signed.terms);
+        } else {
+            findings.unknown.push(BreachKind::CapacityMissing);
+        }
+        if self.steady {
+            findings.certain.extend(self.notices(&signed.terms));
+            findings.certain.extend(self.notice_of_end(&signed.terms));
+        }
+        findings
+    }
+
+    /// Whether the provider's copy of the terms, and what it acts on, is what this cluster signed.
+    fn terms(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut differs = |what: &str, difference: String| {
+            found.push(by_provider_finding(BreachKind::TermsDiffer, what, difference));
+        };
+        match &self.record.current {
+            Ok(current) if current.document.terms != self.record.spec.terms => {
+                differs(CONTRACT, difference(&current.document.terms, &self.record.spec.terms));
+            }
+            Ok(_) => {}
+            Err(error) => differs(CONTRACT, error.clone()),
+        }
+        let pending = self.record.amendment().zip(self.record.spec.pending.as_ref());
+        if let Some((read, pending)) = pending.filter(|(read, pending)| read.document.terms != pending.terms) {
+            differs("amendment", difference(&read.document.terms, &pending.terms));
+        }
+        let was_signed = self.copy.is_some_and(|copy| copy.spec.in_force_since.is_some());
+        let acts = self.record.spec.in_force_since.is_some() || was_signed;
+        if self.signed.is_none() && acts && self.record.current.is_ok() && !self.record.is_over(self.now) {
+            let message =
+                format!("the provider's terms are version {}, which this cluster did not sign", self.record.spec.terms.version);
+            found.push(by_provider_finding(BreachKind::TermsNotSigned, CONTRACT, message));
+        }
+        found
+    }
+
+    fn of_contract<'b>(
+        &self,
+        offers: &'b BTreeMap<String, Arc<ResourceOffer>>,
+    ) -> impl Iterator<Item = (&'b String, &'b ResourceOffer)> {
+        let name = self.record.name.clone();
+        let under = move |offer: &ResourceOffer| {
+            offer.spec.contract.as_ref().is_some_and(|contract| contract.name == name && contract.in_force)
+        };
+        offers.iter().map(|(pool, offer)| (pool, offer.as_ref())).filter(move |(_, offer)| under(offer))
+    }
+
+    fn prices(&self, terms: &ContractTerms) -> Vec<Finding> {
+        let differing = self.of_contract(self.offers).filter(|(pool, offer)| {
+            let same_version = offer.spec.contract.as_ref().is_some_and(|contract| contract.version == terms.version);
+            same_version && offer.spec.prices.as_ref() != terms.prices.get(*pool)
+        });
+        let text = |prices: Option<&liqo_api::PriceList>| prices.map_or_else(|| "no price".to_owned(), ToString::to_string);
+        let finding = |(pool, offer): (&String, &ResourceOffer)| {
+            let message =
+                format!("the offer says {}, the contract {}", text(offer.spec.prices.as_ref()), text(terms.prices.get(pool)));
+            by_provider_finding(BreachKind::PriceDiffers, pool, message)
+        };
+        differing.map(finding).collect()
+    }
+
+    fn amounts(&self, terms: &ContractTerms) -> Vec<Finding> {
+        let guaranteed = terms.pools.iter().filter(|_| terms.commitment == Commitment::Guaranteed);
+        let finding = |pool: &liqo_api::ContractPool| {
+            let offered = self.offers.get(&pool.name).map(|offer| &offer.spec.resource_quota.hard);
+            Some(by_provider_finding(BreachKind::CapacityMissing, &pool.name, missing(&pool.resources, offered)?))
+        };
+        guaranteed.filter_map(finding).collect()
+    }
+
+    /// Whether the provider takes something back too early. Only an announcement that is new counts.
+    fn notices(&self, terms: &ContractTerms) -> Vec<Finding> {
+        let due = after(self.now, terms.notice_seconds);
+        let mut found = Vec::new();
+        for (pool, copy) in self.of_contract(self.offer_copies).filter(|(_, copy)| copy.spec.withdrawal_timestamp.is_none()) {
+            let offer = self.offers.get(pool);
+            let times = |offer: &ResourceOffer| {
+                let reclaim = offer.spec.reclaim_timestamp.clone().filter(|_| copy.spec.reclaim_timestamp.is_none());
+                offer.spec.withdrawal_timestamp.clone().into_iter().chain(reclaim).min_by_key(|time| time.0)
+            };
+            let message = match offer.map(|offer| times(offer)) {
+                None if self.record.spec.ended.is_none() => "the offer went without a notice".to_owned(),
+                Some(Some(Time(end))) if is_before(end, due) && !self.ends_as_agreed(terms, end) => {
+                    format!("it takes back at {end} what it announces at {}: the notice is {} s", self.now, terms.notice_seconds)
+                }
+                _ => continue,
+            };
+            found.push(by_provider_finding(BreachKind::NoticeTooShort, pool, message));
+        }
+        found
+    }
+
+    /// Whether a time is the end that the terms name, or one that this cluster asked for.
+    fn ends_as_agreed(&self, terms: &ContractTerms, time: Timestamp) -> bool {
+        let by_terms = terms.end.as_ref().is_some_and(|end| !is_before(time, end.0));
+        by_terms || self.record.spec.ended.as_ref().is_some_and(|end| end.by == Party::Consumer)
+    }
+
+    fn notice_of_end(&self, terms: &ContractTerms) -> Option<Finding> {
+        let known = self.copy.is_none_or(|copy| copy.spec.ended.is_some());
+        let end = self.record.spec.ended.as_ref().filter(|_| !known)?;
+        let is_short = is_before(end.at.0, after(self.now, terms.notice_seconds)) && !self.ends_as_agreed(terms, end.at.0);
+        let message = || format!("it ends at {}, announced at {}: the notice is {} s", end.at.0, self.now, terms.notice_seconds);
+        is_short.then(|| by_provider_finding(BreachKind::NoticeTooShort, CONTRACT, message()))
+    }
+}
+
+/// A contract that both signed is gone at the provider.
+pub fn removed() -> Finding {
+    by_provider_finding(BreachKind::NoticeTooShort, CONTRACT, "the provider removed the contract without a notice".to_owned())
+}
+
+/// Names the fields in which two lists of terms differ.
+pub fn difference(signed: &ContractTerms, shown: &ContractTerms) -> String {
+    let fields =
+        |terms: &ContractTerms| serde_json::to_value(terms).ok().and_then(|value| value.as_object().cloned()).unwrap_or_default();
+    let (signed, shown) = (fields(signed), fields(shown));
+    let names: std::collections::BTreeSet<&String> = signed.keys().chain(shown.keys()).collect();
+    let text = |value: Option<&serde_json::Value>| value.map_or_else(|| "nothing".to_owned(), ToString::to_string);
+    let differing = names.into_iter().filter(|name| signed.get(*name) != shown.get(*name));
+    let words: Vec<String> =
+        differing.map(|name| format!("{name} is {} instead of {}", text(shown.get(name)), text(signed.get(name)))).collect();
+    words.join("; ")
+}

@@ -1,0 +1,102 @@
+//! Contracts for tests.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use liqo_api::{
+    Charge, Commitment, Contract, ContractClasses, ContractLimits, ContractPool, ContractSpec, ContractStatus, ContractTerms,
+    DEFAULT_POOL, PodSecurity, Renewal, Time,
+};
+use liqo_signing::ClusterIdentity;
+
+use super::{document::Document, record::ContractRecord};
+use crate::tests::list;
+
+/// A provider and a consumer.
+pub struct Parties {
+    pub provider: ClusterIdentity,
+    pub consumer: ClusterIdentity,
+}
+
+impl Parties {
+    pub fn new() -> Self {
+        Self { provider: ClusterIdentity::generate().unwrap(), consumer: ClusterIdentity::generate().unwrap() }
+    }
+
+    /// The same in each call.
+    pub fn known() -> Self {
+        static KNOWN: std::sync::OnceLock<[Vec<u8>; 2]> = std::sync::OnceLock::new();
+        let new = || [Self::new().provider.pkcs8().to_vec(), Self::new().consumer.pkcs8().to_vec()];
+        let [provider, consumer] = KNOWN.get_or_init(new).each_ref().map(|key| ClusterIdentity::from_pkcs8(key).unwrap());
+        Self { provider, consumer }
+    }
+
+    pub fn document(&self, terms: &ContractTerms) -> Document {
+        Document::read(&Document::compose(&self.provider, terms).unwrap()).unwrap()
+    }
+
+    /// A contract that nobody but the provider signed.
+    pub fn proposal(&self, terms: &ContractTerms) -> Contract {
+        let spec = ContractSpec {
+            document: Document::compose(&self.provider, terms).unwrap(),
+            terms: terms.clone(),
+            countersignature: None,
+            in_force_since: None,
+            pending: None,
+            earlier: Vec::new(),
+            breaches: Vec::new(),
+            ended: None,
+        };
+        let mut contract = Contract::new(&Contract::name_of(&terms.contract), spec);
+        contract.metadata.uid = Some("uid".to_owned());
+        contract.metadata.creation_timestamp = Some(Time(terms.start.0));
+        contract.status = Some(ContractStatus::default());
+        contract
+    }
+
+    /// A contract that both signed.
+    pub fn in_force(&self, terms: &ContractTerms) -> Contract {
+        let mut contract = self.proposal(terms);
+        let signature = self.document(terms).countersign(&self.consumer);
+        contract.spec.countersignature = Some(signature.clone());
+        contract.spec.in_force_since = Some(terms.start.clone());
+        contract.status = Some(ContractStatus { signature: Some(signature), ..ContractStatus::default() });
+        contract
+    }
+}
+
+pub fn record(contract: &Contract) -> std::sync::Arc<ContractRecord> {
+    std::sync::Arc::new(ContractRecord::of(contract.clone()))
+}
+
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+/// Terms about the default pool, without an end.
+pub fn terms(parties: &Parties) -> ContractTerms {
+    ContractTerms {
+        contract: "0123456789abcdef0123456789abcdef".to_owned(),
+        version: 1,
+        previous: None,
+        provider: parties.provider.id().clone(),
+        consumer: parties.consumer.id().clone(),
+        commitment: Commitment::BestEffort,
+        pools: vec![ContractPool { name: DEFAULT_POOL.to_owned(), resources: list("cpu=4, memory=8Gi, pods=10") }],
+        classes: ContractClasses::default(),
+        prices: BTreeMap::new(),
+        notice_seconds: 300,
+        limits: ContractLimits {
+            pod_security: PodSecurity::Baseline,
+            max_namespaces: 50,
+            max_services: 1000,
+            max_endpoints: 50_000,
+            charge: Charge::Requests,
+            default_limit_percentage: 800,
+        },
+        start: Time(at(1000)),
+        end: None,
+        renewal: Renewal::Automatic,
+        metering_period_seconds: 3600,
+    }
+}

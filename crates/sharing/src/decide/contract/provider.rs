@@ -1,0 +1,354 @@
+//! The provider's side: proposes, amends, marks in force, renews and ends contracts.
+//!
+//! Each step is decided from the objects alone, so that a restart between two of them changes nothing. What needs no change is not
+//! written.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use liqo_api::{
+    BreachKind, ClusterId, Commitment, Contract, ContractAnswer, ContractDecision, ContractEnd, ContractPhase, ContractSpec,
+    ContractTerms, EarlierTerms, EndCause, OnBreach, Party, ProposedTerms, Provide, ProvideContract, Renewal, ResourceList, Time,
+};
+use liqo_signing::{ClusterIdentity, digest};
+
+use super::{
+    after, before,
+    breaches::{Doubts, Finding, lasting, text, update},
+    document::{Document, DocumentError},
+    duties::{ended_early, missing},
+    record::{ContractRecord, SignedTerms, superfluous},
+    standing::{deadline, is_reopened, live, may_propose},
+    wanted::{Names, WantedTerms},
+    whole_seconds,
+};
+
+/// One consumer with a tenancy.
+pub struct Case<'a> {
+    pub identity: &'a ClusterIdentity,
+    pub consumer: &'a ClusterId,
+    /// What the policy says that applies to it.
+    pub provide: Option<&'a Provide>,
+    /// Whether it asks for resources.
+    pub asks: bool,
+    /// Whether this cluster hears it now.
+    pub is_heard: bool,
+    /// What a contract should say now; `None` while nothing is offered.
+    pub wanted: Option<WantedTerms>,
+    /// What is offered now, by pool; `None` while the offers are withdrawn.
+    pub offered: Option<BTreeMap<String, ResourceList>>,
+    pub records: &'a [Arc<ContractRecord>],
+    /// Decisions of persons here, by contract.
+    pub decisions: &'a BTreeMap<String, ContractDecision>,
+    /// Random bytes, from which the ID of a new contract is made.
+    pub nonce: &'a [u8],
+    pub now: Timestamp,
+}
+
+/// One contract to write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContractWrite {
+    pub name: String,
+    pub spec: ContractSpec,
+    pub exists: bool,
+}
+
+/// What to do about the contracts of one consumer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ContractPlan {
+    pub writes: Vec<ContractWrite>,
+    /// Names of contracts to delete.
+    pub deletions: Vec<String>,
+    /// When to decide again.
+    pub next: Option<Timestamp>,
+    /// Why no contract can be proposed.
+    pub problem: Option<String>,
+}
+
+/// Decides on the contracts of one consumer. `doubts` are what this process saw before.
+pub fn decide(case: &Case, doubts: &mut Doubts) -> ContractPlan {
+    let mut plan = ContractPlan::default();
+    let policy = case.policy();
+    let (mut found, next) = doubts.confirm(&case.doubtful(), case.now);
+    plan.note(next);
+    match live(case.records, case.now) {
+        Some(record) if policy.is_none() && record.signed().is_none() => plan.deletions.push(record.name.clone()),
+        Some(record) => {
+            let spec = case.next_spec(record, &mut found, &mut plan);
+            plan.write(record, spec);
+        }
+        None => case.propose_first(&mut plan),
+    }
+    for record in case.records.iter().filter(|record| record.is_over(case.now) && !record.deleting) {
+        let not_accepted: Vec<Finding> = found.iter().filter(|finding| finding.object == record.name).cloned().collect();
+        let mut spec = record.spec.clone();
+        let unknown = if case.is_heard { vec![BreachKind::CapacityMissing] } else { vec![BreachKind::EndNotAccepted] };
+        spec.breaches = update(&spec.breaches, &not_accepted, &unknown, case.now);
+        plan.write(record, spec);
+    }
+    let names = superfluous(
+        case.records.iter().filter_map(|record| Some((record.name.as_str(), record.spec.ended.as_ref()?.at.0))),
+        case.now,
+    );
+    plan.writes.retain(|write| !names.contains(&write.name));
+    plan.deletions.extend(names);
+    plan
+}
+
+impl ContractPlan {
+    fn note(&mut self, time: Option<Timestamp>) {
+        self.next = self.next.into_iter().chain(time).min();
+    }
+
+    fn write(&mut self, record: &ContractRecord, spec: ContractSpec) {
+        if spec != record.spec {
+            self.writes.push(ContractWrite { name: record.name.clone(), spec, exists: true });
+        }
+    }
+
+    /// Signs terms; notes why that is impossible.
+    fn signed(&mut self, identity: &ClusterIdentity, terms: &ContractTerms) -> Option<String> {
+        let composed: Result<String, DocumentError> = Document::compose(identity, terms);
+        self.problem = composed.as_ref().err().map(ToString::to_string);
+        composed.ok()
+    }
+}
+
+impl Case<'_> {
+    fn policy(&self) -> Option<&ProvideContract> {
+        self.provide?.contract.as_ref()
+    }
+
+    fn propose_first(&self, plan: &mut ContractPlan) {
+        let (Some(policy), Some(wanted)) = (self.policy(), &self.wanted) else { return };
+        if !self.asks || !may_propose(policy, self.records, is_reopened(self.records, self.decisions)) {
+            return;
+        }
+        let id = digest(&[self.nonce, self.consumer.as_str().as_bytes()].concat())[..32].to_owned();
+        let terms = self.first_terms(wanted, policy, id, 1);
+        let Some(document) = plan.signed(self.identity, &terms) else { return };
+        let name = Contract::name_of(&terms.contract);
+        let spec = ContractSpec {
+            document,
+            terms,
+            countersignature: None,
+            in_force_since: None,
+            earlier: Vec::new(),
+            pending: None,
+            breaches: Vec::new(),
+            ended: None,
+        };
+        plan.writes.push(ContractWrite { name, spec, exists: false });
+    }
+
+    fn first_terms(&self, wanted: &WantedTerms, policy: &ProvideContract, contract: String, version: u32) -> ContractTerms {
+        let start = whole_seconds(self.now);
+        let end = policy.period_seconds.map(|period| Time(after(start, period)));
+        wanted.terms(self.names(contract, version, None), Time(start), end)
+    }
+
+    fn names(&self, contract: String, version: u32, previous: Option<String>) -> Names {
+        Names { contract, version, previous, provider: self.identity.id().clone(), consumer: self.consumer.clone() }
+    }
+
+    fn next_spec(&self, record: &ContractRecord, found: &mut Vec<Finding>, plan: &mut ContractPlan) -> ContractSpec {
+        let mut spec = record.spec.clone();
+        self.mark_in_force(record, &mut spec);
+        match record.signed() {
+            None => self.replace_proposal(record, &mut spec, plan),
+            Some(signed) => {
+                // A promoted amendment is looked at again with the next event.
+                if spec.document == record.spec.document {
+                    self.amend(record, &signed.terms, &signed.digest, &mut spec, plan);
+                }
+            }
+        }
+        if spec.ended.is_none() && spec.document == record.spec.document {
+            spec.ended = self.end(record, plan);
+            if let Some(end) = &spec.ended {
+                found.extend(record.signed().and_then(|signed| ended_early(&signed.terms, end)));
+                spec.pending = spec.pending.filter(|_| end.cause == EndCause::PeriodOver);
+            }
+        }
+        // Without offers that are meant to stay, nothing can be said about their amounts.
+        let unknown = if self.offered.is_some() && spec.ended.is_none() { Vec::new() } else { vec![BreachKind::CapacityMissing] };
+        let mine: Vec<Finding> = found.iter().filter(|finding| finding.kind != BreachKind::EndNotAccepted).cloned().collect();
+        spec.breaches = update(&spec.breaches, &mine, &unknown, self.now);
+        plan.note(self.policy().and_then(|policy| deadline(policy, record)).filter(|deadline| *deadline > self.now));
+        plan.note(spec.ended.as_ref().map(|end| end.at.0).filter(|at| *at > self.now));
+        spec
+    }
+
+    /// Takes over the consumer's signatures.
+    fn mark_in_force(&self, record: &ContractRecord, spec: &mut ContractSpec) {
+        let amendment = record.amendment().filter(|terms| terms.countersignature.is_some());
+        if let (Some(amendment), Some(pending)) = (amendment, &record.spec.pending) {
+            if let (Ok(replaced), Some(since)) = (&record.current, &record.spec.in_force_since) {
+                let SignedTerms { document: Document { terms, digest, .. }, .. } = replaced;
+                let (digest, since, prices) = (digest.clone(), since.clone(), terms.prices.clone());
+                spec.remember(EarlierTerms { version: terms.version, digest, since, prices });
+            }
+            spec.document.clone_from(&pending.document);
+            spec.terms = amendment.document.terms.clone();
+            spec.countersignature.clone_from(&amendment.countersignature);
+            spec.in_force_since = Some(Time(whole_seconds(self.now)));
+            spec.pending = None;
+            // The next period was signed in time.
+            spec.ended = spec.ended.take().filter(|end| end.cause != EndCause::PeriodOver);
+            return;
+        }
+        let signature = record.current.as_ref().ok().and_then(|terms| terms.countersignature.as_ref());
+        if let Some(signature) = signature.filter(|_| spec.in_force_since.is_none()) {
+            spec.countersignature = Some(signature.clone());
+            spec.in_force_since = Some(Time(whole_seconds(self.now)));
+        }
+    }
+
+    /// Replaces a proposal that nobody has signed, if the policy says something else now.
+    fn replace_proposal(&self, record: &ContractRecord, spec: &mut ContractSpec, plan: &mut ContractPlan) {
+        let (Some(policy), Some(wanted), Ok(current)) = (self.policy(), &self.wanted, &record.current) else { return };
+        let terms = &current.document.terms;
+        if spec.ended.is_some() || !wanted.differ_from(terms) {
+            return;
+        }
+        let next = self.first_terms(wanted, policy, terms.contract.clone(), terms.version.saturating_add(1));
+        if let Some(document) = plan.signed(self.identity, &next) {
+            spec.document = document;
+            spec.terms = next;
+        }
+    }
+
+    /// Proposes an amendment, changes the one that is proposed, or takes it back.
+    fn amend(
+        &self,
+        record: &ContractRecord,
+        signed: &ContractTerms,
+        digest: &str,
+        spec: &mut ContractSpec,
+        plan: &mut ContractPlan,
+    ) {
+        let renewing = self.renewal_time(signed);
+        plan.note(renewing.filter(|time| *time > self.now));
+        let is_ending = spec.ended.as_ref().is_some_and(|end| end.cause != EndCause::PeriodOver);
+        let (Some(policy), Some(wanted)) = (self.policy(), &self.wanted) else {
+            spec.pending = spec.pending.take().filter(|_| self.policy().is_some());
+            return;
+        };
+        let renews = renewing.is_some_and(|time| time <= self.now);
+        if is_ending || !(renews || wanted.differ_from(signed)) {
+            spec.pending = None;
+            return;
+        }
+        let end = match (policy.period_seconds, &signed.end) {
+            (None, _) => None,
+            (Some(period), Some(end)) if renews => Some(Time(after(end.0, period))),
+            (Some(_), Some(end)) => Some(end.clone()),
+            (Some(period), None) => Some(Time(after(whole_seconds(self.now), period))),
+        };
+        let pending = record.pending.as_ref().and_then(|pending| pending.as_ref().ok()).map(|terms| &terms.document.terms);
+        let same_end = |terms: &ContractTerms| match (&terms.end, &end, &signed.end) {
+            (Some(_), Some(_), None) => true,
+            (proposed, wanted, _) => proposed == wanted,
+        };
+        if pending.is_some_and(|terms| terms.previous.as_deref() == Some(digest) && same_end(terms) && !wanted.differ_from(terms))
+        {
+            return;
+        }
+        let last = pending.map_or(signed.version, |terms| terms.version.max(signed.version));
+        let names = self.names(signed.contract.clone(), last.saturating_add(1), Some(digest.to_owned()));
+        let terms = wanted.terms(names, signed.start.clone(), end);
+        // Periods of different lengths would overlap.
+        let terms = ContractTerms { metering_period_seconds: signed.metering_period_seconds, ..terms };
+        if let Some(document) = plan.signed(self.identity, &terms) {
+            spec.pending = Some(ProposedTerms { document, terms, proposed: Time(whole_seconds(self.now)) });
+        }
+    }
+
+    /// When the next period is proposed: early enough for the notice and for the consumer's signature.
+    fn renewal_time(&self, signed: &ContractTerms) -> Option<Timestamp> {
+        let policy = self.policy().filter(|policy| policy.renewal == Renewal::Automatic)?;
+        let period = policy.period_seconds?;
+        let lead = signed.notice_seconds.saturating_add(policy.sign_within_seconds).min(period / 2);
+        Some(before(signed.end.as_ref()?.0, lead))
+    }
+
+    /// The end of a contract, if something ends it now.
+    fn end(&self, record: &ContractRecord, plan: &mut ContractPlan) -> Option<ContractEnd> {
+        let announced = whole_seconds(self.now);
+        let ends = |by, cause, seconds: u32, reason: String| ContractEnd {
+            by,
+            cause,
+            announced: Time(announced),
+            at: Time(after(announced, seconds)),
+            reason: text(&reason),
+        };
+        let Ok(current) = &record.current else {
+            let reason = "the provider's own document cannot be verified any more".to_owned();
+            return Some(ends(Party::Provider, EndCause::Damaged, 0, reason));
+        };
+        let terms = &current.document.terms;
+        // Nothing runs under a proposal.
+        let notice = if record.signed().is_some() { terms.notice_seconds } else { 0 };
+        if let Some(decision) = self.decisions.get(&record.name).filter(|decision| decision.decision == ContractAnswer::End) {
+            let reason = decision.reason.clone().unwrap_or_else(|| "a person at the provider ends it".to_owned());
+            return Some(ends(Party::Provider, EndCause::Requested, notice, reason));
+        }
+        if let Some(request) = &record.status.end_requested {
+            return Some(ends(Party::Consumer, request.cause, notice, request.reason.clone()));
+        }
+        if !self.asks {
+            let reason = "the consumer asks for nothing any more".to_owned();
+            return Some(ends(Party::Consumer, EndCause::NothingRequested, 0, reason));
+        }
+        let policy = self.policy();
+        let broken = self.records.iter().flat_map(|record| lasting(&record.spec.breaches, Party::Consumer)).next();
+        if let Some(breach) = broken.filter(|_| policy.is_some_and(|policy| policy.on_breach == OnBreach::EndWithNotice)) {
+            return Some(ends(
+                Party::Provider,
+                EndCause::Breach,
+                notice,
+                format!("{}: {}", breach.kind.as_str(), breach.message),
+            ));
+        }
+        if policy.is_none() {
+            let reason = "the provider's policy has no contracts for this consumer any more".to_owned();
+            let mut end = ends(Party::Provider, EndCause::PolicyChanged, notice, reason);
+            let promised = terms.end.as_ref().filter(|_| terms.commitment == Commitment::Guaranteed);
+            end.at = Time(promised.map_or(end.at.0, |promised| promised.0.max(end.at.0)));
+            return Some(end);
+        }
+        let over = &terms.end.as_ref().filter(|_| record.signed().is_some())?.0;
+        let length = u32::try_from(over.duration_since(terms.start.0).as_secs()).unwrap_or(u32::MAX);
+        let announce = before(*over, notice.min(length / 4));
+        if announce > self.now {
+            plan.note(Some(announce));
+            return None;
+        }
+        let mut end = ends(Party::Provider, EndCause::PeriodOver, 0, "its period is over".to_owned());
+        end.at = Time((*over).max(announced));
+        Some(end)
+    }
+
+    /// What is wrong now. It counts as a breach only if it lasts.
+    fn doubtful(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let live = live(self.records, self.now).filter(|record| record.spec.ended.is_none());
+        if let (Some(terms), Some(offered), true) = (live.and_then(ContractRecord::signed), &self.offered, self.asks) {
+            for pool in terms.terms.pools.iter().filter(|_| terms.terms.commitment == Commitment::Guaranteed) {
+                let missing = missing(&pool.resources, offered.get(&pool.name));
+                found.extend(missing.map(|text| Finding::new(Party::Provider, BreachKind::CapacityMissing, &pool.name, text)));
+            }
+        }
+        let over = self.records.iter().filter(|record| record.is_over(self.now) && record.spec.in_force_since.is_some());
+        // Who asks for nothing any more has no reason to answer.
+        let over = over.filter(|_| self.asks);
+        for record in over.filter(|record| self.is_heard && record.status.phase != ContractPhase::Ended) {
+            let message = format!("the consumer answers {:?} after the end", record.status.phase);
+            found.push(Finding::new(Party::Consumer, BreachKind::EndNotAccepted, &record.name, message));
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! A contract as it is read from an API server. Its signatures are verified once for each change.
+
+use jiff::Timestamp;
+use liqo_api::{Contract, ContractSignature, ContractSpec, ContractStatus};
+
+use super::{
+    ENDED_KEPT, MAX_ENDED,
+    document::{Document, DocumentError},
+};
+
+/// Terms with the provider's signature.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SignedTerms {
+    pub document: Document,
+    /// The consumer's valid signature, if there is one.
+    pub countersignature: Option<ContractSignature>,
+}
+
+/// A contract with its verified parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContractRecord {
+    pub name: String,
+    pub uid: String,
+    pub created: Timestamp,
+    pub deleting: bool,
+    pub spec: ContractSpec,
+    pub status: ContractStatus,
+    /// The terms, or why they are not believed.
+    pub current: Result<SignedTerms, String>,
+    /// The amendment, or why it is not believed.
+    pub pending: Option<Result<SignedTerms, String>>,
+}
+
+impl ContractRecord {
+    pub fn of(contract: Contract) -> Self {
+        let Contract { metadata, spec, status } = contract;
+        let status = status.unwrap_or_default();
+        // The provider keeps a copy of the signature, so that nobody can take his back.
+        let signatures = [&spec.countersignature, &status.signature, &status.pending_signature];
+        let read = |text: &str| {
+            let signed = |document: Document| {
+                let valid = signatures.into_iter().flatten().find(|signature| document.check(signature).is_ok());
+                SignedTerms { countersignature: valid.cloned(), document }
+            };
+            Document::read(text).map(signed).map_err(|error: DocumentError| error.to_string())
+        };
+        Self {
+            name: metadata.name.unwrap_or_default(),
+            uid: metadata.uid.unwrap_or_default(),
+            created: metadata.creation_timestamp.map(|time| time.0).unwrap_or_default(),
+            deleting: metadata.deletion_timestamp.is_some(),
+            current: read(&spec.document),
+            pending: spec.pending.as_ref().map(|pending| read(&pending.document)),
+            spec,
+            status,
+        }
+    }
+
+    /// The terms that both signed.
+    pub fn signed(&self) -> Option<&Document> {
+        self.current.as_ref().ok().filter(|terms| terms.countersignature.is_some()).map(|terms| &terms.document)
+    }
+
+    /// The amendment, if it can be read.
+    pub fn amendment(&self) -> Option<&SignedTerms> {
+        self.pending.as_ref()?.as_ref().ok()
+    }
+
+    /// Whether its end has passed.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.spec.ended.as_ref().is_some_and(|end| end.at.0 <= now)
+    }
+
+    /// The object in Kubernetes' form.
+    pub fn contract(&self) -> Contract {
+        let mut contract = Contract::new(&self.name, self.spec.clone());
+        contract.status = Some(self.status.clone());
+        contract
+    }
+}
+
+/// Names of contracts that are over for too long, or too many. `ended`: names and ends.
+pub(crate) fn superfluous<'a>(ended: impl Iterator<Item = (&'a str, Timestamp)>, now: Timestamp) -> Vec<String> {
+    let mut over: Vec<(&str, Timestamp)> = ended.filter(|(_, end)| *end <= now).collect();
+    over.sort_by_key(|(name, end)| (std::cmp::Reverse(*end), *name));
+    let is_old = |end: Timestamp| end.saturating_add(ENDED_KEPT).is_ok_and(|until| until <= now);
+    let too_many = over.iter().enumerate().filter(|(number, (_, end))| *number >= MAX_ENDED || is_old(*end));
+    too_many.map(|(_, (name, _))| (*name).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::contract::fixtures::{Parties, record, terms};
+
+    #[test]
+    fn a_consumer_cannot_take_its_signature_back() {
+        let parties = Parties::new();
+        let mut contract = parties.in_force(&terms(&parties));
+        contract.status = Some(ContractStatus::default());
+        assert!(record(&contract).signed().is_some());
+        contract.spec.countersignature = None;
+        assert!(record(&contract).signed().is_none());
+    }
+
+    #[test]
+    fn an_amendment_counts_as_signed_only_by_its_own_signature() {
+        let parties = Parties::new();
+        let mut contract = parties.in_force(&terms(&parties));
+        let next = liqo_api::ContractTerms { version: 2, ..terms(&parties) };
+        contract.spec.pending = Some(liqo_api::ProposedTerms {
+            document: Document::compose(&parties.provider, &next).unwrap(),
+            terms: next.clone(),
+            proposed: next.start.clone(),
+        });
+        assert_eq!(record(&contract).amendment().unwrap().countersignature, None);
+        let signature = parties.document(&next).countersign(&parties.consumer);
+        contract.status.as_mut().unwrap().pending_signature = Some(signature.clone());
+        assert_eq!(record(&contract).amendment().unwrap().countersignature, Some(signature));
+    }
+}

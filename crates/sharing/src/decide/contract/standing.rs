@@ -1,0 +1,254 @@
+//! What the contracts of one consumer mean for the offers that it gets now.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use liqo_api::{
+    Commitment, ContractAnswer, ContractDecision, ContractPhase, ContractTerms, EndCause, IfNotSigned, OfferContract, OnBreach,
+    Party, Provide, ProvideContract, Renewal, ResourceList,
+};
+
+use super::{after, breaches::lasting, record::ContractRecord};
+
+/// What the contracts of one consumer mean for its offers.
+#[derive(Clone, Debug, Default)]
+pub struct Standing<'a> {
+    /// The contract that is proposed or in force.
+    pub live: Option<&'a ContractRecord>,
+    /// The terms that both signed. They bind prices, classes and notice.
+    pub bound: Option<&'a ContractTerms>,
+    /// The terms whose amounts are reserved.
+    reserved: Option<&'a ContractTerms>,
+    /// Whether new pods are admitted.
+    admits: bool,
+    /// Whether offers that do not exist yet wait for a proposal.
+    pub waits_for_proposal: bool,
+    /// Whether there must be no offer.
+    withheld: bool,
+    /// When the announced end of the contract takes the offers away.
+    pub ends_at: Option<Timestamp>,
+    /// When all this may change by itself.
+    pub next: Option<Timestamp>,
+}
+
+impl<'a> Standing<'a> {
+    pub fn of(provide: Option<&Provide>, records: &'a [Arc<ContractRecord>], reopened: bool, now: Timestamp) -> Self {
+        let policy = provide.and_then(|provide| provide.contract.as_ref());
+        let Some(live) = live(records, now) else {
+            let Some(policy) = policy else { return Self::default() };
+            let proposes = may_propose(policy, records, reopened);
+            return Self { waits_for_proposal: proposes, withheld: !proposes, ..Self::default() };
+        };
+        let signed = live.signed().map(|document| &document.terms);
+        // Without contracts in the policy, a proposal means nothing, and what was signed goes on until its end.
+        if policy.is_none() && signed.is_none() {
+            return Self::default();
+        }
+        let end = live.spec.ended.as_ref();
+        let keeps_offers = end.is_some_and(|end| end.cause == EndCause::PolicyChanged);
+        let deadline = policy.and_then(|policy| deadline(policy, live));
+        let overdue = policy.is_some_and(|policy| policy.if_not_signed == IfNotSigned::WithdrawOffer)
+            && deadline.is_some_and(|deadline| deadline <= now)
+            && signed.is_none_or(|terms| terms.commitment == Commitment::BestEffort);
+        let broken = policy.is_some_and(|policy| policy.on_breach != OnBreach::Warn)
+            && records.iter().any(|record| lasting(&record.spec.breaches, Party::Consumer).next().is_some());
+        let is_hopeful = live.status.phase != ContractPhase::Refused && deadline.is_none_or(|deadline| deadline > now);
+        let proposed = || live.current.as_ref().ok().map(|terms| &terms.document.terms).filter(|_| is_hopeful && end.is_none());
+        let next = [deadline, end.map(|end| end.at.0)].into_iter().flatten().filter(|time| *time > now).min();
+        Self {
+            live: Some(live),
+            bound: signed,
+            reserved: signed.or_else(proposed).filter(|terms| terms.commitment == Commitment::Guaranteed),
+            admits: signed.is_some() && !broken,
+            waits_for_proposal: false,
+            withheld: overdue || (end.is_some() && !keeps_offers),
+            ends_at: end.map(|end| end.at.0).filter(|_| !keeps_offers),
+            next,
+        }
+    }
+
+    /// Whether the consumer may have offers.
+    pub fn may_have_offers(&self) -> bool {
+        !self.withheld
+    }
+
+    /// The amounts of a pool that nobody else gets.
+    pub fn reserved(&self, pool: &str) -> Option<&'a ResourceList> {
+        self.reserved?.guaranteed(pool)
+    }
+
+    /// The amounts of all pools that nobody else gets.
+    pub fn reserved_total(&self) -> Option<ResourceList> {
+        self.reserved.map(ContractTerms::total)
+    }
+
+    /// What the offer of a pool says about the contract.
+    pub fn of_offer(&self, pool: &str) -> Option<OfferContract> {
+        let live = self.live?;
+        let terms = &live.current.as_ref().ok()?.document.terms;
+        let contains = self.bound.is_some_and(|terms| terms.pool(pool).is_some());
+        Some(OfferContract { name: live.name.clone(), version: terms.version, in_force: self.admits && contains })
+    }
+}
+
+/// The contract that is proposed or in force: the newest one that is not over.
+pub fn live(records: &[Arc<ContractRecord>], now: Timestamp) -> Option<&ContractRecord> {
+    let open = records.iter().filter(|record| !record.deleting && !record.is_over(now));
+    open.max_by_key(|record| (record.created, record.name.as_str())).map(Arc::as_ref)
+}
+
+/// Until when the consumer has to sign what is proposed; `None` if nothing is.
+pub fn deadline(policy: &ProvideContract, live: &ContractRecord) -> Option<Timestamp> {
+    let proposed = match (&live.spec.pending, live.signed()) {
+        (Some(pending), _) => pending.proposed.0,
+        (None, None) => live.spec.terms.start.0,
+        (None, Some(_)) => return None,
+    };
+    Some(after(proposed, policy.sign_within_seconds))
+}
+
+/// Whether no decision of a person here stands against a new contract.
+pub fn is_reopened(records: &[Arc<ContractRecord>], decisions: &BTreeMap<String, ContractDecision>) -> bool {
+    let ended = |name: &str| decisions.get(name).is_some_and(|decision| decision.decision == ContractAnswer::End);
+    !records.iter().any(|record| ended(&record.name))
+}
+
+/// Whether the provider proposes a new contract after the last one. `reopened`: no decision of a person here stands against it.
+pub fn may_propose(policy: &ProvideContract, records: &[Arc<ContractRecord>], reopened: bool) -> bool {
+    let last = records.iter().filter_map(|record| Some((record.spec.ended.as_ref()?, record)));
+    let Some((end, _)) = last.max_by_key(|(end, record)| (end.at.0, record.name.as_str())) else { return reopened };
+    match end.cause {
+        EndCause::PeriodOver => policy.renewal == Renewal::Automatic && reopened,
+        // A person deletes the ended contract to begin again.
+        EndCause::Breach => false,
+        EndCause::Requested | EndCause::PolicyChanged | EndCause::NothingRequested | EndCause::Damaged => reopened,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::{Breach, BreachKind, ContractEnd, Time};
+
+    use super::*;
+    use crate::decide::contract::fixtures::{Parties, at, record, terms};
+
+    fn provide(contract: ProvideContract) -> Provide {
+        Provide { contract: Some(contract), ..Provide::default() }
+    }
+
+    #[test]
+    fn without_contracts_in_the_policy_nothing_changes() {
+        let standing = Standing::of(Some(&Provide::default()), &[], true, at(0));
+        assert!(standing.may_have_offers() && !standing.waits_for_proposal && standing.of_offer("default").is_none());
+    }
+
+    #[test]
+    fn a_new_offer_waits_until_its_contract_is_proposed_and_admits_no_pod_until_it_is_signed() {
+        let parties = Parties::new();
+        let policy = provide(ProvideContract::default());
+        assert!(Standing::of(Some(&policy), &[], true, at(0)).waits_for_proposal);
+        let proposed = [record(&parties.proposal(&terms(&parties)))];
+        let standing = Standing::of(Some(&policy), &proposed, true, at(1001));
+        assert!(standing.may_have_offers() && !standing.of_offer("default").unwrap().in_force);
+        let signed = [record(&parties.in_force(&terms(&parties)))];
+        let standing = Standing::of(Some(&policy), &signed, true, at(1001));
+        assert!(standing.of_offer("default").unwrap().in_force);
+        assert!(!standing.of_offer("gold").unwrap().in_force, "the terms do not contain that pool");
+    }
+
+    #[test]
+    fn an_unsigned_contract_keeps_or_loses_the_offer_as_the_policy_says() {
+        let parties = Parties::new();
+        let proposed = [record(&parties.proposal(&terms(&parties)))];
+        let keeps = provide(ProvideContract { sign_within_seconds: 100, ..ProvideContract::default() });
+        let loses = provide(ProvideContract {
+            if_not_signed: IfNotSigned::WithdrawOffer,
+            sign_within_seconds: 100,
+            ..ProvideContract::default()
+        });
+        assert!(Standing::of(Some(&keeps), &proposed, true, at(5000)).may_have_offers());
+        let early = Standing::of(Some(&loses), &proposed, true, at(1050));
+        assert!(early.may_have_offers() && early.next == Some(at(1100)));
+        assert!(!Standing::of(Some(&loses), &proposed, true, at(1100)).may_have_offers());
+    }
+
+    #[test]
+    fn guaranteed_amounts_are_reserved_from_the_proposal_until_the_end() {
+        let parties = Parties::new();
+        let guaranteed = ContractTerms { commitment: Commitment::Guaranteed, ..terms(&parties) };
+        let policy = provide(ProvideContract {
+            commitment: Commitment::Guaranteed,
+            sign_within_seconds: 100,
+            ..ProvideContract::default()
+        });
+        let reserved = |record: Arc<ContractRecord>, now| {
+            let records = [record];
+            Standing::of(Some(&policy), &records, true, at(now)).reserved("default").is_some()
+        };
+        let proposal = parties.proposal(&guaranteed);
+        assert!(reserved(record(&proposal), 1050) && !reserved(record(&proposal), 1100));
+        let mut refused = proposal.clone();
+        refused.status.as_mut().unwrap().phase = ContractPhase::Refused;
+        assert!(!reserved(record(&refused), 1050));
+        let mut ending = parties.in_force(&guaranteed);
+        ending.spec.ended = Some(end(EndCause::Requested, 9000));
+        assert!(reserved(record(&ending), 8999) && !reserved(record(&ending), 9000));
+    }
+
+    fn end(cause: EndCause, at_seconds: i64) -> ContractEnd {
+        let (announced, at) = (Time(at(1000)), Time(at(at_seconds)));
+        ContractEnd { by: Party::Provider, cause, announced, at, reason: String::new() }
+    }
+
+    #[test]
+    fn an_announced_end_takes_the_offers_away_unless_the_policy_no_longer_has_contracts() {
+        let parties = Parties::new();
+        let mut ending = parties.in_force(&terms(&parties));
+        ending.spec.ended = Some(end(EndCause::Requested, 2000));
+        let records = [record(&ending)];
+        let policy = provide(ProvideContract::default());
+        let standing = Standing::of(Some(&policy), &records, true, at(1500));
+        assert_eq!((standing.may_have_offers(), standing.ends_at, standing.next), (false, Some(at(2000)), Some(at(2000))));
+        ending.spec.ended = Some(end(EndCause::PolicyChanged, 2000));
+        let records = [record(&ending)];
+        let standing = Standing::of(Some(&Provide::default()), &records, true, at(1500));
+        assert!(standing.may_have_offers() && standing.of_offer("default").unwrap().in_force);
+        let standing = Standing::of(Some(&Provide::default()), &records, true, at(2000));
+        assert!(standing.may_have_offers() && standing.of_offer("default").is_none());
+    }
+
+    #[test]
+    fn a_consumer_that_broke_the_contract_gets_no_new_pods_if_the_policy_says_so() {
+        let parties = Parties::new();
+        let mut contract = parties.in_force(&terms(&parties));
+        contract.spec.breaches = vec![Breach {
+            by: Party::Consumer,
+            kind: BreachKind::EndNotAccepted,
+            object: "contract".to_owned(),
+            time: Time(at(1000)),
+            until: None,
+            message: String::new(),
+        }];
+        let records = [record(&contract)];
+        let in_force = |on_breach| {
+            let policy = provide(ProvideContract { on_breach, ..ProvideContract::default() });
+            Standing::of(Some(&policy), &records, true, at(1001)).of_offer("default").unwrap().in_force
+        };
+        assert!(in_force(OnBreach::Warn) && !in_force(OnBreach::RefuseNew) && !in_force(OnBreach::EndWithNotice));
+    }
+
+    #[test]
+    fn after_its_end_a_contract_is_followed_by_another_one_only_where_somebody_wants_it() {
+        let parties = Parties::new();
+        let follows = |cause, renewal, reopened| {
+            let mut contract = parties.in_force(&terms(&parties));
+            contract.spec.ended = Some(end(cause, 2000));
+            let policy = ProvideContract { renewal, ..ProvideContract::default() };
+            may_propose(&policy, &[record(&contract)], reopened)
+        };
+        assert!(follows(EndCause::PeriodOver, Renewal::Automatic, true));
+        assert!(!follows(EndCause::PeriodOver, Renewal::None, true));
+        assert!(!follows(EndCause::Breach, Renewal::Automatic, true));
+        assert!(follows(EndCause::Requested, Renewal::None, true) && !follows(EndCause::Requested, Renewal::None, false));
+    }
+}

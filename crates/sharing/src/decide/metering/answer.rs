@@ -1,0 +1,170 @@
+//! The consumer: whether it signs a receipt.
+
+use liqo_api::ReceiptPhase::{Disputed, Signed};
+use liqo_api::{ClusterId, Dispute, Receipt, ReceiptStatus};
+use liqo_metering::receipt::{Contract, contradiction, period_of, statement_difference};
+use liqo_metering::{Tolerance, Usage, compare};
+use liqo_signing::ClusterIdentity;
+
+use super::document::SignedReceipt;
+
+/// What the consumer knows when it compares.
+#[derive(Clone, Debug)]
+pub struct Evidence<'a> {
+    pub provider: &'a ClusterId,
+    /// The contract, from this cluster's copy.
+    pub contract: Option<&'a Contract>,
+    /// The provider's entries of the period, or why they cannot be read.
+    pub theirs: &'a Result<Usage, String>,
+    /// This cluster's own entries.
+    pub ours: &'a Usage,
+    pub tolerance: Tolerance,
+}
+
+/// The answer to a receipt.
+pub fn answer(receipt: &Receipt, evidence: &Evidence<'_>, identity: &ClusterIdentity) -> ReceiptStatus {
+    match check(receipt, evidence, identity) {
+        Ok(signed) => {
+            let message = Some("both clusters counted the same".to_owned());
+            ReceiptStatus { phase: Signed, message, signature: Some(signed.countersign(identity)), dispute: None }
+        }
+        Err((message, dispute)) => {
+            let message = Some(message.chars().take(1000).collect());
+            ReceiptStatus { phase: Disputed, message, signature: None, dispute }
+        }
+    }
+}
+
+/// The receipt, if it is right. Otherwise what is wrong, with the pods that differ.
+fn check(
+    receipt: &Receipt,
+    evidence: &Evidence<'_>,
+    identity: &ClusterIdentity,
+) -> Result<SignedReceipt, (String, Option<Dispute>)> {
+    let wrong = |message: String| (message, None);
+    let signed = SignedReceipt::read(&receipt.spec.document).map_err(|error| wrong(error.to_string()))?;
+    let statement = &signed.statement;
+    if statement != &receipt.spec.statement {
+        return Err(wrong("the copy of the statement differs from what the provider signed".to_owned()));
+    }
+    if (&statement.provider, &statement.consumer) != (evidence.provider, identity.id()) {
+        return Err(wrong("it is about other clusters".to_owned()));
+    }
+    let Some(period) = period_of(&statement.period) else { return Err(wrong("its period is none".to_owned())) };
+    if let Some(message) = contradiction(statement) {
+        return Err(wrong(message));
+    }
+    let theirs = evidence.theirs.as_ref().map_err(|why| wrong(format!("the provider's entries cannot be read: {why}")))?;
+    if theirs.entries().any(|entry| entry.from.at < period.start || entry.until.at > period.end()) {
+        return Err(wrong("the provider's entries are not all in the period".to_owned()));
+    }
+    let Some(contract) = evidence.contract.filter(|contract| contract.id == statement.contract) else {
+        return Err(wrong("this cluster has no such contract".to_owned()));
+    };
+    let expected = contract.receipt(period, theirs).map_err(|error| wrong(error.to_string()))?;
+    if let Some(message) = statement_difference(&expected, statement) {
+        return Err(wrong(message));
+    }
+    let comparison = compare(theirs, evidence.ours, evidence.tolerance);
+    match comparison.dispute() {
+        None => Ok(signed),
+        Some(dispute) => {
+            let pods = if dispute.number == 1 { "pod" } else { "pods" };
+            Err((format!("the provider counted more than this cluster for {} {pods}", dispute.number), Some(dispute)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::{ReceiptPhase, ReceiptSpec};
+    use liqo_metering::Period;
+
+    use super::*;
+    use crate::decide::metering::document::tests::contract;
+
+    const THEIRS: &str = "u p 0 3600 cpu=1\nv p 10 20 cpu=1\n";
+
+    struct Case {
+        provider: ClusterIdentity,
+        consumer: ClusterIdentity,
+        contract: Contract,
+        receipt: Receipt,
+        theirs: Result<Usage, String>,
+        ours: Usage,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            let (provider, consumer) = (ClusterIdentity::generate().unwrap(), ClusterIdentity::generate().unwrap());
+            let contract = contract(&provider, &consumer);
+            let theirs = Usage::read(THEIRS).unwrap();
+            let statement = contract.receipt(Period::at(0, 3600), &theirs).unwrap();
+            let document = SignedReceipt::compose(&provider, &statement).unwrap();
+            let receipt = Receipt::new("r", ReceiptSpec { document, statement });
+            Self { provider, consumer, contract, receipt, ours: theirs.clone(), theirs: Ok(theirs) }
+        }
+
+        fn answer(&self) -> (ReceiptPhase, String, Option<Dispute>) {
+            let evidence = Evidence {
+                provider: self.provider.id(),
+                contract: Some(&self.contract),
+                theirs: &self.theirs,
+                ours: &self.ours,
+                tolerance: Tolerance::default(),
+            };
+            let status = answer(&self.receipt, &evidence, &self.consumer);
+            if let Some(signature) = &status.signature {
+                SignedReceipt::read(&self.receipt.spec.document).unwrap().check(signature).unwrap();
+            }
+            (status.phase, status.message.unwrap(), status.dispute)
+        }
+
+        fn disputed(&self) -> String {
+            let (phase, message, _) = self.answer();
+            assert_eq!(phase, ReceiptPhase::Disputed, "{message}");
+            message
+        }
+    }
+
+    #[test]
+    fn a_receipt_of_what_both_counted_is_signed() {
+        assert_eq!(Case::new().answer().0, ReceiptPhase::Signed);
+    }
+
+    #[test]
+    fn a_pod_that_the_provider_counts_too_long_is_named() {
+        let ours = Usage::read("u p 0 3600 cpu=1\nv p 10 19 cpu=1\n").unwrap();
+        let (phase, message, dispute) = Case { ours, ..Case::new() }.answer();
+        assert_eq!((phase, message.as_str()), (ReceiptPhase::Disputed, "the provider counted more than this cluster for 1 pod"));
+        let pods = dispute.unwrap().pods;
+        assert_eq!((pods[0].uid.as_str(), pods[0].provider_seconds, pods[0].consumer_seconds), ("v", 10, 9));
+    }
+
+    #[test]
+    fn whatever_does_not_follow_from_the_contract_and_the_entries_is_disputed() {
+        let mut case = Case::new();
+        case.theirs = Err("they take 20 MiB".to_owned());
+        assert!(case.disputed().contains("20 MiB"));
+
+        let mut case = Case::new();
+        case.theirs = Ok(Usage::read("u p 0 3600 cpu=1\n").unwrap());
+        assert!(case.disputed().contains("digest"));
+
+        let mut case = Case::new();
+        case.theirs = Ok(Usage::read("u p 0 9000 cpu=1\n").unwrap());
+        assert!(case.disputed().contains("in the period"));
+
+        let mut case = Case::new();
+        case.receipt.spec.statement.pods = 7;
+        assert!(case.disputed().contains("copy"));
+
+        let mut case = Case::new();
+        case.contract.id = "other".to_owned();
+        assert!(case.disputed().contains("no such contract"));
+
+        let mut case = Case::new();
+        case.consumer = ClusterIdentity::generate().unwrap();
+        assert!(case.disputed().contains("other clusters"));
+    }
+}

@@ -1,0 +1,141 @@
+//! The signed bytes of a receipt, and what they say.
+
+use liqo_api::{RECEIPT_PAYLOAD_TYPE, ReceiptSignature, ReceiptStatement};
+use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError, Signature};
+
+/// Maximum length of a receipt's document in bytes.
+pub const MAX_DOCUMENT_LEN: usize = liqo_api::MAX_RECEIPT_LEN;
+
+/// Why a receipt is not believed.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ReceiptError {
+    #[error("the receipt is longer than {MAX_DOCUMENT_LEN} bytes")]
+    TooLong,
+    #[error("the receipt's document is no signed envelope: {0}")]
+    NoEnvelope(String),
+    #[error("{0}")]
+    Envelope(EnvelopeError),
+    #[error("the receipt's statement cannot be read: {0}")]
+    Unreadable(String),
+    #[error("the receipt names {named} as its provider, but {signer} signed it")]
+    OtherProvider { named: String, signer: String },
+}
+
+impl From<EnvelopeError> for ReceiptError {
+    fn from(error: EnvelopeError) -> Self {
+        if error == EnvelopeError::TooLarge { Self::TooLong } else { Self::Envelope(error) }
+    }
+}
+
+/// A receipt with the valid signature of its provider.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SignedReceipt {
+    pub envelope: Envelope,
+    /// The exact bytes that were signed.
+    payload: Vec<u8>,
+    /// What they say.
+    pub statement: ReceiptStatement,
+}
+
+impl SignedReceipt {
+    /// Signs a statement as the provider. Returns the text that is stored.
+    pub fn compose(identity: &ClusterIdentity, statement: &ReceiptStatement) -> Result<String, ReceiptError> {
+        let payload = serde_json::to_vec(statement).map_err(|error| ReceiptError::Unreadable(error.to_string()))?;
+        let envelope = Envelope::sign(identity, RECEIPT_PAYLOAD_TYPE, &payload)?;
+        let text = serde_json::to_string(&envelope).map_err(|error| ReceiptError::NoEnvelope(error.to_string()))?;
+        if text.len() > MAX_DOCUMENT_LEN { Err(ReceiptError::TooLong) } else { Ok(text) }
+    }
+
+    /// Reads a stored text. Only the provider may have signed it.
+    pub fn read(text: &str) -> Result<Self, ReceiptError> {
+        if text.len() > MAX_DOCUMENT_LEN {
+            return Err(ReceiptError::TooLong);
+        }
+        let envelope: Envelope = serde_json::from_str(text).map_err(|error| ReceiptError::NoEnvelope(short(&error)))?;
+        let verified = envelope.verify(RECEIPT_PAYLOAD_TYPE)?;
+        let statement: ReceiptStatement =
+            serde_json::from_slice(&verified.payload).map_err(|error| ReceiptError::Unreadable(short(&error)))?;
+        if statement.provider != verified.signer {
+            let (named, signer) = (statement.provider.to_string(), verified.signer.to_string());
+            return Err(ReceiptError::OtherProvider { named, signer });
+        }
+        Ok(Self { envelope, payload: verified.payload, statement })
+    }
+
+    /// Signs the same bytes as the consumer.
+    pub fn countersign(&self, identity: &ClusterIdentity) -> ReceiptSignature {
+        let Signature { keyid, sig, public_key } = Signature::over(identity, RECEIPT_PAYLOAD_TYPE, &self.payload);
+        ReceiptSignature { keyid, public_key: public_key.unwrap_or_default(), sig }
+    }
+
+    /// Checks that provider and consumer signed the same bytes.
+    pub fn check(&self, signature: &ReceiptSignature) -> Result<(), EnvelopeError> {
+        let ReceiptSignature { keyid, public_key, sig } = signature.clone();
+        let both = self.envelope.with(Signature { keyid, sig, public_key: Some(public_key) });
+        let signers = [&self.statement.provider, &self.statement.consumer];
+        both.verify_signed_by(RECEIPT_PAYLOAD_TYPE, &signers).map(drop)
+    }
+}
+
+/// Errors repeat what the other cluster wrote.
+fn short(error: &serde_json::Error) -> String {
+    error.to_string().chars().take(200).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use liqo_metering::receipt::{Contract, Version};
+    use liqo_metering::{Period, Usage};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn contract(provider: &ClusterIdentity, consumer: &ClusterIdentity) -> Contract {
+        let version = Version { version: 1, digest: "d".repeat(64), from: 0, prices: std::collections::BTreeMap::new() };
+        let id = "0123456789abcdef0123456789abcdef".to_owned();
+        Contract { id, provider: provider.id().clone(), consumer: consumer.id().clone(), versions: vec![version], end: None }
+    }
+
+    fn signed() -> (ClusterIdentity, ClusterIdentity, String) {
+        let (provider, consumer) = (ClusterIdentity::generate().unwrap(), ClusterIdentity::generate().unwrap());
+        let usage = Usage::read("u p 0 3600 cpu=1\n").unwrap();
+        let statement = contract(&provider, &consumer).receipt(Period::at(0, 3600), &usage).unwrap();
+        let text = SignedReceipt::compose(&provider, &statement).unwrap();
+        (provider, consumer, text)
+    }
+
+    #[test]
+    fn both_sign_the_same_bytes_and_nobody_else_does() {
+        let (_, consumer, text) = signed();
+        let receipt = SignedReceipt::read(&text).unwrap();
+        assert_eq!(receipt.check(&receipt.countersign(&consumer)), Ok(()));
+        let stranger = ClusterIdentity::generate().unwrap();
+        assert!(receipt.check(&receipt.countersign(&stranger)).is_err());
+        assert_eq!(receipt.statement.pods, 1);
+    }
+
+    #[test]
+    fn nobody_writes_a_receipt_in_the_name_of_another_provider() {
+        let (_, consumer, text) = signed();
+        let statement = SignedReceipt::read(&text).unwrap().statement;
+        let forged = SignedReceipt::compose(&consumer, &statement).unwrap();
+        assert!(matches!(SignedReceipt::read(&forged), Err(ReceiptError::OtherProvider { .. })));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
+        #[test]
+        fn a_receipt_with_a_changed_byte_is_refused(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            let (_, _, text) = signed();
+            let before = SignedReceipt::read(&text).unwrap().statement;
+            let mut bytes = text.into_bytes();
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            let Ok(changed) = String::from_utf8(bytes) else { return Ok(()) };
+            if let Ok(receipt) = SignedReceipt::read(&changed) {
+                prop_assert_eq!(receipt.statement, before, "only the form of the envelope may differ");
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The provider: which periods get a receipt now, and what is deleted. The consumer uses the same rules for its copies.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use liqo_api::{MeteringSettings, Receipt, ReceiptPhase, UsageRecord};
+use liqo_metering::Period;
+use liqo_metering::receipt::period_of;
+
+use super::document::SignedReceipt;
+
+/// Maximum number of periods, the latest ones, whose records are kept although not both sides have signed. A busy period may take a
+/// megabyte.
+const MAX_UNSIGNED: usize = 100;
+
+/// The ID of a contract, and a period.
+pub type ContractPeriod = (String, Period);
+
+/// A usage record without its entries.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordHead {
+    pub of: ContractPeriod,
+    /// Whether no more entries will follow.
+    pub is_last: bool,
+}
+
+/// A receipt without its statement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReceiptHead {
+    pub of: ContractPeriod,
+    pub created: Timestamp,
+    /// As the consumer says. It counts as signed only with a valid signature.
+    pub phase: ReceiptPhase,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// Write the receipt of a period.
+    Issue(ContractPeriod),
+    /// Delete the records of a period.
+    DeleteRecords(ContractPeriod),
+    /// Delete the receipt of a period.
+    DeleteReceipt(ContractPeriod),
+}
+
+impl RecordHead {
+    pub fn reduce(record: UsageRecord) -> Option<Self> {
+        let of = (record.spec.contract, period_of(&record.spec.period)?);
+        Some(Self { of, is_last: record.spec.chunks.is_some() })
+    }
+}
+
+impl ReceiptHead {
+    pub fn reduce(receipt: Receipt) -> Option<Self> {
+        let statement = &receipt.spec.statement;
+        let of = (statement.contract.clone(), period_of(&statement.period)?);
+        let created = receipt.metadata.creation_timestamp.map(|created| created.0).unwrap_or_default();
+        let status = receipt.status.unwrap_or_default();
+        let is_valid = || {
+            let signed = SignedReceipt::read(&receipt.spec.document).ok()?;
+            signed.check(status.signature.as_ref()?).ok()
+        };
+        let phase = match status.phase {
+            ReceiptPhase::Signed if is_valid().is_none() => ReceiptPhase::Pending,
+            phase => phase,
+        };
+        Some(Self { of, created, phase })
+    }
+}
+
+/// What to do with the records and receipts of one namespace.
+pub fn decide<'a>(
+    records: impl IntoIterator<Item = &'a RecordHead>,
+    receipts: impl IntoIterator<Item = &'a ReceiptHead>,
+    settings: &MeteringSettings,
+    now: Timestamp,
+) -> BTreeSet<Action> {
+    let receipts: BTreeMap<&ContractPeriod, &ReceiptHead> = receipts.into_iter().map(|receipt| (&receipt.of, receipt)).collect();
+    let mut complete: BTreeMap<&ContractPeriod, bool> = BTreeMap::new();
+    for record in records {
+        *complete.entry(&record.of).or_default() |= record.is_last;
+    }
+    let mut actions = BTreeSet::new();
+    let mut periods: Vec<&ContractPeriod> = complete.keys().copied().collect();
+    periods.sort_by_key(|of| of.1);
+    let too_many = periods.len().saturating_sub(MAX_UNSIGNED);
+    actions.extend(periods.into_iter().take(too_many).map(|of| Action::DeleteRecords(of.clone())));
+    for (of, is_complete) in complete {
+        let action = match receipts.get(of).map(|receipt| receipt.phase) {
+            None if is_expired(of.1, settings, now) => Some(Action::DeleteRecords(of.clone())),
+            None if is_complete => Some(Action::Issue(of.clone())),
+            Some(ReceiptPhase::Signed) => Some(Action::DeleteRecords(of.clone())),
+            // They are the evidence.
+            None | Some(ReceiptPhase::Pending | ReceiptPhase::Disputed) => None,
+        };
+        actions.extend(action);
+    }
+    for of in surplus(receipts.keys().copied(), settings, now) {
+        actions.insert(Action::DeleteReceipt(of.clone()));
+        actions.insert(Action::DeleteRecords(of.clone()));
+    }
+    actions
+}
+
+/// The receipts that are too old, or too many for their contract.
+pub fn surplus<'a>(
+    receipts: impl Iterator<Item = &'a ContractPeriod>,
+    settings: &MeteringSettings,
+    now: Timestamp,
+) -> Vec<&'a ContractPeriod> {
+    let mut by_contract: BTreeMap<&str, Vec<&ContractPeriod>> = BTreeMap::new();
+    for of in receipts {
+        by_contract.entry(&of.0).or_default().push(of);
+    }
+    let max = usize::try_from(settings.max_receipts).unwrap_or(usize::MAX);
+    let beyond = |mut all: Vec<&'a ContractPeriod>| {
+        all.sort_by_key(|of| of.1);
+        let too_many = all.len().saturating_sub(max);
+        all.into_iter().enumerate().filter(move |(at, of)| *at < too_many || is_expired(of.1, settings, now)).map(|(_, of)| of)
+    };
+    by_contract.into_values().flat_map(beyond).collect()
+}
+
+fn is_expired(period: Period, settings: &MeteringSettings, now: Timestamp) -> bool {
+    let kept = SignedDuration::from_hours(i64::from(settings.receipt_days) * 24);
+    period.end().saturating_add(kept.as_secs()) < now.as_second()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(start: i64) -> ContractPeriod {
+        ("c".to_owned(), Period::at(start, 3600))
+    }
+
+    fn record(start: i64, is_last: bool) -> RecordHead {
+        RecordHead { of: of(start), is_last }
+    }
+
+    fn receipt(start: i64, phase: ReceiptPhase) -> ReceiptHead {
+        ReceiptHead { of: of(start), created: Timestamp::UNIX_EPOCH, phase }
+    }
+
+    fn decided(records: &[RecordHead], receipts: &[ReceiptHead], settings: &MeteringSettings) -> Vec<Action> {
+        decide(records, receipts, settings, Timestamp::from_second(20_000).unwrap()).into_iter().collect()
+    }
+
+    #[test]
+    fn a_period_gets_its_receipt_when_its_records_are_complete() {
+        let settings = MeteringSettings::default();
+        assert_eq!(decided(&[record(0, false), record(0, false)], &[], &settings), []);
+        assert_eq!(decided(&[record(0, false), record(0, true)], &[], &settings), [Action::Issue(of(0))]);
+        assert_eq!(decided(&[record(0, true)], &[receipt(0, ReceiptPhase::Pending)], &settings), []);
+    }
+
+    #[test]
+    fn records_go_when_both_signed_and_stay_as_evidence_of_a_dispute() {
+        let settings = MeteringSettings::default();
+        let records = [record(0, true), record(3600, true)];
+        let receipts = [receipt(0, ReceiptPhase::Signed), receipt(3600, ReceiptPhase::Disputed)];
+        assert_eq!(decided(&records, &receipts, &settings), [Action::DeleteRecords(of(0))]);
+    }
+
+    #[test]
+    fn records_of_a_peer_that_never_signs_do_not_fill_the_cluster() {
+        let records: Vec<RecordHead> = (0..103).map(|hour| record(hour * 3600, true)).collect();
+        let receipts: Vec<ReceiptHead> = (0..103).map(|hour| receipt(hour * 3600, ReceiptPhase::Disputed)).collect();
+        let expected: Vec<Action> = (0..3).map(|hour| Action::DeleteRecords(of(hour * 3600))).collect();
+        assert_eq!(decided(&records, &receipts, &MeteringSettings::default()), expected);
+    }
+
+    #[test]
+    fn the_oldest_receipts_go_first() {
+        let settings = MeteringSettings { max_receipts: 2, ..MeteringSettings::default() };
+        let receipts: Vec<ReceiptHead> = [7200, 0, 3600].map(|start| receipt(start, ReceiptPhase::Signed)).into();
+        assert_eq!(decided(&[], &receipts, &settings), [Action::DeleteRecords(of(0)), Action::DeleteReceipt(of(0))]);
+        let settings = MeteringSettings { receipt_days: 0, ..MeteringSettings::default() };
+        assert_eq!(decided(&[], &receipts[1..], &settings).len(), 4);
+        assert_eq!(decided(&[record(0, true)], &[], &settings), [Action::DeleteRecords(of(0))], "nobody reads it any more");
+    }
+}

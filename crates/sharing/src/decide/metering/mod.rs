@@ -1,0 +1,15 @@
+//! Metering: which periods get a receipt, what the consumer answers, and what is deleted.
+//!
+//! ```text
+//!   provider   issue      records of a period that are complete ──▶ Receipt; signed by both ──▶ the records go
+//!   consumer   answer     receipt, the provider's records, own records ──▶ signature, or the pods that differ
+//!   both       document   the signed bytes, and what they say
+//!              contract   what a receipt needs of a contract
+//! ```
+//!
+//! How entries are counted and compared is in `liqo_metering`. Offloading writes the records, because it sees the pods.
+
+pub mod answer;
+pub mod contract;
+pub mod document;
+pub mod issue;

@@ -1,0 +1,90 @@
+//! Connects contracts with offers: what each consumer's contract should say now, and what to do about it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use liqo_api::{Key, ResourceList};
+
+use super::{allocations::PoolAllocation, earlier};
+use crate::decide::{
+    contract::{
+        provider::{self, Case},
+        wanted::{PoolNow, WantedTerms},
+    },
+    snapshot::{ContractChange, Plan, Requester, Snapshot},
+};
+
+/// Adds the writes of contracts to the plan. Returns the time until the next one may be due.
+pub fn add_contracts(
+    snapshot: &Snapshot,
+    requesters: &[Requester],
+    allocations: &[PoolAllocation],
+    plan: &mut Plan,
+) -> Option<Duration> {
+    let identity = snapshot.contracts.identity.as_deref()?;
+    let by_namespace: HashMap<&str, usize> =
+        requesters.iter().enumerate().map(|(index, requester)| (requester.namespace, index)).collect();
+    let asking = snapshot.requests();
+    let mut next = None;
+    for (namespace, tenant) in snapshot.tenants() {
+        let (records, consumer) = (snapshot.contracts.of(namespace), &tenant.consumer);
+        let provide = snapshot.policy(consumer).map(|policy| &policy.spec.provide);
+        if records.is_empty() && provide.is_none_or(|provide| provide.contract.is_none()) {
+            continue;
+        }
+        let mut doubts = snapshot.contracts.doubts.get(consumer).cloned().unwrap_or_default();
+        if snapshot.contracts.unseen.contains(namespace) {
+            plan.contract_doubts.insert(consumer.clone(), doubts);
+            continue;
+        }
+        let index = by_namespace.get(namespace).copied();
+        let requester = index.map(|index| &requesters[index]);
+        let pools: Vec<&PoolAllocation> = allocations.iter().filter(|allocation| Some(allocation.requester) == index).collect();
+        let empty = BTreeMap::new();
+        let case = Case {
+            identity,
+            consumer,
+            provide,
+            asks: asking.contains_key(namespace),
+            is_heard: !snapshot.silences.contains_key(consumer),
+            wanted: requester.and_then(|requester| wanted(requester, &pools)),
+            offered: requester
+                .filter(|requester| requester.standing.may_have_offers() && !requester.is_absent())
+                .map(|_| pools.iter().map(|allocation| (allocation.pool.clone(), allocation.target.clone())).collect()),
+            records,
+            decisions: snapshot.contracts.decisions.get(consumer).unwrap_or(&empty),
+            nonce: &snapshot.contracts.nonce,
+            now: snapshot.wall_time,
+        };
+        let decided = provider::decide(&case, &mut doubts);
+        plan.contract_doubts.insert(consumer.clone(), doubts);
+        plan.contract_deletions.extend(decided.deletions.into_iter().map(|name| Key::new(namespace, name)));
+        for write in decided.writes {
+            plan.contract_writes.push(ContractChange { namespace: namespace.to_owned(), consumer: consumer.clone(), write });
+        }
+        if let Some(problem) = decided.problem {
+            plan.contract_problems.insert(consumer.clone(), problem);
+        }
+        let due = decided.next.into_iter().chain(requester.and_then(|requester| requester.standing.next)).min();
+        let left = due.map(|due| Duration::try_from(due.duration_since(snapshot.wall_time)).unwrap_or_default());
+        next = earlier(next, left);
+    }
+    next
+}
+
+/// What the contract of a consumer should say now.
+fn wanted(requester: &Requester, pools: &[&PoolAllocation]) -> Option<WantedTerms> {
+    let provide = &requester.policy?.spec.provide;
+    let now = |allocation: &&PoolAllocation| PoolNow {
+        name: allocation.pool.clone(),
+        // What is guaranteed stays so while nodes are away.
+        resources: allocation.target.max(&allocation.reserved),
+        prices: allocation.prices.clone(),
+    };
+    let most = requester.requested();
+    let fixed = provide.source.fixed.as_ref().map(|fixed| &fixed.resources);
+    let limits: Vec<&ResourceList> = [&provide.caps, &most].into_iter().chain(fixed).collect();
+    WantedTerms::of(provide, pools.iter().map(now).collect(), &limits)
+}

@@ -1,0 +1,54 @@
+//! Reserves what contracts guarantee.
+//!
+//! A guaranteed amount is a floor of its consumer, whether it is used or not. So it comes before everybody else's share, and when nodes
+//! die, the reclaim of overused policies finds the others first. What the nodes do not have cannot be reserved.
+
+use liqo_api::{Provide, ResourceList};
+
+use super::{allocations::PoolAllocation, usage::PoolUsage};
+use crate::decide::{
+    ledger::{self, Claim},
+    pools::NodePartition,
+    shares::{Claimant, PartitionBudget},
+};
+
+/// The budgets, with what contracts guarantee.
+pub fn budgets(
+    usage: &PoolUsage,
+    allocations: &[PoolAllocation],
+    partitions: &[NodePartition],
+    claimants: &[Claimant],
+    policies: &[&Provide],
+) -> Vec<PartitionBudget> {
+    let mut budgets = usage.budgets(allocations, partitions);
+    if allocations.iter().all(|allocation| allocation.reserved.is_empty()) {
+        return budgets;
+    }
+    let capacities: Vec<ResourceList> = budgets.iter().map(|budget| budget.capacity(claimants, policies)).collect();
+    let mut wanted: Vec<Vec<(usize, ResourceList)>> = vec![Vec::new(); budgets.len()];
+    for allocation in allocations.iter().filter(|allocation| !allocation.reserved.is_empty()) {
+        let of_pool: Vec<usize> =
+            (0..partitions.len()).filter(|&partition| allocation.includes(&partitions[partition])).collect();
+        let room: Vec<ResourceList> = of_pool.iter().map(|&partition| capacities[partition].clone()).collect();
+        for (partition, part) in of_pool.iter().zip(ledger::spread(&allocation.reserved, &room)) {
+            wanted[*partition].push((allocation.requester, part));
+        }
+    }
+    for ((budget, capacity), wanted) in budgets.iter_mut().zip(&capacities).zip(wanted) {
+        let claim = |(claimant, part): &(usize, ResourceList)| Claim {
+            consumer: claimants[*claimant].consumer.clone(),
+            weight: policies[claimants[*claimant].policy].weight,
+            in_use: ResourceList::new(),
+            requested: capacity.names().map(|name| (name, part.get(name))).collect(),
+        };
+        let claims: Vec<Claim> = wanted.iter().map(claim).collect();
+        for ((claimant, _), part) in wanted.iter().zip(ledger::split(capacity, &claims)) {
+            let part: ResourceList = part.iter().filter(|(_, amount)| !amount.is_zero()).collect();
+            if let Some(floor) = budget.floors.get_mut(claimant) {
+                *floor = floor.max(&part);
+            }
+            budget.guaranteed.insert(*claimant, part);
+        }
+    }
+    budgets
+}

@@ -1,0 +1,268 @@
+//! Answers the receipts of this cluster's providers, and keeps copies of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::{Api, runtime::watcher::Config};
+use liqo_api::policies::PolicyPeer;
+use liqo_api::{ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, labels, provider_namespace};
+use liqo_controller_runtime::conditions::namespaced;
+use liqo_controller_runtime::peers::call;
+use liqo_controller_runtime::put::{marked, put, put_status};
+use liqo_controller_runtime::writes::Step as _;
+use liqo_controller_runtime::{Cache, Context, Key, Next, PeerConnection, Queue, policies};
+use liqo_metering::receipt::{Contract, receipt_name};
+use liqo_metering::{Tolerance, Usage};
+use liqo_signing::ClusterIdentity;
+use tokio_util::sync::CancellationToken;
+
+use super::{Papers, Records, of_provider, provider::contracts};
+use crate::consumer::provider_of;
+use crate::decide::metering::answer::{Evidence, answer};
+use crate::decide::metering::issue::{Action, ContractPeriod, ReceiptHead, decide, surplus};
+use crate::peer_conditions::PeerConditions;
+use crate::{Error, FIELD_MANAGER};
+
+/// Number of providers that are handled at the same time.
+const CONCURRENCY: usize = 4;
+/// How long after the end of a period this cluster's own entries are complete, if it has some, not counting what clocks may differ.
+const OWN_ENTRIES_AFTER: i64 = 180;
+/// Delay before a receipt is looked at again whose own entries are not complete yet.
+const INCOMPLETE_RETRY: Duration = Duration::from_secs(15);
+
+pub(super) struct Controller {
+    context: Context,
+    identity: Arc<ClusterIdentity>,
+    policies: Cache<PeeringPolicy>,
+    conditions: Arc<PeerConditions>,
+    contracts: Cache<Contract>,
+    papers: Papers,
+    providers: Mutex<HashMap<ClusterId, Arc<AtProvider>>>,
+    queue: Queue<String>,
+}
+
+/// The receipts in our tenant namespace at a provider.
+struct AtProvider {
+    connection: Arc<PeerConnection>,
+    /// Started with the first contract: older providers do not know the kind.
+    receipts: OnceLock<Cache<ReceiptHead>>,
+    stop: CancellationToken,
+}
+
+impl AtProvider {
+    fn receipts(&self, queue: &Queue<String>) -> &Cache<ReceiptHead> {
+        self.receipts.get_or_init(|| {
+            let (queue, namespace) = (queue.clone(), provider_namespace(&self.connection.cluster_id));
+            Cache::watch_provider(
+                &self.connection,
+                Config::default(),
+                self.stop.clone(),
+                |receipt| size_of::<ReceiptHead>() + receipt.of.0.len(),
+                ReceiptHead::reduce,
+                move |_, _, _| queue.add_after(namespace.clone(), crate::SETTLE_DELAY),
+            )
+        })
+    }
+}
+
+impl Controller {
+    pub fn start(
+        context: &Context,
+        identity: Arc<ClusterIdentity>,
+        policies: Cache<PeeringPolicy>,
+        conditions: Arc<PeerConditions>,
+        stop: &CancellationToken,
+    ) -> Arc<Self> {
+        let queue = Queue::new();
+        let contracts = contracts(context, labels::PROVIDER_ID, stop, &queue);
+        let papers = Papers::follow(context, labels::PROVIDER_ID, stop, &queue);
+        let (context, providers) = (context.clone(), Mutex::default());
+        Arc::new(Self { context, identity, policies, conditions, contracts, papers, providers, queue })
+    }
+
+    /// Answers receipts until `stop`.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        if !(self.contracts.synced().await && self.papers.synced().await && self.policies.synced().await) {
+            return;
+        }
+        let controller = self.clone();
+        let work = self.queue.run("receipts-of-providers", CONCURRENCY, stop.clone(), move |namespace: String| {
+            let controller = controller.clone();
+            async move { controller.reconcile(&namespace).await }
+        });
+        let connections = self.context.peers.for_each(stop, |connection| self.clone().follow_provider(connection));
+        tokio::join!(work, connections);
+    }
+
+    /// Makes a provider known until the connection ends.
+    async fn follow_provider(self: Arc<Self>, connection: Arc<PeerConnection>) {
+        let (id, stop) = (connection.cluster_id.clone(), connection.ended.child_token());
+        let _guard = stop.clone().drop_guard();
+        let at_provider = Arc::new(AtProvider { connection: connection.clone(), receipts: OnceLock::new(), stop });
+        self.providers().insert(id.clone(), at_provider.clone());
+        self.queue.add(provider_namespace(&id));
+        connection.ended.cancelled().await;
+        let mut providers = self.providers();
+        if providers.get(&id).is_some_and(|current| Arc::ptr_eq(current, &at_provider)) {
+            providers.remove(&id);
+        }
+    }
+
+    async fn reconcile(&self, namespace: &str) -> Result<Next, Error> {
+        let Some(provider) = provider_of(namespace) else { return Ok(Next::OnChange) };
+        let mut failures = Vec::new();
+        let mut next = Next::OnChange;
+        let has_contract = self.contracts.all().iter().any(|(key, _)| key.namespace == namespace);
+        let at_provider = self.providers().get(&provider).cloned().filter(|_| has_contract);
+        if let Some(at_provider) = at_provider.filter(|at| at.receipts(&self.queue).is_synced()) {
+            for (receipt, copy) in self.to_handle(namespace, &at_provider) {
+                match self.handle(&provider, namespace, &at_provider, &receipt, copy.as_deref()).await {
+                    Ok(true) => {}
+                    Ok(false) => next = Next::After(INCOMPLETE_RETRY),
+                    Err(error) => failures.push(error),
+                }
+            }
+        }
+        self.clean_up(namespace, &mut failures).await;
+        crate::first(failures)?;
+        Ok(next)
+    }
+
+    /// The receipts at a provider with their copies here, as far as this cluster keeps copies: the provider may keep more of them.
+    fn to_handle(&self, namespace: &str, at_provider: &AtProvider) -> Vec<(Arc<ReceiptHead>, Option<Arc<ReceiptHead>>)> {
+        let copies = self.papers.receipts(namespace);
+        let copies: BTreeMap<&ContractPeriod, &Arc<ReceiptHead>> = copies.iter().map(|copy| (&copy.of, copy)).collect();
+        let receipts: Vec<Arc<ReceiptHead>> =
+            at_provider.receipts(&self.queue).all().into_iter().map(|(_, receipt)| receipt).collect();
+        let all: BTreeSet<&ContractPeriod> = copies.keys().copied().chain(receipts.iter().map(|receipt| &receipt.of)).collect();
+        let config = self.context.config();
+        let surplus: BTreeSet<&ContractPeriod> =
+            surplus(all.into_iter(), &config.spec.metering, Timestamp::now()).into_iter().collect();
+        let kept = receipts.iter().filter(|receipt| !surplus.contains(&receipt.of));
+        kept.map(|receipt| (receipt.clone(), copies.get(&receipt.of).copied().cloned())).collect()
+    }
+
+    /// Deletes what is signed or too old.
+    async fn clean_up(&self, namespace: &str, failures: &mut Vec<Error>) {
+        let (records, receipts) = (self.papers.records(namespace), self.papers.receipts(namespace));
+        let (records, receipts) = (records.iter().map(AsRef::as_ref), receipts.iter().map(AsRef::as_ref));
+        let client = &self.context.client;
+        for action in decide(records, receipts, &self.context.config().spec.metering, Timestamp::now()) {
+            let done = match action {
+                // Only the provider writes receipts.
+                Action::Issue(_) => Ok(()),
+                Action::DeleteRecords(of) => self.papers.delete_records(client, namespace, &of).await,
+                Action::DeleteReceipt(of) => super::delete_receipt(client, namespace, &of).await,
+            };
+            failures.extend(done.err());
+        }
+    }
+
+    /// Answers a receipt, and stores a copy. Returns `false` if it cannot be answered yet.
+    async fn handle(
+        &self,
+        provider: &ClusterId,
+        namespace: &str,
+        at_provider: &AtProvider,
+        receipt: &ReceiptHead,
+        copy: Option<&ReceiptHead>,
+    ) -> Result<bool, Error> {
+        if copy.is_some_and(|copy| copy.phase != ReceiptPhase::Pending && copy.phase == receipt.phase) {
+            return Ok(true);
+        }
+        if !self.is_complete(namespace, &receipt.of) {
+            return Ok(false);
+        }
+        let connection = &at_provider.connection;
+        let theirs: Api<Receipt> = namespaced(&connection.client, &connection.tenant_namespace);
+        let key = Key::new(&connection.tenant_namespace, receipt_name(&receipt.of.0, receipt.of.1));
+        let Some(found) = of_provider(provider, call(theirs.get_opt(&key.name)).await.step("read", "Receipt", &key))? else {
+            return Ok(true);
+        };
+        let status = match self.given(namespace, &found, copy).await? {
+            Some(given) => given,
+            None => self.answer(provider, namespace, connection, &receipt.of, &found).await?,
+        };
+        if found.status.as_ref() != Some(&status) {
+            let written = call(put_status(&theirs, FIELD_MANAGER, &key.name, &status)).await;
+            of_provider(provider, written.step("write the status of", "Receipt", &key))?;
+            tracing::info!(%provider, receipt = key.name, answer = ?status.phase, message = status.message, "receipt answered");
+        }
+        self.store_copy(provider, namespace, found, &status).await?;
+        Ok(true)
+    }
+
+    /// The answer that this cluster gave already. It stays: the entries from which it follows may be gone.
+    async fn given(&self, namespace: &str, found: &Receipt, copy: Option<&ReceiptHead>) -> Result<Option<ReceiptStatus>, Error> {
+        let name = found.metadata.name.as_deref().unwrap_or_default();
+        if copy.is_some_and(|copy| copy.phase != ReceiptPhase::Pending) {
+            let api: Api<Receipt> = namespaced(&self.context.client, namespace);
+            let own = api.get_opt(name).await.step("read", "Receipt", Key::new(namespace, name))?;
+            if let Some(own) = own.filter(|own| own.spec == found.spec) {
+                return Ok(own.status);
+            }
+        }
+        // The watch may be behind what was just read.
+        let is_answered = ReceiptHead::reduce(found.clone()).is_some_and(|head| head.phase != ReceiptPhase::Pending);
+        Ok(found.status.clone().filter(|_| is_answered))
+    }
+
+    async fn store_copy(
+        &self,
+        provider: &ClusterId,
+        namespace: &str,
+        found: Receipt,
+        status: &ReceiptStatus,
+    ) -> Result<(), Error> {
+        let name = found.metadata.name.unwrap_or_default();
+        let key = Key::new(namespace, &name);
+        let api: Api<Receipt> = namespaced(&self.context.client, namespace);
+        let copy = marked(Receipt::new(&name, found.spec), labels::PROVIDER_ID, provider);
+        put(&api, FIELD_MANAGER, &copy, false).await.step("write", "Receipt", &key)?;
+        put_status(&api, FIELD_MANAGER, &name, status).await.step("write the status of", "Receipt", &key)?;
+        Ok(())
+    }
+
+    /// Whether this cluster's own entries of a period are complete. If it has none, a while after the end.
+    fn is_complete(&self, namespace: &str, of: &ContractPeriod) -> bool {
+        let clocks = i64::from(self.context.config().spec.metering.clock_tolerance_seconds);
+        let mut records = self.papers.records(namespace).into_iter().filter(|record| record.of == *of).peekable();
+        if records.peek().is_some() {
+            return records.any(|record| record.is_last);
+        }
+        Timestamp::now().as_second() >= of.1.end().saturating_add(OWN_ENTRIES_AFTER + clocks)
+    }
+
+    async fn answer(
+        &self,
+        provider: &ClusterId,
+        namespace: &str,
+        connection: &PeerConnection,
+        of: &ContractPeriod,
+        receipt: &Receipt,
+    ) -> Result<ReceiptStatus, Error> {
+        let api = namespaced(&connection.client, &connection.tenant_namespace);
+        let theirs = Records { api, namespace: &connection.tenant_namespace, provider: Some(provider) }.usage(of).await?;
+        let own = Records { api: namespaced(&self.context.client, namespace), namespace, provider: None };
+        let ours = own.usage(of).await?;
+        let ours = ours.unwrap_or_else(|error| {
+            tracing::warn!(namespace, error, "this cluster's own usage records cannot be read, and count as none");
+            Usage::default()
+        });
+        let contract = self.contracts.all().into_iter().find(|(key, contract)| key.namespace == namespace && contract.id == of.0);
+        let peer = self.conditions.foreign_cluster(provider);
+        let policy = policies::effective(&self.policies, &PolicyPeer::new(provider, peer.as_deref()));
+        let exact = policy.map(|policy| policy.spec.consume.contract.metering_tolerance_seconds).unwrap_or_default();
+        let clocks = self.context.config().spec.metering.clock_tolerance_seconds.into();
+        let tolerance = Tolerance { exact: exact.into(), clocks };
+        let contract = contract.as_ref().map(|(_, contract)| contract.as_ref());
+        let evidence = Evidence { provider, contract, theirs: &theirs, ours: &ours, tolerance };
+        Ok(answer(receipt, &evidence, &self.identity))
+    }
+
+    fn providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<AtProvider>>> {
+        self.providers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

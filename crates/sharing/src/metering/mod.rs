@@ -1,0 +1,161 @@
+//! Receipts: the provider writes one for each period, the consumer signs or disputes it.
+//!
+//! The rules are in [`decide::metering`](crate::decide::metering). Offloading writes the usage records of both sides; this module reads
+//! them, and deletes them when both sides have signed.
+
+mod consumer;
+mod provider;
+
+use std::sync::Arc;
+
+use kube::api::{DeleteParams, ListParams};
+use kube::core::ObjectList;
+use kube::runtime::watcher::Config;
+use kube::{Api, Client};
+use liqo_api::{ClusterId, PeeringPolicy, Receipt, UsageRecord, labels};
+use liqo_controller_runtime::conditions::namespaced;
+use liqo_controller_runtime::peers::{PeerError, call};
+use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present};
+use liqo_controller_runtime::{Cache, Context, Key, Queue};
+use liqo_metering::Usage;
+use liqo_metering::receipt::{period_label, receipt_name};
+use liqo_signing::ClusterIdentity;
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::decide::metering::issue::{ContractPeriod, ReceiptHead, RecordHead};
+use crate::peer_conditions::PeerConditions;
+
+/// Usage records in one page: each may take 256 KiB.
+const PAGE: u32 = 16;
+/// Maximum length in bytes of all entries of a period that are read.
+const MAX_USAGE_LEN: usize = 32 << 20;
+/// Maximum number of pages that are read of a period: a provider may send empty ones without end.
+const MAX_PAGES: usize = 1000;
+/// Maximum number of entries of a period that are read. Each takes some hundred bytes of memory.
+const MAX_USAGE_ENTRIES: usize = 100_000;
+
+/// Runs both sides until `stop`.
+pub async fn run(
+    context: &Context,
+    identity: Arc<ClusterIdentity>,
+    policies: Cache<PeeringPolicy>,
+    conditions: Arc<PeerConditions>,
+    stop: CancellationToken,
+) {
+    let provider = provider::Controller::start(context, identity.clone(), &stop);
+    let consumer = consumer::Controller::start(context, identity, policies, conditions, &stop);
+    tokio::join!(provider.run(stop.clone()), consumer.run(stop));
+}
+
+/// The records and receipts of this cluster that name a peer by this label.
+struct Papers {
+    records: Cache<RecordHead>,
+    receipts: Cache<ReceiptHead>,
+}
+
+impl Papers {
+    /// Watches them; changes enqueue the namespace.
+    fn follow(context: &Context, peer_label: &str, stop: &CancellationToken, queue: &Queue<String>) -> Self {
+        let config = Config::default().labels(peer_label);
+        let enqueue = || {
+            let queue = queue.clone();
+            move |key: &Key| queue.add_after(key.namespace.clone(), crate::SETTLE_DELAY)
+        };
+        let (changed, client) = (enqueue(), context.client.clone());
+        let small_pages = config.clone().page_size(PAGE);
+        let records = Cache::watch(
+            Api::<UsageRecord>::all(client.clone()),
+            small_pages,
+            stop.clone(),
+            RecordHead::reduce,
+            move |key, _, _| {
+                changed(key);
+            },
+        );
+        let changed = enqueue();
+        let receipts =
+            Cache::watch(Api::<Receipt>::all(client), config, stop.clone(), ReceiptHead::reduce, move |key, _, _| changed(key));
+        Self { records, receipts }
+    }
+
+    async fn synced(&self) -> bool {
+        self.records.synced().await && self.receipts.synced().await
+    }
+
+    fn records(&self, namespace: &str) -> Vec<Arc<RecordHead>> {
+        self.records.all().into_iter().filter(|(key, _)| key.namespace == namespace).map(|(_, record)| record).collect()
+    }
+
+    fn receipts(&self, namespace: &str) -> Vec<Arc<ReceiptHead>> {
+        self.receipts.all().into_iter().filter(|(key, _)| key.namespace == namespace).map(|(_, receipt)| receipt).collect()
+    }
+
+    /// Deletes the records of a period.
+    async fn delete_records(&self, client: &Client, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
+        let api: Api<UsageRecord> = namespaced(client, namespace);
+        let names = self.records.all().into_iter().filter(|(key, record)| key.namespace == namespace && record.of == *of);
+        for (key, _) in names {
+            delete_if_present(&api, &key.name, &DeleteParams::default()).await.step("delete", "UsageRecord", &key)?;
+        }
+        Ok(())
+    }
+}
+
+/// Deletes the receipt of a period.
+async fn delete_receipt(client: &Client, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
+    let api: Api<Receipt> = namespaced(client, namespace);
+    let key = Key::new(namespace, receipt_name(&of.0, of.1));
+    delete_if_present(&api, &key.name, &DeleteParams::default()).await.step("delete", "Receipt", &key)?;
+    Ok(())
+}
+
+/// The usage records in a namespace of this cluster, or of a provider.
+struct Records<'a> {
+    api: Api<UsageRecord>,
+    namespace: &'a str,
+    /// `None` in this cluster.
+    provider: Option<&'a ClusterId>,
+}
+
+impl Records<'_> {
+    /// The entries of a period, or why they cannot be read. The outer error is one of the request.
+    async fn usage(&self, of: &ContractPeriod) -> Result<Result<Usage, String>, Error> {
+        let selector = format!("{}={}", labels::USAGE_PERIOD, period_label(&of.0, of.1));
+        let (mut usage, mut length) = (Usage::default(), 0);
+        let mut params = ListParams::default().labels(&selector).limit(PAGE);
+        for _ in 0..MAX_PAGES {
+            let page = self.page(&params).await?;
+            for record in page.items.iter().filter(|record| record.spec.contract == of.0) {
+                length += record.spec.entries.len();
+                if length > MAX_USAGE_LEN {
+                    return Ok(Err(format!("they take more than {MAX_USAGE_LEN} bytes")));
+                }
+                match Usage::read(&record.spec.entries) {
+                    Ok(entries) => usage.extend(entries.entries().cloned()),
+                    Err(error) => return Ok(Err(error.to_string())),
+                }
+                if usage.len() > MAX_USAGE_ENTRIES {
+                    return Ok(Err(format!("there are more than {MAX_USAGE_ENTRIES}")));
+                }
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(Ok(usage)),
+            }
+        }
+        Ok(Err(format!("they take more than {MAX_PAGES} pages")))
+    }
+
+    async fn page(&self, params: &ListParams) -> Result<ObjectList<UsageRecord>, Error> {
+        let key = Key::new(self.namespace, "");
+        Ok(match self.provider {
+            None => self.api.list(params).await.step("list", "UsageRecord", key)?,
+            Some(provider) => of_provider(provider, call(self.api.list(params)).await.step("list", "UsageRecord", key))?,
+        })
+    }
+}
+
+fn of_provider<T>(provider: &ClusterId, outcome: Result<T, StepError<PeerError>>) -> Result<T, Error> {
+    outcome.map_err(|source| Error::Provider { provider: provider.clone(), source: Box::new(source) })
+}

@@ -1,0 +1,128 @@
+//! Contracts with consumers: reads them, writes what the rules decide, and tells breaches.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use kube::{Api, api::DeleteParams};
+use liqo_api::{ClusterId, Contract, ContractDecision, consumer_of_tenant_namespace, labels};
+use liqo_controller_runtime::{
+    Cache, Context, Key,
+    conditions::namespaced,
+    put::{marked, put},
+    writes::{Step as _, delete_if_present},
+};
+use liqo_signing::ClusterIdentity;
+
+use super::lock;
+use crate::{
+    Error, FIELD_MANAGER,
+    breach_reports::BreachReports,
+    decide::{
+        contract::{breaches::Doubts, record::ContractRecord},
+        snapshot::{ContractChange, ContractFacts},
+    },
+};
+
+/// How long the watch may take to show a new contract.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// The contracts that this cluster made.
+pub struct ProviderContracts {
+    context: Context,
+    identity: Arc<ClusterIdentity>,
+    /// All contracts in this cluster, including copies of those that it received.
+    contracts: Cache<ContractRecord>,
+    /// The contract that was created last in each tenant namespace, until the watch shows it.
+    created: Mutex<HashMap<String, (String, Instant)>>,
+    /// What this process has seen that may become a breach.
+    doubts: Mutex<HashMap<ClusterId, Doubts>>,
+    /// What was told last about consumers that can get no contract.
+    problems: Mutex<BTreeMap<ClusterId, String>>,
+    reports: BreachReports,
+}
+
+impl ProviderContracts {
+    pub fn new(context: Context, identity: Arc<ClusterIdentity>, contracts: Cache<ContractRecord>) -> Self {
+        let (created, doubts, problems) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { context, identity, contracts, created, doubts, problems, reports: BreachReports::default() }
+    }
+
+    pub async fn synced(&self) -> bool {
+        self.contracts.synced().await
+    }
+
+    pub fn facts(&self, decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>) -> ContractFacts {
+        let mut records: HashMap<String, Vec<Arc<ContractRecord>>> = HashMap::new();
+        for (key, record) in self.of_consumers() {
+            records.entry(key.namespace).or_default().push(record);
+        }
+        let mut created = lock(&self.created);
+        created.retain(|namespace, (name, at)| {
+            let is_seen = records.get(namespace).is_some_and(|records| records.iter().any(|record| record.name == *name));
+            !is_seen && at.elapsed() < SEEN_WITHIN
+        });
+        let unseen = created.keys().cloned().collect();
+        drop(created);
+        ContractFacts {
+            identity: Some(self.identity.clone()),
+            records,
+            unseen,
+            decisions,
+            doubts: lock(&self.doubts).clone(),
+            nonce: rand::random(),
+        }
+    }
+
+    fn of_consumers(&self) -> impl Iterator<Item = (Key, Arc<ContractRecord>)> {
+        let all = self.contracts.all().into_iter();
+        all.filter(|(key, _)| consumer_of_tenant_namespace(&key.namespace).is_some())
+    }
+
+    /// Writes the contracts of a plan.
+    pub async fn carry_out(&self, writes: Vec<ContractChange>, deletions: Vec<Key>) -> Vec<Error> {
+        let mut failures = Vec::new();
+        for change in writes {
+            failures.extend(self.write(change).await.err());
+        }
+        for key in deletions {
+            let api: Api<Contract> = namespaced(&self.context.client, &key.namespace);
+            let deleted = delete_if_present(&api, &key.name, &DeleteParams::default()).await;
+            failures.extend(deleted.step("delete", "Contract", &key).err().map(Error::from));
+        }
+        failures
+    }
+
+    /// Keeps what may become a breach, and tells people what is new.
+    pub async fn note(&self, doubts: HashMap<ClusterId, Doubts>, problems: BTreeMap<ClusterId, String>) {
+        *lock(&self.doubts) = doubts;
+        let known = std::mem::replace(&mut *lock(&self.problems), problems.clone());
+        for (consumer, problem) in problems.iter().filter(|(consumer, problem)| known.get(*consumer) != Some(*problem)) {
+            tracing::warn!(%consumer, problem, "no contract can be proposed");
+        }
+        let all: Vec<(Key, Arc<ContractRecord>)> = self.of_consumers().collect();
+        self.reports.retain(|uid| all.iter().any(|(_, record)| record.uid == uid));
+        for (key, record) in &all {
+            if let Some(consumer) = consumer_of_tenant_namespace(&key.namespace) {
+                self.reports.tell(&self.context, &consumer, &key.namespace, record).await;
+            }
+        }
+    }
+
+    async fn write(&self, change: ContractChange) -> Result<(), Error> {
+        let ContractChange { namespace, consumer, write } = change;
+        let api: Api<Contract> = namespaced(&self.context.client, &namespace);
+        let (version, ended) = (write.spec.terms.version, write.spec.ended.is_some());
+        let (in_force, pending) = (write.spec.in_force_since.is_some(), write.spec.pending.is_some());
+        let contract = marked(Contract::new(&write.name, write.spec), labels::CONSUMER_ID, &consumer);
+        let key = Key::new(namespace, write.name);
+        put(&api, FIELD_MANAGER, &contract, write.exists).await.step("write", "Contract", &key)?;
+        if !write.exists {
+            lock(&self.created).insert(key.namespace.clone(), (key.name.clone(), Instant::now()));
+        }
+        tracing::info!(%consumer, contract = key.name, version, in_force, pending, ended, "contract written");
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! What pods use under a contract is counted by both sides, to the second, and both sign it.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use liqo_tests::{Cluster, World, eventually};
+use serde_json::{Value, json};
+
+use crate::{pods::pod, policies::apply_policy};
+
+const NAMESPACE: &str = "metered";
+const POLICY: &str = "metered";
+/// Number of short pods, unless `LIQO_TEST_METERED_PODS` says another one.
+const PODS: usize = 200;
+/// Pods that are created at the same time.
+const BATCH: usize = 25;
+const PERIOD_SECONDS: u32 = 60;
+/// Both clusters have the clock of this machine.
+const CLOCK_TOLERANCE_SECONDS: u32 = 5;
+const TIMEOUT: Duration = Duration::from_secs(240);
+
+fn pods() -> usize {
+    std::env::var("LIQO_TEST_METERED_PODS").ok().and_then(|number| number.parse().ok()).unwrap_or(PODS)
+}
+
+/// Rome borrows from milan under a contract with short periods. Returns its ID: contracts of other scenarios have longer periods.
+async fn under_contract(world: &World) -> Result<String> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let tolerance = json!({ "spec": { "metering": { "clockToleranceSeconds": CLOCK_TOLERANCE_SECONDS } } }).to_string();
+    rome.kubectl(&["patch", "clusterconfig", "liqo", "--type", "merge", "-p", &tolerance]).await?;
+    let spec = json!({ "priority": 20, "peers": { "clusterIDs": [rome.cluster_id().await?] }, "provide": {
+        "percentage": 100,
+        "contract": { "meteringPeriodSeconds": PERIOD_SECONDS },
+        "prices": { "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } },
+    } });
+    apply_policy(milan, POLICY, spec).await?;
+    let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
+    eventually("both sides signed a contract", TIMEOUT, || async {
+        let contracts = milan.items(&["-n", &tenant, "contracts"]).await?;
+        let in_force = contracts.iter().find(|contract| {
+            let spec = &contract["spec"];
+            spec["inForceSince"].is_string() && spec["terms"]["meteringPeriodSeconds"] == PERIOD_SECONDS
+        });
+        Ok(in_force.and_then(|contract| contract["spec"]["terms"]["contract"].as_str()).map(str::to_owned))
+    })
+    .await
+}
+
+/// All receipts in a namespace, by name.
+async fn receipts(cluster: &Cluster, namespace: &str) -> Result<BTreeMap<String, Value>> {
+    let all = cluster.items(&["-n", namespace, "receipts"]).await?;
+    Ok(all.into_iter().map(|one| (one["metadata"]["name"].as_str().unwrap_or_default().to_owned(), one)).collect())
+}
+
+/// Creates short pods in batches, and deletes them, while managers restart.
+async fn many_short_pods(rome: &Cluster, milan: &Cluster) -> Result<()> {
+    let number = pods();
+    for (round, first) in (0..number).step_by(BATCH).enumerate() {
+        let names: Vec<String> = (first..number.min(first + BATCH)).map(|n| format!("short-{n}")).collect();
+        let all: Vec<String> = names.iter().map(|name| pod(NAMESPACE, name, "Always", "sleep 600")).collect();
+        rome.apply(&all.join("---\n")).await?;
+        match round % 4 {
+            1 => milan.restart_manager().await?,
+            3 => rome.restart_manager().await?,
+            _ => tokio::time::sleep(Duration::from_secs(3)).await,
+        }
+        let mut arguments = vec!["-n", NAMESPACE, "delete", "pod", "--wait=false"];
+        arguments.extend(names.iter().map(String::as_str));
+        rome.kubectl(&arguments).await?;
+    }
+    rome.wait_for(&["-n", NAMESPACE, "pods", "--all"], "delete", 180).await
+}
+
+pub async fn both_sides_count_the_same_seconds_over_restarts_and_sign_receipts(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let contract = under_contract(&world).await?;
+    rome.offloaded_namespace(NAMESPACE, "Remote").await?;
+    let from = milan.audit_length()?;
+    many_short_pods(rome, milan).await?;
+
+    let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
+    let provider = format!("liqo-provider-{}", milan.cluster_id().await?);
+    let signed = eventually("both sides signed all receipts, and no record is left", TIMEOUT, || async {
+        for (cluster, namespace) in [(milan, &tenant), (rome, &provider)] {
+            let mut records = cluster.items(&["-n", namespace, "usagerecords"]).await?;
+            records.retain(|record| record["spec"]["contract"] == *contract);
+            ensure!(records.is_empty(), "{} has {} usage records", cluster.name, records.len());
+        }
+        let (theirs, ours) = (receipts(milan, &tenant).await?, receipts(rome, &provider).await?);
+        for (name, receipt) in &theirs {
+            let state = &receipt["status"];
+            ensure!(state["phase"] == "Signed", "{name}: {state:#}");
+            let copy = ours.get(name).with_context(|| format!("rome has no copy of {name}"))?;
+            ensure!(copy["spec"] == receipt["spec"] && copy["status"] == *state, "the copy of {name} differs: {copy:#}");
+        }
+        Ok((!theirs.is_empty()).then_some(theirs))
+    })
+    .await?;
+    let charged: u64 = signed.values().filter_map(|receipt| receipt["spec"]["statement"]["pods"].as_u64()).sum();
+    ensure!(charged >= pods() as u64, "only {charged} of {} pods were charged", pods());
+
+    let writes = milan.liqo_writes(from)?;
+    let records = writes.iter().filter(|write| write.contains(" usagerecords ") && !write.starts_with("delete")).count();
+    ensure!(records * 10 <= pods() + 10 * signed.len() * 4, "{records} writes of usage records for {} pods", pods());
+    receipts_are_shown_exported_and_verified_without_a_cluster(&world).await
+}
+
+async fn receipts_are_shown_exported_and_verified_without_a_cluster(world: &World) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let rows: Value = serde_json::from_str(&rome.liqoctl(&["receipt", "list", "milan", "-o", "json"]).await?)?;
+    let name = rows[0]["name"].as_str().context("rome has no receipt")?.to_owned();
+    let shown = rome.liqoctl(&["receipt", "show", &name]).await?;
+    ensure!(shown.contains("core-hours at 0.04 EUR") && shown.contains("Both signed it"), "{shown}");
+    let csv = milan.liqoctl(&["receipt", "export", "csv", "--signed"]).await?;
+    ensure!(csv.starts_with("receipt,contract,") && csv.contains(&name), "{csv}");
+
+    let directory = std::env::temp_dir().join(format!("liqo-receipts-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    let mut files = Vec::new();
+    let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
+    let provider = format!("liqo-provider-{}", milan.cluster_id().await?);
+    for (cluster, namespace) in [(milan, &tenant), (rome, &provider)] {
+        let text = cluster.kubectl(&["-n", namespace, "get", "receipts", &name, "-o", "yaml"]).await?;
+        let file = directory.join(format!("{}.yaml", cluster.name));
+        std::fs::write(&file, text)?;
+        files.push(file.display().to_string());
+    }
+    let verified = rome.liqoctl(&["receipt", "verify", &files[0], &files[1]]).await?;
+    ensure!(verified.matches("provider and consumer signed it").count() == 2, "{verified}");
+    let changed = std::fs::read_to_string(&files[1])?.replace("currency: EUR", "currency: USD");
+    std::fs::write(&files[1], changed)?;
+    let refused = rome.try_liqoctl(&["receipt", "verify", &files[1]]).await?;
+    ensure!(!refused.success && refused.stderr.contains("spec.statement differs"), "{refused:?}");
+    std::fs::remove_dir_all(&directory)?;
+
+    rome.end_namespace(NAMESPACE).await?;
+    milan.kubectl(&["delete", "peeringpolicy", POLICY]).await?;
+    let back = json!({ "spec": { "metering": null } }).to_string();
+    rome.kubectl(&["patch", "clusterconfig", "liqo", "--type", "merge", "-p", &back]).await.map(drop)
+}
