@@ -82,6 +82,8 @@ impl Baseline {
         }
         for (cluster, state) in all {
             remove_namespaces(cluster, state).await?;
+            // Otherwise contracts go on for as long as they give notice.
+            cluster.kubectl(&["delete", "contracts.sharing.liqo.io", "--all", "--all-namespaces", "--wait=false"]).await?;
         }
         for (cluster, state) in all {
             restore_peers(cluster, state).await?;
