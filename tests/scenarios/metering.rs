@@ -112,18 +112,20 @@ pub async fn both_sides_count_the_same_seconds_over_restarts_and_sign_receipts(w
 
     let writes = milan.liqo_writes(from)?;
     let records = writes.iter().filter(|write| write.contains(" usagerecords ") && !write.starts_with("delete")).count();
-    ensure!(records * 10 <= pods() + 10 * signed.len() * 4, "{records} writes of usage records for {} pods", pods());
-    receipts_are_shown_exported_and_verified_without_a_cluster(&world).await
+    println!("{records} writes of usage records at the provider for {} pods", pods());
+    ensure!(records * 2 <= pods(), "{records} writes of usage records for {} pods: they come in batches", pods());
+    let name = signed.keys().next().context("no receipt")?;
+    receipts_are_shown_exported_and_verified_without_a_cluster(&world, name).await
 }
 
-async fn receipts_are_shown_exported_and_verified_without_a_cluster(world: &World) -> Result<()> {
+async fn receipts_are_shown_exported_and_verified_without_a_cluster(world: &World, name: &str) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let rows: Value = serde_json::from_str(&rome.liqoctl(&["receipt", "list", "milan", "-o", "json"]).await?)?;
-    let name = rows[0]["name"].as_str().context("rome has no receipt")?.to_owned();
-    let shown = rome.liqoctl(&["receipt", "show", &name]).await?;
+    ensure!(rows.as_array().is_some_and(|rows| rows.iter().any(|row| row["name"] == name)), "{rows:#}");
+    let shown = rome.liqoctl(&["receipt", "show", name]).await?;
     ensure!(shown.contains("core-hours at 0.04 EUR") && shown.contains("Both signed it"), "{shown}");
     let csv = milan.liqoctl(&["receipt", "export", "csv", "--signed"]).await?;
-    ensure!(csv.starts_with("receipt,contract,") && csv.contains(&name), "{csv}");
+    ensure!(csv.starts_with("receipt,contract,") && csv.contains(name), "{csv}");
 
     let directory = std::env::temp_dir().join(format!("liqo-receipts-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
@@ -131,7 +133,7 @@ async fn receipts_are_shown_exported_and_verified_without_a_cluster(world: &Worl
     let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
     let provider = format!("liqo-provider-{}", milan.cluster_id().await?);
     for (cluster, namespace) in [(milan, &tenant), (rome, &provider)] {
-        let text = cluster.kubectl(&["-n", namespace, "get", "receipts", &name, "-o", "yaml"]).await?;
+        let text = cluster.kubectl(&["-n", namespace, "get", "receipts", name, "-o", "yaml"]).await?;
         let file = directory.join(format!("{}.yaml", cluster.name));
         std::fs::write(&file, text)?;
         files.push(file.display().to_string());
