@@ -11,7 +11,7 @@ use crate::{pods::pod, policies::apply_policy};
 const NAMESPACE: &str = "metered";
 const POLICY: &str = "metered";
 /// Number of short pods, unless `LIQO_TEST_METERED_PODS` says another one.
-const PODS: usize = 200;
+const PODS: usize = 100;
 /// Pods that are created at the same time.
 const BATCH: usize = 25;
 const PERIOD_SECONDS: u32 = 60;
