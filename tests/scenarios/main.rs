@@ -15,6 +15,7 @@ mod api_access;
 mod approval;
 mod as_at_home;
 mod attacks;
+mod broker;
 mod command_line;
 mod contracts;
 mod credentials;
@@ -382,6 +383,11 @@ fn sharing() -> Set {
                 clusters_of_a_dns_domain_are_found_and_a_broken_entry_does_not_matter;
             pools:
                 each_pool_is_a_virtual_node_and_its_pods_run_on_nodes_of_the_pool;
+            // Milan peers with turin, and lends to rome only what turin lends.
+            broker:
+                a_deployment_runs_at_a_provider_of_the_provider,
+                a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_home,
+                nobody_is_offered_what_comes_from_itself;
             lending:
                 when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends,
                 two_clusters_lend_to_each_other,

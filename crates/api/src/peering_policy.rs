@@ -1,6 +1,6 @@
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube::{CustomResource, KubeSchema};
-use liqo_quantity::ResourceList;
+use liqo_quantity::{Rates, ResourceList};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,7 @@ use crate::{ClusterId, Condition, ConsumeContract, PriceList, PricePolicy, Provi
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(validation = kube::core::Rule::new("!has(self.provide) || !has(self.provide.tokenRequired) || self.provide.tokenRequired || (has(self.peers) && ((has(self.peers.clusterIDs) && self.peers.clusterIDs.size() > 0) || (has(self.peers.names) && self.peers.names.size() > 0) || (has(self.peers.selector) && ((has(self.peers.selector.matchLabels) && self.peers.selector.matchLabels.size() > 0) || (has(self.peers.selector.matchExpressions) && self.peers.selector.matchExpressions.size() > 0))) || (has(self.peers.discoveredBy) && self.peers.discoveredBy.size() > 0 && !('Manual' in self.peers.discoveredBy))))").message("tokenRequired: false needs peers by clusterIDs, names, selector, or discoveredBy without Manual: else every cluster that reaches the auth endpoint may borrow"))]
+#[x_kube(validation = kube::core::Rule::new("!has(self.provide) || !has(self.provide.source) || !has(self.provide.source.offers) || !has(self.provide.granularity) || !has(self.provide.granularity.by) || self.provide.granularity.by != 'NodeLabel'").message("with source.offers, granularity is by Cluster or by Node"))]
 #[serde(rename_all = "camelCase")]
 pub struct PeeringPolicySpec {
     /// Priority of this policy. If several policies select a peer, the one with the highest priority applies.
@@ -242,7 +243,7 @@ impl Provide {
 
 /// Where the amounts of an offer come from: at most one of these. If none is set, from the free resources of all local nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[x_kube(validation = kube::core::Rule::new("[has(self.fixed), has(self.nodes), has(self.plugin)].filter(given, given).size() <= 1").message("a source is either fixed, nodes or plugin"))]
+#[x_kube(validation = kube::core::Rule::new("[has(self.fixed), has(self.nodes), has(self.plugin), has(self.offers)].filter(given, given).size() <= 1").message("a source is either fixed, nodes, plugin or offers"))]
 #[serde(rename_all = "camelCase")]
 pub struct Source {
     /// Fixed amounts for each peer, as far as they are free. They take precedence over percentages.
@@ -254,6 +255,9 @@ pub struct Source {
     /// The amounts that a resource plugin reports. Liqo does not compare them with what is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin: Option<PluginSource>,
+    /// What other clusters offer to this one: the free resources of its virtual nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offers: Option<OffersSource>,
 }
 
 impl Source {
@@ -278,6 +282,35 @@ pub struct NodesSource {
     /// Selectors by labels. A node that matches one of them counts.
     #[schemars(length(min = 1))]
     pub selectors: Vec<LabelSelector>,
+}
+
+/// The virtual nodes of this cluster, which then lends what it borrows.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OffersSource {
+    /// Whether this cluster's own nodes are lent, too, as a pool of their own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub own_nodes: bool,
+    /// What is added to the prices of the providers. If absent, `prices` of the policy are the only prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub margin: Option<Margin>,
+}
+
+/// What a broker adds to the prices of its providers. The highest price in a pool counts for the whole pool.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Margin {
+    /// The only currency. A virtual node with prices in another one is not lent.
+    #[schemars(regex(pattern = r"^[A-Za-z][A-Za-z0-9-]{0,11}$"))]
+    pub currency: String,
+    /// Percentage of each price that is added.
+    #[serde(default)]
+    #[schemars(range(max = 10_000))]
+    pub percent: u16,
+    /// What is added to the price of each resource after that.
+    #[serde(default, skip_serializing_if = "Rates::is_empty")]
+    #[schemars(schema_with = "schema::some_rates")]
+    pub fixed: Rates,
 }
 
 /// A resource plugin.
@@ -550,7 +583,7 @@ pub enum ReflectedKind {
 }
 
 /// What this cluster accepts from peers.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Consume {
     /// Whether this cluster borrows from every peer of the policy whose `ForeignCluster` has `outgoingPeering: Auto` and a URL.
@@ -577,6 +610,24 @@ pub struct Consume {
     /// Which contracts of one peer this cluster signs.
     #[serde(skip_serializing_if = "ConsumeContract::is_default")]
     pub contract: ConsumeContract,
+    /// How many clusters an offer may come through, with the provider itself: with 1, only what the provider owns.
+    #[schemars(range(min = 1, max = 8))]
+    pub max_hops: u8,
+}
+
+impl Default for Consume {
+    fn default() -> Self {
+        Self {
+            automatic: false,
+            accept: Accept::default(),
+            max_offers: None,
+            max_resources: ResourceList::default(),
+            max_prices: None,
+            node_labels: Vec::new(),
+            contract: ConsumeContract::default(),
+            max_hops: 3,
+        }
+    }
 }
 
 /// Who decides on an offer.

@@ -1,6 +1,6 @@
 //! Which Services and Ingresses of an offloaded namespace are reflected.
 
-use crate::{Reflection, annotations};
+use crate::{Reflection, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Resource, ResourceExt as _};
 
@@ -19,6 +19,12 @@ pub fn is_external_name(service: &Service) -> bool {
 /// Whether the user excludes this object from reflection, by annotation.
 pub fn is_denied(object: &impl Resource) -> bool {
     object.annotations().get(annotations::REFLECTION).is_some_and(|value| value == "deny")
+}
+
+/// Whether Liqo created this object for itself: in a mapped namespace, what isolates the pods of its consumer. It does not travel.
+pub fn is_own(object: &impl Resource) -> bool {
+    let is = |label: &str| object.labels().get(label).is_some_and(|value| value == "true");
+    is(labels::MANAGED) && !is(labels::REFLECTED)
 }
 
 /// Whether the user allows this object to be reflected, by annotation.

@@ -42,9 +42,15 @@ pub struct ResourceOfferSpec {
     /// Labels that the provider advertises. The consumer puts only harmless ones on the Node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// IDs of the clusters that pass these resources on, beginning with their owner.
+    /// IDs of the provider and of all clusters behind it from which resources of the pool come, or which pass them on: the provider first,
+    /// the others in the order of their IDs. None of them may be offered the pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub path: Vec<ClusterId>,
+    /// How many clusters the resources come through, with the provider: 1 for what the provider owns.
+    #[serde(default = "owned", skip_serializing_if = "is_owned")]
+    #[schemars(range(min = 1, max = 64))]
+    pub hops: u8,
     /// Storage classes that pods of the pool may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub storage_classes: Vec<String>,
@@ -73,6 +79,25 @@ pub struct ResourceOfferSpec {
     /// The contract that the offer is under. Absent if the provider's policy has no contracts for the consumer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contract: Option<OfferContract>,
+}
+
+/// Maximum number of clusters in the path of an offer.
+pub const MAX_PATH_LEN: usize = 64;
+
+fn owned() -> u8 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_owned(hops: &u8) -> bool {
+    *hops == 1
+}
+
+impl ResourceOfferSpec {
+    /// Whether the provider borrows the resources of the pool itself. Pods of the pool run on virtual nodes there.
+    pub fn is_borrowed(&self) -> bool {
+        self.hops > 1
+    }
 }
 
 /// The beginning of a consumer's message about an accepted offer whose node gets no new pods now.

@@ -52,13 +52,13 @@ fn pod(random: &mut StdRng) -> Arc<PodUsage> {
     let (cpu, memory) = (random.random_range(1..20) * 100, random.random_range(1..16) * 256);
     let requests = list(&[("cpu", format!("{cpu}m")), ("memory", format!("{memory}Mi")), ("pods", "1".to_owned())]);
     let node = Some(format!("node-{}", random.random_range(0..NODES)));
-    PodUsage { node, resources: requests.into(), owner: None, waits_for_node: false }.into()
+    PodUsage { node, resources: requests.into(), owner: None, waits_for_node: false, ..PodUsage::default() }.into()
 }
 
 fn provider(threshold: u8) -> Snapshot {
     let allocatable = list(&[("cpu", "64".to_owned()), ("memory", "256Gi".to_owned()), ("pods", "110".to_owned())]);
     let node = |number: u32| {
-        let node = LocalNode { eligible: true, allocatable: allocatable.clone(), labels: BTreeMap::new() };
+        let node = LocalNode { eligible: true, allocatable: allocatable.clone(), labels: BTreeMap::new(), upstream: None };
         (Key::new("", format!("node-{number}")), node.into())
     };
     let tenant = |number: u32| {

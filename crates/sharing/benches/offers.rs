@@ -54,7 +54,7 @@ fn pod(number: u32) -> PodUsage {
         }
     });
     let resources = list(&[("cpu", "250m"), ("memory", "512Mi"), ("pods", "1")]).into();
-    PodUsage { node: Some(format!("node-{}", number % NODES)), resources, owner, waits_for_node: false }
+    PodUsage { node: Some(format!("node-{}", number % NODES)), resources, owner, waits_for_node: false, ..PodUsage::default() }
 }
 
 fn pods() -> Arc<Pods> {
@@ -65,7 +65,7 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
     let allocatable = list(&[("cpu", "64"), ("memory", "256Gi"), ("pods", "110"), ("ephemeral-storage", "1Ti")]);
     let node = |number: u32| {
         let labels = BTreeMap::from([("zone".to_owned(), format!("zone-{}", number % 3))]);
-        let node = LocalNode { eligible: true, allocatable: allocatable.clone(), labels };
+        let node = LocalNode { eligible: true, allocatable: allocatable.clone(), labels, upstream: None };
         (Key::new("", format!("node-{number}")), node.into())
     };
     let mut namespaces = BTreeMap::new();

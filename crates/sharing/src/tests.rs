@@ -27,6 +27,7 @@ pub fn offer_of(provider: u8, hard: &str) -> ResourceOfferSpec {
         resource_quota: ResourceQuota { hard: list(hard) },
         labels: BTreeMap::new(),
         path: vec![cluster(provider)],
+        hops: 1,
         storage_classes: Vec::new(),
         ingress_classes: Vec::new(),
         load_balancer_classes: Vec::new(),

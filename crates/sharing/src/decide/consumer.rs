@@ -11,8 +11,8 @@ use std::{
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    Accept, ClusterId, Consume, NO_NEW_PODS, OfferAcceptedReason, OfferDecision, OfferPhase, PriceList, RequestedResources,
-    ResourceList, ResourceOffer, ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
+    Accept, ClusterId, Consume, MAX_PATH_LEN, NO_NEW_PODS, OfferAcceptedReason, OfferDecision, OfferPhase, PriceList,
+    RequestedResources, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
 };
 use liqo_quantity::{ResourceArgument, priced_unit, unit_of};
 
@@ -222,6 +222,12 @@ fn verdict(
     let Some(consume) = &intent.consume else {
         return Verdict::Refuse("no PeeringPolicy of the consumer selects this provider".to_owned());
     };
+    if offer.spec.hops > consume.max_hops {
+        let (hops, most) = (offer.spec.hops, consume.max_hops);
+        return Verdict::Refuse(format!(
+            "its resources come through {hops} clusters, and the consumer's PeeringPolicy accepts at most {most} (consume.maxHops)"
+        ));
+    }
     let decision = intent.decisions.get(name);
     if decision == Some(&OfferDecision::Refuse) {
         return Verdict::Refuse("the user refused it".to_owned());
@@ -335,7 +341,13 @@ fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: b
         return Some(format!("the offer names {} as its provider, but the provider is {}", spec.cluster_id, intent.provider));
     }
     if spec.path.contains(&intent.own) {
-        return Some("the resources belong to this cluster".to_owned());
+        return Some("the resources belong to this cluster, or come through it".to_owned());
+    }
+    if spec.path.len() > MAX_PATH_LEN {
+        return Some(format!("its path names more than {MAX_PATH_LEN} clusters"));
+    }
+    if spec.hops > 1 && spec.path.len() < 2 {
+        return Some("the provider says that it borrows the resources, and not from which clusters".to_owned());
     }
     if spec.labels.len() > MAX_LABELS {
         return Some(format!("it has more than {MAX_LABELS} labels"));

@@ -3,6 +3,7 @@
 //! ```text
 //!   provider:  reduce, pods ──▶ snapshot ──▶ provider ──▶ Plan: offers, conditions, statuses of policies
 //!                                               │
+//!                 upstream  what virtual nodes stand for, and which of them may be lent on
 //!                 pools     partitions the nodes as the policies say
 //!                 source    computes what is free in each partition
 //!                 shares    splits that between policies and consumers, by the rules of the ledger
@@ -39,3 +40,4 @@ pub mod reduce;
 pub(crate) mod shares;
 pub mod snapshot;
 pub(crate) mod source;
+pub(crate) mod upstream;

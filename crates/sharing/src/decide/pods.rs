@@ -136,7 +136,7 @@ mod tests {
     fn pod(node: &str, consumer: Option<&str>, requests: &str) -> Arc<PodUsage> {
         let owner = consumer.map(|consumer| ClaimedOwner { namespace: "n".into(), consumer: consumer.into(), pool: "p".into() });
         let node = Some(node.to_owned()).filter(|node| !node.is_empty());
-        PodUsage { node, resources: list(requests).into(), owner, waits_for_node: false }.into()
+        PodUsage { node, resources: list(requests).into(), owner, waits_for_node: false, ..PodUsage::default() }.into()
     }
 
     fn own(pods: &Pods, node: &str) -> String {

@@ -18,15 +18,17 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use kube::core::{Selector, SelectorExt as _};
-use liqo_api::{DEFAULT_POOL, PoolBy, Provide, selectors::label_selector, short_hash};
+use liqo_api::{ClusterId, DEFAULT_POOL, PoolBy, Provide, labels, selectors::label_selector, short_hash};
 
-use super::reduce::LocalNode;
+use super::{reduce::LocalNode, upstream};
 
 /// Nodes that are in the same pools under every policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodePartition<'a> {
     /// The pool of these nodes, for each policy; `None` if the policy does not lend them.
     pub pools: Vec<Option<String>>,
+    /// The clusters that these nodes come from or through. They get none of them.
+    pub behind: BTreeSet<ClusterId>,
     /// In the order of their names.
     pub nodes: Vec<(&'a str, &'a LocalNode)>,
 }
@@ -37,13 +39,16 @@ pub fn partitions<'a>(
     policies: &[&Provide],
 ) -> Vec<NodePartition<'a>> {
     let schemes: Vec<Scheme> = policies.iter().map(|provide| Scheme::of(provide)).collect();
-    let mut partitions: BTreeMap<Vec<Option<String>>, NodePartition> = BTreeMap::new();
+    let mut partitions: BTreeMap<(Vec<Option<String>>, BTreeSet<ClusterId>), NodePartition> = BTreeMap::new();
     for (name, node) in nodes {
         let pools: Vec<Option<String>> = schemes.iter().map(|scheme| scheme.pool(name, node)).collect();
-        if let Some(partition) = partitions.get_mut(&pools) {
+        let offer = node.upstream.as_ref().and_then(|upstream| upstream.offer.as_ref());
+        let key = (pools, offer.map(|offer| offer.path.clone()).unwrap_or_default());
+        if let Some(partition) = partitions.get_mut(&key) {
             partition.nodes.push((name, node));
         } else {
-            partitions.insert(pools.clone(), NodePartition { pools, nodes: vec![(name, node)] });
+            let (pools, behind) = key.clone();
+            partitions.insert(key, NodePartition { pools, behind, nodes: vec![(name, node)] });
         }
     }
     let mut partitions: Vec<NodePartition> = partitions.into_values().collect();
@@ -53,9 +58,18 @@ pub fn partitions<'a>(
     partitions
 }
 
-/// The pools of a policy, including those without free resources.
-pub fn names(policy: usize, provide: &Provide, partitions: &[NodePartition]) -> BTreeSet<String> {
-    let mut names: BTreeSet<String> = partitions.iter().filter_map(|partition| partition.pools[policy].clone()).collect();
+/// The partitions that a consumer may get something of.
+pub fn open_to<'a, 'b>(
+    consumer: &'b ClusterId,
+    partitions: &'b [NodePartition<'a>],
+) -> impl Iterator<Item = &'b NodePartition<'a>> {
+    partitions.iter().filter(|partition| !partition.behind.contains(consumer))
+}
+
+/// The pools of a policy for a consumer, including those without free resources.
+pub fn names(policy: usize, provide: &Provide, consumer: &ClusterId, partitions: &[NodePartition]) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> =
+        open_to(consumer, partitions).filter_map(|partition| partition.pools[policy].clone()).collect();
     if provide.source.plugin.is_none() && provide.granularity.by == PoolBy::Cluster {
         names.insert(DEFAULT_POOL.to_owned());
     }
@@ -75,14 +89,33 @@ impl<'a> Scheme<'a> {
         Self { provide, selectors }
     }
 
+    /// The hops of what is in the default pool.
+    fn least_hops(&self) -> u8 {
+        if self.provide.source.offers.as_ref().is_some_and(|offers| !offers.own_nodes) { 2 } else { 1 }
+    }
+
     fn pool(&self, name: &str, node: &LocalNode) -> Option<String> {
         let matches = self.selectors.as_ref().is_none_or(|all| all.iter().any(|selector| selector.matches(&node.labels)));
         if self.provide.source.plugin.is_some() || !matches {
             return None;
         }
+        // Hops from here to the owner of the node.
+        let hops = match (&self.provide.source.offers, &node.upstream) {
+            (None, None) => 1,
+            (None, Some(_)) => return None,
+            (Some(offers), None) => offers.own_nodes.then_some(1)?,
+            (Some(offers), Some(upstream)) => {
+                let offer = upstream.offer.as_ref()?;
+                let is_lent = offers.margin.as_ref().is_none_or(|margin| upstream::has_currency_of(offer, margin));
+                is_lent.then(|| offer.hops.saturating_add(1))?
+            }
+        };
         match self.provide.granularity.by {
+            PoolBy::Cluster if hops > self.least_hops() => Some(format!("hops-{hops}")),
             PoolBy::Cluster => Some(DEFAULT_POOL.to_owned()),
             PoolBy::Node => Some(pool_name(name)),
+            // Nodes with the same label may have different hops.
+            PoolBy::NodeLabel if self.provide.source.offers.is_some() => None,
             PoolBy::NodeLabel => {
                 let value = node.labels.get(self.provide.granularity.label.as_deref()?)?;
                 Some(pool_name(value)).filter(|_| !value.is_empty())
@@ -107,10 +140,23 @@ pub fn pool_name(text: &str) -> String {
     format!("{}-{hash}", start.trim_end_matches('-')).trim_start_matches('-').to_owned()
 }
 
-/// Selects the nodes of a pool, for the scheduler; `None` if the pool has every node.
-pub fn node_selector(policy: usize, provide: &Provide, pool: &str, partitions: &[NodePartition]) -> Option<NodeSelector> {
-    let of_pool = || partitions.iter().filter(|partition| partition.pools[policy].as_deref() == Some(pool));
-    let nodes = || of_pool().flat_map(|partition| partition.nodes.iter());
+/// Selects the nodes of a pool, for the scheduler; `None` if the pool has every node. `partitions` are those that the consumer may get
+/// something of.
+pub fn node_selector<'a, 'b>(
+    policy: usize,
+    provide: &Provide,
+    pool: &str,
+    partitions: impl Iterator<Item = &'b NodePartition<'a>>,
+) -> Option<NodeSelector>
+where
+    'a: 'b,
+{
+    let of_pool = partitions.filter(|partition| partition.pools[policy].as_deref() == Some(pool));
+    let all: Vec<&(&str, &LocalNode)> = of_pool.flat_map(|partition| partition.nodes.iter()).collect();
+    let nodes = || all.iter().copied();
+    if provide.source.offers.is_some() {
+        return Some(NodeSelector { node_selector_terms: borrowed_nodes(nodes(), provide.granularity.by) });
+    }
     let mut narrowed = NodeSelectorTerm::default();
     match (provide.granularity.by, provide.granularity.label.as_deref()) {
         (PoolBy::Node, _) => {
@@ -138,6 +184,35 @@ pub fn node_selector(policy: usize, provide: &Provide, pool: &str, partitions: &
     Some(NodeSelector { node_selector_terms: terms })
 }
 
+/// Terms for the nodes of a pool of a broker: one for each provider, and one for the own nodes. If there is no node, a term that no node
+/// matches, because no term at all would mean every node.
+fn borrowed_nodes<'a>(nodes: impl Iterator<Item = &'a (&'a str, &'a LocalNode)>, by: PoolBy) -> Vec<NodeSelectorTerm> {
+    let kind = |operator: &str| requirement(labels::TYPE, operator, vec![labels::TYPE_VIRTUAL_NODE.to_owned()]);
+    let mut providers: BTreeMap<&ClusterId, BTreeSet<&str>> = BTreeMap::new();
+    let mut own = Vec::new();
+    for (name, node) in nodes {
+        match &node.upstream {
+            Some(upstream) => drop(providers.entry(&upstream.provider).or_default().insert(&upstream.pool)),
+            None => own.push((*name).to_owned()),
+        }
+    }
+    let term = |expressions| NodeSelectorTerm { match_expressions: Some(expressions), match_fields: None };
+    let of_provider = |(provider, pools): (&ClusterId, BTreeSet<&str>)| {
+        let pools = pools.into_iter().map(str::to_owned).collect();
+        let provider = requirement(labels::REMOTE_CLUSTER_ID, "In", vec![provider.to_string()]);
+        term(vec![kind("In"), provider, requirement(labels::POOL, "In", pools)])
+    };
+    let mut terms: Vec<NodeSelectorTerm> = providers.into_iter().map(of_provider).collect();
+    if !own.is_empty() {
+        let single = (by == PoolBy::Node).then(|| vec![requirement("metadata.name", "In", own)]);
+        terms.push(NodeSelectorTerm { match_fields: single, ..term(vec![kind("NotIn")]) });
+    }
+    if terms.is_empty() {
+        terms.push(term(vec![kind("In"), kind("NotIn")]));
+    }
+    terms
+}
+
 /// Adds the requirements of a selector to a term.
 fn with(term: &NodeSelectorTerm, selector: &LabelSelector) -> NodeSelectorTerm {
     let mut all = term.match_expressions.clone().unwrap_or_default();
@@ -162,6 +237,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::tests::cluster;
 
     fn provide(value: Value) -> Provide {
         serde_json::from_value(value).unwrap()
@@ -219,7 +295,7 @@ mod tests {
         let gpus = json!({ "source": { "nodes": { "selectors": [{ "matchLabels": { "gpu": "h100" } },
             { "matchLabels": { "gpu": "a100" }, "matchExpressions": [{ "key": "zone", "operator": "Exists" }] }] } } });
         assert_eq!(pools(&provide(gpus.clone()), &three()), [pool("default", &["b", "c.example"])]);
-        let selector = node_selector(0, &provide(gpus), "default", &[]).unwrap();
+        let selector = node_selector(0, &provide(gpus), "default", [].iter()).unwrap();
         assert_eq!(
             serde_json::to_value(selector).unwrap(),
             json!({ "nodeSelectorTerms": [
@@ -241,8 +317,8 @@ mod tests {
         let found: Vec<_> =
             partitions.iter().map(|partition| (partition.nodes.len(), partition.pools.iter().flatten().count())).collect();
         assert_eq!(found, [(1, 1), (2, 2)]);
-        assert!(names(2, &plugin, &partitions).is_empty());
-        assert_eq!(names(1, &gpus, &[]), BTreeSet::from(["default".to_owned()]));
+        assert!(names(2, &plugin, &cluster(1), &partitions).is_empty());
+        assert_eq!(names(1, &gpus, &cluster(1), &[]), BTreeSet::from(["default".to_owned()]));
     }
 
     #[test]
@@ -250,7 +326,7 @@ mod tests {
         let nodes = three();
         let of = |policy: &Provide, pool: &str| {
             let partitions = partitions(nodes.iter().map(|(name, node)| (*name, node)), &[policy]);
-            serde_json::to_value(node_selector(0, policy, pool, &partitions)).unwrap()
+            serde_json::to_value(node_selector(0, policy, pool, partitions.iter())).unwrap()
         };
         assert_eq!(of(&provide(json!({})), "default"), Value::Null);
         let by_zone = provide(json!({ "granularity": { "by": "NodeLabel", "label": "zone" } }));

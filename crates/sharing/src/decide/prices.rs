@@ -2,7 +2,7 @@
 //! is in use.
 //!
 //! ```text
-//!   rates of the policy, of the pool, or of the plugin      cpu=0.04
+//!   rates of the policy, the pool, plugin or providers      cpu=0.04
 //!     x schedule      entry that matches now                     50 %
 //!     x utilization   step that applies now                     150 %
 //!   rounded once, to a billionth, half away from zero       cpu=0.03
@@ -43,15 +43,16 @@ impl Utilization {
     }
 }
 
-/// The prices of a pool before schedule and utilization: those of the plugin if it gives any, otherwise those of the policy.
-pub fn base(policy: Option<&PricePolicy>, of_plugin: Option<&PriceList>, pool: &str) -> Option<PriceList> {
+/// The prices of a pool before schedule and utilization: those that are `given`, by the plugin or by the providers of what is lent on,
+/// otherwise those of the policy.
+pub fn base(policy: Option<&PricePolicy>, given: Option<&PriceList>, pool: &str) -> Option<PriceList> {
     let of_policy = || {
         let policy = policy?;
         let of_pool = policy.pools.get(pool);
         let rates = of_pool.map_or_else(|| policy.rates.clone(), |of_pool| policy.rates.replaced_by(of_pool));
         Some(PriceList { currency: policy.currency.clone(), rates })
     };
-    of_plugin.cloned().or_else(of_policy)
+    given.cloned().or_else(of_policy)
 }
 
 /// The prices that apply at `at`. `published` are those of the existing offers of the pool.

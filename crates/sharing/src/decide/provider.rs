@@ -12,6 +12,8 @@
 //! ```
 
 mod allocations;
+#[cfg(test)]
+mod chains;
 mod compose;
 mod conditions;
 mod contracts;
@@ -46,6 +48,7 @@ use super::{
     publish::{self, OfferState},
     shares::{self, Claimant, PartitionBudget, Shares},
     snapshot::{Plan, Requester, Snapshot},
+    upstream,
 };
 
 /// Computes all offers and conditions of the provider side.
@@ -53,8 +56,8 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
     let requesters = snapshot.requesters();
     let local = local_policies(&requesters);
     let policies: Vec<&Provide> = local.iter().map(|policy| &policy.spec.provide).collect();
-    let nodes = snapshot.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref()));
-    let partitions = pools::partitions(nodes, &policies);
+    let nodes = upstream::lendable(snapshot);
+    let partitions = pools::partitions(nodes.iter().map(|(name, node)| (*name, node.as_ref())), &policies);
     let mut allocations = allocations(snapshot, &requesters, &local, &policies, &partitions);
     let mut usage = PoolUsage::count(snapshot, &requesters, &mut allocations, &partitions);
     let claimants = claimants(&requesters, &local, &usage.budgets(&allocations, &partitions));
@@ -74,12 +77,12 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
         allocation.target = sum.max(&allocation.floor);
     }
     // Most clusters have no prices.
-    let in_use = if policies.iter().any(|policy| policy.prices.is_some()) {
+    let in_use = if policies.iter().any(|policy| policy.prices.is_some() || pricing::margin(policy).is_some()) {
         usage.of_partitions(&partitions, budgets.iter().map(|budget| budget.max_promised(&claimants, &policies)))
     } else {
         Vec::new()
     };
-    requeue_after = earlier(requeue_after, pricing::set_prices(snapshot, &requesters, &mut allocations, &in_use));
+    requeue_after = earlier(requeue_after, pricing::set_prices(snapshot, &requesters, &mut allocations, &partitions, &in_use));
 
     let composer = Composer::new(snapshot, &requesters, &allocations, &partitions);
     let mut plan = Plan { deletions: deletions(snapshot, &requesters), ..Plan::default() };

@@ -1,13 +1,13 @@
 //! Reduces the cluster's objects to the fields that matter here. That saves memory, and other changes cause no new decision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
 use kube::core::DeserializeGuard;
 use liqo_api::requests::{self, Effective, MAX_RESOURCES, is_bounded};
-use liqo_api::{ClusterId, Condition, DEFAULT_POOL, ResourceList, ResourceRequest, labels, tenant_namespace};
+use liqo_api::{ClusterId, Condition, DEFAULT_POOL, PriceList, ResourceList, ResourceRequest, labels, pods, tenant_namespace};
 
-/// A node that is not virtual.
+/// A node of this cluster, real or virtual.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LocalNode {
     /// Whether a consumer's pod could be scheduled here now.
@@ -15,29 +15,58 @@ pub struct LocalNode {
     pub allocatable: ResourceList,
     /// Policies select nodes by them. Offers contain those in [`ADVERTISED`].
     pub labels: BTreeMap<String, String>,
+    /// Where a virtual node comes from.
+    pub upstream: Option<Upstream>,
+}
+
+/// The accepted offer behind a virtual node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstream {
+    pub provider: ClusterId,
+    pub pool: String,
+    /// What the offer says. Its Node does not say it, so `upstream::lendable` adds it.
+    pub offer: Option<UpstreamOffer>,
+}
+
+/// The parts of an accepted offer that matter to who borrows from us.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpstreamOffer {
+    /// The provider, and all clusters behind it.
+    pub path: BTreeSet<ClusterId>,
+    /// How many clusters the resources come through, with the provider.
+    pub hops: u8,
+    pub prices: Option<PriceList>,
 }
 
 /// An offer contains these labels of its nodes if all nodes have the same value.
 pub const ADVERTISED: [&str; 4] =
     ["kubernetes.io/arch", "kubernetes.io/os", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
-/// Reduces a node; `None` if it is virtual.
+/// Reduces a node; `None` if it is virtual and does not say where it comes from.
 ///
 /// A node with a taint that keeps pods away is not eligible: even if the policy lets a consumer's pods keep their tolerations,
-/// not every pod has one.
+/// not every pod has one. Pods for virtual nodes tolerate the taint that all of these have. While a provider is silent only for a moment,
+/// its node counts, as a real node does until its kubelet is missed.
 pub fn node(node: core::Node) -> Option<LocalNode> {
     let found = node.metadata.labels.unwrap_or_default();
-    if found.get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE) {
-        return None;
-    }
+    let upstream = if found.get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE) {
+        let provider = found.get(labels::REMOTE_CLUSTER_ID)?.parse().ok()?;
+        Some(Upstream { provider, pool: found.get(labels::POOL)?.clone(), offer: None })
+    } else {
+        None
+    };
+    let is_usual = |taint: &core::Taint| {
+        taint.effect == "PreferNoSchedule"
+            || (upstream.is_some() && [pods::VIRTUAL_NODE_TAINT, pods::UNREACHABLE_TAINT].contains(&taint.key.as_str()))
+    };
     let spec = node.spec.unwrap_or_default();
     let status = node.status.unwrap_or_default();
     let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let schedulable = !spec.unschedulable.unwrap_or_default()
-        && spec.taints.iter().flatten().all(|taint| taint.effect == "PreferNoSchedule")
+        && spec.taints.iter().flatten().all(is_usual)
         && node.metadata.deletion_timestamp.is_none();
     let allocatable = status.allocatable.as_ref().map(requests::list).unwrap_or_default();
-    Some(LocalNode { eligible: ready && schedulable, allocatable, labels: found })
+    Some(LocalNode { eligible: ready && schedulable, allocatable, labels: found, upstream })
 }
 
 /// A pod that has not finished.
@@ -50,6 +79,8 @@ pub struct PodUsage {
     /// Whether the scheduler could bind it to a local node: it has no node yet, no scheduling gates, and accepts nodes that are
     /// not virtual.
     pub waits_for_node: bool,
+    /// The same for a virtual node.
+    pub waits_for_virtual_node: bool,
 }
 
 /// The owner that the labels of a pod claim. Trust it only in a mapped namespace of that consumer.
@@ -76,14 +107,24 @@ pub fn pod(pod: core::Pod) -> Option<PodUsage> {
         consumer,
         pool: found.remove(labels::POOL).unwrap_or_else(|| DEFAULT_POOL.to_owned()),
     });
+    let waits = node.is_none() && spec.scheduling_gates.iter().flatten().next().is_none();
     Some(PodUsage {
-        waits_for_node: node.is_none() && spec.scheduling_gates.iter().flatten().next().is_none() && !wants_virtual_node(&spec),
+        waits_for_node: waits && !wants_virtual_node(&spec),
+        waits_for_virtual_node: waits && tolerates_virtual_nodes(&spec),
         resources: match owner {
             Some(_) => Effective::of_bound_pod(pod.metadata.generation, spec, &status),
             None => requests::of_bound_pod(pod.metadata.generation, spec, &status).into(),
         },
         node,
         owner,
+    })
+}
+
+/// Whether the pod tolerates the taint of virtual nodes.
+fn tolerates_virtual_nodes(spec: &PodSpec) -> bool {
+    spec.tolerations.iter().flatten().any(|one| {
+        one.key.as_deref().is_none_or(|key| key.is_empty() || key == pods::VIRTUAL_NODE_TAINT)
+            && one.effect.as_deref().is_none_or(|effect| effect.is_empty() || effect == "NoExecute")
     })
 }
 
@@ -210,7 +251,23 @@ mod tests {
     }
 
     #[test]
-    fn virtual_nodes_are_not_lent() {
+    fn a_virtual_node_says_where_it_comes_from_and_its_own_taint_does_not_close_it() {
+        let id = cluster(1);
+        let reduced = |taints: Value| {
+            reduced_node(|node| {
+                for (key, value) in [("type", "virtual-node"), ("remote-cluster-id", id.as_str()), ("pool", "gpu")] {
+                    node["metadata"]["labels"][format!("liqo.io/{key}")] = json!(value);
+                }
+                node["spec"]["taints"] = taints;
+            })
+        };
+        let own = json!({ "key": "virtual-node.liqo.io/not-allowed", "value": "true", "effect": "NoExecute" });
+        let silent = json!({ "key": "virtual-node.liqo.io/peer-unreachable", "effect": "NoSchedule" });
+        let dear = json!({ "key": "virtual-node.liqo.io/no-new-pods", "effect": "NoSchedule" });
+        let node = reduced(json!([own, silent])).unwrap();
+        assert_eq!(node.upstream, Some(Upstream { provider: id.clone(), pool: "gpu".into(), offer: None }));
+        assert!(node.eligible && !reduced(json!([own, dear])).unwrap().eligible);
+        assert!(!eligible(|node| node["spec"]["taints"] = json!([own])), "only a virtual node has it as usual");
         assert_eq!(reduced_node(|node| node["metadata"]["labels"]["liqo.io/type"] = json!("virtual-node")), None);
     }
 
@@ -250,6 +307,11 @@ mod tests {
         assert!(!with_terms(json!([{ "matchExpressions": [virtual_only] }])));
         let elsewhere = json!({ "key": "zone", "operator": "In", "values": ["a"] });
         assert!(with_terms(json!([{ "matchExpressions": [virtual_only] }, { "matchExpressions": [elsewhere] }])));
+        let tolerates = |toleration: Value| {
+            reduced_pod(|pod| pod["spec"]["tolerations"] = json!([toleration])).unwrap().waits_for_virtual_node
+        };
+        assert!(tolerates(json!({ "key": "virtual-node.liqo.io/not-allowed", "operator": "Exists", "effect": "NoExecute" })));
+        assert!(tolerates(json!({ "operator": "Exists" })) && !tolerates(json!({ "key": "gpu", "operator": "Exists" })));
     }
 
     #[test]

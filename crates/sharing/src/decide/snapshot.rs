@@ -48,7 +48,7 @@ pub struct Snapshot {
     pub lending: Lending,
     /// The labels of this cluster, which every offer carries.
     pub cluster_labels: BTreeMap<String, String>,
-    /// Nodes that are not virtual.
+    /// All nodes, also the virtual ones.
     pub nodes: Vec<(Key, Arc<LocalNode>)>,
     pub pods: Arc<Pods>,
     /// Tenant and mapped namespaces, by name.

@@ -30,9 +30,10 @@ pub fn free<'a>(
         left.retain(|name, _| !all.get(name).is_zero() && ResourceArgument::new(name, "0").is_ok());
         free.push(left);
     }
-    for pod in waiting.iter().filter(|pod| pod.waits_for_node) {
+    for pod in waiting.iter().filter(|pod| pod.waits_for_node || pod.waits_for_virtual_node) {
+        let accepts = |node: &LocalNode| if node.upstream.is_some() { pod.waits_for_virtual_node } else { pod.waits_for_node };
         let can_run = |nodes: &[(&str, &LocalNode)]| {
-            nodes.iter().any(|(_, node)| pod.resources.requests.fits_in(&node.allocatable).is_ok())
+            nodes.iter().any(|(_, node)| accepts(node) && pod.resources.requests.fits_in(&node.allocatable).is_ok())
         };
         let capable: Vec<usize> = (0..groups.len()).filter(|&group| can_run(&groups[group])).collect();
         let with_space = capable.iter().find(|&&group| pod.resources.requests.fits_in(&free[group]).is_ok());
@@ -67,7 +68,7 @@ mod tests {
     use crate::tests::list;
 
     fn node(allocatable: &str) -> LocalNode {
-        LocalNode { eligible: true, allocatable: list(allocatable), labels: BTreeMap::new() }
+        LocalNode { eligible: true, allocatable: list(allocatable), labels: BTreeMap::new(), upstream: None }
     }
 
     fn on(node: &str, requests: &str) -> PodUsage {

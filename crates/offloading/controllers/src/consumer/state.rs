@@ -9,8 +9,9 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use kube::ResourceExt as _;
 use liqo_api::reflection::passes;
-use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, VirtualNode};
+use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, VirtualNode, labels};
 use liqo_controller_runtime::{Cache, Context, Key, Queue};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -250,6 +251,12 @@ impl Consumer {
     /// what they name.
     pub fn is_offloaded(&self, namespace: &str) -> bool {
         self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some()
+    }
+
+    /// Whether the namespace is that of one of our consumers, whose pods run at a provider of ours.
+    pub fn is_lent_on(&self, namespace: &str) -> bool {
+        let offloading = self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
+        offloading.is_some_and(|offloading| offloading.labels().get(labels::MANAGED).is_some_and(|value| value == "true"))
     }
 
     /// Whether providers get tokens of the `ServiceAccount`s of this namespace.

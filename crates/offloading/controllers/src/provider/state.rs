@@ -19,8 +19,8 @@ use k8s_openapi::api::{
 use kube::{Api, Resource, api::ApiResource, runtime::watcher::Config};
 use liqo_api::policies::without_status;
 use liqo_api::{
-    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, PeeringPolicy, ReflectedObject, ResourceOffer, ShadowPod,
-    annotations, labels, requests, tenant_namespace,
+    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, NamespaceOffloading, PeeringPolicy, ReflectedObject,
+    ResourceOffer, ShadowPod, annotations, labels, requests, tenant_namespace,
 };
 use liqo_controller_runtime::writes::StepError;
 use liqo_controller_runtime::{Cache, Context, Key, Queue, cache::whole, foreign_clusters};
@@ -67,6 +67,8 @@ pub struct Provider {
     pub namespaces: Cache<ConsumerNamespace>,
     maps: Cache<NamespaceMap>,
     pub offers: Cache<Offer>,
+    /// The `NamespaceOffloading`s that Liqo created, in mapped namespaces whose pods are lent on.
+    pub lent_on: Cache<NamespaceOffloading>,
     pub shadows: Cache<Shadow>,
     pub pods: Cache<RemotePod>,
     /// Everything reflected but Secrets.
@@ -239,6 +241,21 @@ impl Watches<'_> {
         )
     }
 
+    fn lent_on(&self, namespaces: &Cache<ConsumerNamespace>) -> Cache<NamespaceOffloading> {
+        let ours = Config::default().labels(&format!("{}=true", labels::MANAGED));
+        let namespaces = namespaces.clone();
+        let without_status = |mut offloading: NamespaceOffloading| {
+            offloading.status = None;
+            offloading.metadata.managed_fields = None;
+            offloading.metadata.resource_version = None;
+            Some(offloading)
+        };
+        self.all(ours, without_status, move |key, _, _| {
+            let namespace = namespaces.get(&Key::new("", key.namespace.as_str()));
+            namespace.map(|namespace| triggers::lent_on_changed(&namespace.consumer)).unwrap_or_default()
+        })
+    }
+
     fn nodes(&self) -> Cache<BTreeSet<IpNet>> {
         let real = Config::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
         let reduce = |node: Node| Some(isolation::networks_of_node(&node)).filter(|networks| !networks.is_empty());
@@ -264,8 +281,7 @@ impl Provider {
         let watches = Watches { context: &context, queues: Queues::default(), index: Arc::default(), ledger: Arc::default() };
         let namespaces = watches.namespaces();
         let maps = watches.maps();
-        let offers =
-            watches.all(Config::default(), |offer: ResourceOffer| Offer::reduce(offer), |key, _, _| triggers::offer_changed(key));
+        let offers = watches.all(Config::default(), |offer: ResourceOffer| Offer::reduce(offer), triggers::offer_changed);
         let policies = watches.all(Config::default(), without_status, |_, _, _| triggers::policy_changed());
         let foreign_clusters =
             watches.all(Config::default(), |cluster| Some(without_volatile(cluster)), |_, _, _| triggers::policy_changed());
@@ -274,6 +290,7 @@ impl Provider {
             shadows: watches.shadows(),
             pods: watches.pods(&namespaces),
             records: watches.records(&maps),
+            lent_on: watches.lent_on(&namespaces),
             nodes: watches.nodes(),
             networks: watches.networks(&namespaces),
             resolver: watches.resolver(),
@@ -299,6 +316,7 @@ impl Provider {
         self.namespaces.synced().await
             && self.maps.synced().await
             && self.offers.synced().await
+            && self.lent_on.synced().await
             && self.shadows.synced().await
             && self.pods.synced().await
             && self.records.synced().await
@@ -355,6 +373,17 @@ impl Provider {
         self.namespace(namespace).is_some_and(|found| {
             matches!(found.kind, NamespaceKind::Mapped { .. }) && tenant_namespace(&found.consumer) == tenant
         })
+    }
+
+    /// Whether pods of this consumer run at other clusters.
+    pub fn is_lent_on(&self, consumer: &ClusterId) -> bool {
+        let tenant = tenant_namespace(consumer);
+        self.offers.all().iter().any(|(key, offer)| key.namespace == tenant && offer.borrowed)
+    }
+
+    /// Whether a namespace has remote pods.
+    pub fn has_pods(&self, namespace: &str) -> bool {
+        self.pods.all().iter().any(|(key, _)| key.namespace == namespace)
     }
 
     /// The resolver that new pods of this tenant ask. `None` if there is none.

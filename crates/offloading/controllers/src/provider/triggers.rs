@@ -4,7 +4,8 @@
 //! |---|---|
 //! | a tenant or mapped namespace | the tenant's namespaces, pods, Secrets (a tenant's) and replicas (a mapped namespace's) |
 //! | a `NamespaceMap` | the tenant's namespaces and pods, and the replicas of every namespace that it names |
-//! | a `ResourceOffer` | its account, and the pods that wait for room, also to be resized |
+//! | a `ResourceOffer` | its account, and the pods that wait for room, also to be resized; the tenant's namespaces, if it is borrowed and has other nodes |
+//! | the `NamespaceOffloading` of a mapped namespace | the tenant's namespaces |
 //! | a shadow pod's spec, deletion or finalizers | the shadow pod |
 //! | a remote pod | its shadow pod and account; once it is gone, the tenant's namespaces and the endpoints that named it |
 //! | a record or Secret in a tenant namespace | its group of replicas; all Services, if it no longer (or now) asks for a load balancer |
@@ -18,6 +19,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use liqo_api::{ClusterId, Key, NamespaceMap, tenant_namespace};
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
+use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::shadow_pod::Shadow;
 use liqo_offloading_rules::replica::isolation;
@@ -148,9 +150,18 @@ pub fn map_changed(tenant: &str, old: Option<&NamespaceMap>, new: Option<&Namesp
     [namespaces(tenant), pods_of(tenant, true)].into_iter().chain(replicas).collect()
 }
 
-/// A `ResourceOffer` changed.
-pub fn offer_changed(offer: &Key) -> Vec<Trigger> {
-    vec![pods_of(&offer.namespace, false), Target::Account(offer.clone()).now()]
+/// A `ResourceOffer` changed. The mapped namespaces of borrowed pools are offloaded to their nodes.
+pub fn offer_changed(offer: &Key, old: Option<&Offer>, new: Option<&Offer>) -> Vec<Trigger> {
+    let nodes = |offer: Option<&Offer>| offer.filter(|offer| offer.borrowed).map(|offer| offer.nodes.clone());
+    let lent_on = (nodes(old) != nodes(new)).then(|| namespaces(&offer.namespace));
+    // Their policies change, too.
+    let isolation = (nodes(old).is_some() != nodes(new).is_some()).then(|| Target::Isolation.now());
+    [pods_of(&offer.namespace, false), Target::Account(offer.clone()).now()].into_iter().chain(lent_on).chain(isolation).collect()
+}
+
+/// The `NamespaceOffloading` of a mapped namespace changed.
+pub fn lent_on_changed(consumer: &ClusterId) -> Vec<Trigger> {
+    vec![namespaces(&tenant_namespace(consumer))]
 }
 
 /// A shadow pod changed. The provider itself writes the status, so a change of that alone is none.

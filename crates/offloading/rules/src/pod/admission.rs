@@ -32,7 +32,7 @@ pub struct Turn {
 }
 
 /// The reduced form of an offer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Offer {
     pub hard: ResourceList,
     pub accepted: bool,
@@ -46,6 +46,8 @@ pub struct Offer {
     pub advertised: Vec<String>,
     /// The nodes of the pool, as terms of a node selector; empty for all nodes.
     pub nodes: Vec<Value>,
+    /// Whether this cluster borrows the resources itself: the nodes of the pool are virtual.
+    pub borrowed: bool,
 }
 
 impl Offer {
@@ -55,6 +57,7 @@ impl Offer {
             return None;
         }
         Some(Self {
+            borrowed: offer.spec.is_borrowed(),
             hard: offer.spec.resource_quota.hard,
             accepted: offer.status.is_some_and(|status| status.phase == OfferPhase::Accepted),
             withdrawal: offer.spec.withdrawal_timestamp.map(|time| time.0),

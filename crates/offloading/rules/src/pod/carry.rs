@@ -105,6 +105,7 @@ impl Refusal {
 
 /// What the provider allows and sets, by its policy and its offer.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a field of the policy, or of the offer")]
 pub struct ProviderRules {
     /// Name of the `PeeringPolicy`, for messages.
     pub policy: String,
@@ -122,6 +123,8 @@ pub struct ProviderRules {
     pub advertised: BTreeSet<String>,
     /// The nodes of the pod's pool, as terms of a node selector; empty for all nodes.
     pub nodes: Vec<Value>,
+    /// Whether these nodes are virtual, because the provider borrows the pool itself.
+    pub borrowed: bool,
     pub volume_types: BTreeSet<String>,
     /// A toleration of a pod is kept if one of these covers it.
     pub tolerations: Vec<Toleration>,
@@ -150,6 +153,7 @@ impl Default for ProviderRules {
             hardened: true,
             advertised: BTreeSet::new(),
             nodes: Vec::new(),
+            borrowed: false,
             volume_types: ALLOWED_VOLUMES.iter().map(|&kind| kind.to_owned()).collect(),
             tolerations: Vec::new(),
             reflected_kinds: Usage::default().reflected_kinds,
@@ -188,11 +192,13 @@ pub fn outgoing(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<Valu
         downward::write_local_values(&mut spec, local_pod);
     }
     let kept = |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
+    let mut kept_annotations = texts(local_pod, "/metadata/annotations", kept);
+    kept_annotations.extend(downward::pass_on(&mut spec, local_pod));
     let carried = json!({
         "metadata": {
             "name": text(local_pod, "/metadata/name"),
             "labels": texts(local_pod, "/metadata/labels", kept),
-            "annotations": texts(local_pod, "/metadata/annotations", kept),
+            "annotations": kept_annotations,
         },
         "spec": spec,
     });
@@ -220,6 +226,10 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     spec.remove("ephemeralContainers");
     images::allowed(&spec, rules)?;
     placement::confine(&mut spec, &rules.nodes);
+    if rules.borrowed {
+        lent_on(carried, identity)?;
+        placement::tolerate_virtual_nodes(&mut spec);
+    }
     amounts::complete(&mut spec, &rules.amounts);
     if rules.always_pull_images {
         images::always_pull(&mut spec);
@@ -277,6 +287,20 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
         metadata["finalizers"] = json!([finalizers::FINAL_STATUS]);
     }
     Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+}
+
+/// Refuses a pod that runs two clusters away and wants an API server: tokens and addresses reach only the next cluster.
+fn lent_on(carried: &Value, identity: &RemoteIdentity) -> Result<(), Refusal> {
+    if wants_token(carried) || api_server::uses(carried, &api_server::secret(identity.shadow_pod)) {
+        return Err(Refusal::new(
+            OffloadedReason::NoApiServer.as_str(),
+            format!(
+                "the provider borrows what it lends, and a pod reaches no API server from there; annotate the pod with {}: none, or keep it in its own cluster",
+                annotations::API_SERVER
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// The provider's side: an ephemeral container to add to the pod. The same rules apply to it as to the other containers.

@@ -292,6 +292,7 @@ mod tests {
             missing_contract: None,
             advertised: Vec::new(),
             nodes: Vec::new(),
+            borrowed: false,
         }
     }
 

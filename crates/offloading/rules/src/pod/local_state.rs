@@ -83,7 +83,7 @@ impl LocalPod {
             restarts: text(&whole, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
             offloaded: offloaded(&whole),
             sent_to,
-            controller,
+            controller: controller.or_else(|| Controller::of_lent_on(&whole)),
             refs: refs(&whole),
             // A pod with contradictory settings does not travel.
             api_server: choose(&whole).unwrap_or(ApiServerChoice::None),
@@ -295,6 +295,18 @@ mod tests {
             Some((None, "Sending"))
         );
         assert!(reduced.refs.secrets.contains("s"));
+    }
+
+    #[test]
+    fn a_pod_of_a_consumer_is_created_again_if_it_may_restart() {
+        let controller = |policy: &str| {
+            let labels = json!({"liqo.io/shadow-pod": "first-uid"});
+            home(json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u", "labels": labels},
+                "spec": {"restartPolicy": policy, "containers": []}}))
+            .controller
+        };
+        assert_eq!(controller("Always"), Some(Controller { kind: "ShadowPod".into(), uid: "first-uid".into() }));
+        assert_eq!(controller("Never"), None);
     }
 
     #[test]

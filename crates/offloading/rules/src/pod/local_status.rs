@@ -206,6 +206,10 @@ fn readiness(home: &Value, remote: &Value, link: &Link<'_>) -> (bool, Option<Str
 /// The provider's scheduler finds no node. The message is our own, because `PodScheduled` is true at home.
 fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) {
     let Some(theirs) = condition(remote, "/conditions", "PodScheduled") else { return };
+    // A provider that borrows what it lends: the cluster behind it refuses the pod, or finds no node for it.
+    let behind = [pods::OFFLOADED, pods::REMOTE_SCHEDULED];
+    let mut behind = behind.into_iter().filter_map(|kind| condition(remote, "/conditions", kind));
+    let theirs = behind.find(|one| yes_or_no(one) == "False").unwrap_or(theirs);
     if yes_or_no(theirs) != "True" {
         conditions.set(pods::REMOTE_SCHEDULED, "False", text(theirs, "/reason"), text(theirs, "/message"));
     } else if condition(home, "/status/conditions", pods::REMOTE_SCHEDULED).is_some() {

@@ -65,6 +65,7 @@ impl ConsumerPolicy {
         ProviderRules {
             policy: self.name.clone(),
             advertised: offer.into_iter().flat_map(|offer| offer.advertised.iter().cloned()).collect(),
+            borrowed: offer.is_some_and(|offer| offer.borrowed),
             nodes: offer.into_iter().flat_map(|offer| offer.nodes.iter().cloned()).collect(),
             volume_types: ALLOWED_VOLUMES.iter().filter(travels).map(|&kind| kind.to_owned()).collect(),
             tolerations: self.usage.named_tolerations().cloned().collect(),
@@ -209,6 +210,7 @@ mod tests {
             reclaim: None,
             advertised: Vec::new(),
             nodes: Vec::new(),
+            borrowed: false,
         };
         let storage = |usage: Value, hard: &[(&str, &str)]| {
             let amounts = policy(usage).rules(Some(&offer(hard))).amounts;

@@ -245,6 +245,25 @@ impl IsolationPolicy {
     }
 }
 
+/// The beginning of the names of those policies of ours that travel, in namespaces whose pods run at other clusters: the pods of one of our
+/// consumers must not reach those of another one there, where all of them are ours. Each cluster has another name for them, because
+/// the next one may lend the pods on, too.
+pub fn lent_on_prefix(own: &ClusterId) -> String {
+    format!("lent-on-{}-", own.short())
+}
+
+/// Adds copies of our own policies that travel. Here they open nothing that is closed, because they say the same.
+pub fn with_lent_on(mut policies: BTreeMap<String, NetworkPolicy>, own: &ClusterId) -> BTreeMap<String, NetworkPolicy> {
+    let prefix = lent_on_prefix(own);
+    let of_ours = |(name, policy): (&String, &NetworkPolicy)| {
+        let rest = name.strip_prefix(OWN)?.strip_prefix('-')?;
+        Some((format!("{prefix}{rest}"), policy.clone()))
+    };
+    let copies: Vec<_> = policies.iter().filter_map(of_ours).collect();
+    policies.extend(copies);
+    policies
+}
+
 /// Whether a policy of this name is our own.
 pub fn is_own(name: &str) -> bool {
     name.strip_prefix(OWN).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))

@@ -8,7 +8,7 @@
 //! | addresses of this cluster's pods | the same pods, as the provider sees them |
 //! | addresses on the internet | the same |
 //! | other addresses | nothing: there they belong to others |
-//! | DNS pods | those of the provider, which its pods ask |
+//! | DNS pods, and Liqo's resolver | the DNS pods of the provider, which its pods ask |
 //! | everybody | everybody whom the provider lets its pods reach |
 //!
 //! The translation leaves out what it cannot express, so a policy is never wider at the provider than here.
@@ -19,17 +19,18 @@ use std::{
 };
 
 use ipnet::IpNet;
-use liqo_api::labels;
+use liqo_api::{RESOLVER_PORT, labels};
 use liqo_network_model::{Here, PeerMaps, space::translate};
 
 use crate::pod::carry::is_label_of_remote_pod;
 use crate::replica::label_selector::{Labels, Selector, is_in, key};
-use crate::replica::network_policy::{Block, DNS_LABEL, DNS_NAMESPACE, NetworkPolicy, Rule, RulePeer};
+use crate::replica::network_policy::{Block, DNS_LABEL, DNS_NAMESPACE, NetworkPolicy, Port, PortNumber, Rule, RulePeer};
 
 /// Maximum number of single addresses in a policy.
 const MAX_ADDRESSES: usize = 200;
 /// Maximum length of a policy in bytes of JSON; less than a provider stores of an object.
 const MAX_LEN: usize = 16_000;
+const DNS_PORT: u16 = 53;
 
 /// The fields of a pod that policies look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +109,10 @@ impl Translation<'_> {
 
     fn rule(&mut self, rule: &Rule, is_egress: bool) -> Option<Rule> {
         let Some(peers) = &rule.peers else { return Some(rule.clone()) };
+        // What we open for the pods of a consumer of ours.
+        if is_egress && peers.len() == 1 && peers.contains(&RulePeer::resolver()) {
+            return Some(dns(rule));
+        }
         let mut there = BTreeSet::new();
         // The ranges at which we see the provider's pods, where ranges of the rule contain them completely.
         let mut covered = BTreeSet::new();
@@ -192,6 +197,16 @@ impl Translation<'_> {
         let known = self.seen.pods.iter().copied().filter(|pod| is_dns(pod));
         known.chain([&usual]).any(|pod| selects(peer, self.namespace, pod, namespace))
     }
+}
+
+/// The rule for the provider's DNS instead of the one for our resolver, which listens at another port.
+fn dns(rule: &Rule) -> Rule {
+    let at_53 = |port: &Port| match port.port {
+        Some(PortNumber::Number(RESOLVER_PORT)) => Port { port: Some(PortNumber::Number(DNS_PORT)), ..port.clone() },
+        _ => port.clone(),
+    };
+    let ports = rule.ports.as_ref().map(|ports| ports.iter().map(at_53).collect());
+    Rule { peers: Some([RulePeer::dns()].into()), ports }
 }
 
 fn selects_every_pod(peer: &RulePeer) -> bool {

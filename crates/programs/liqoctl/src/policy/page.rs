@@ -4,9 +4,10 @@ use kube::CustomResourceExt as _;
 use liqo_api::{PeeringPolicy, PoolBy};
 use serde_json::{Map, Value};
 
-const PAGES: [&str; 2] = [
+const PAGES: [&str; 3] = [
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/policies.md")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/prices.md")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/broker.md")),
 ];
 
 /// The documents in all YAML blocks of a page.
@@ -72,7 +73,7 @@ fn every_policy_on_the_page_can_be_applied() {
         // The rules of the definition that span several fields.
         let provide = policy.spec.provide;
         let source = provide.source;
-        let given = [source.fixed.is_some(), source.nodes.is_some(), source.plugin.is_some()];
+        let given = [source.fixed.is_some(), source.nodes.is_some(), source.plugin.is_some(), source.offers.is_some()];
         assert!(given.into_iter().filter(|given| *given).count() <= 1, "{name}");
         assert_eq!(provide.granularity.by == PoolBy::NodeLabel, provide.granularity.label.is_some(), "{name}");
     }

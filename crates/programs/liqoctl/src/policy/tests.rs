@@ -323,3 +323,21 @@ fn what_the_peer_offers_here_is_told_and_that_nobody_called_it() {
     assert!(text.ends_with(end), "{text}");
     assert!(!shown("rome", None).contains("Its offer to this cluster"), "nothing is asked of rome there");
 }
+
+#[test]
+fn a_broker_is_described() {
+    let spec = from_value(json!({
+        "provide": { "source": { "offers": { "ownNodes": true, "margin": { "currency": "EUR", "percent": 10, "fixed": { "cpu": "0.01" } } } } },
+        "consume": { "maxHops": 2 },
+    }));
+    let spec: liqo_api::PeeringPolicySpec = spec.unwrap();
+    let text: Vec<String> = words::of_policy(&spec).into_iter().map(|one| format!("{}: {}", one.field, one.text)).collect();
+    for expected in [
+        "provide.source: what is free on the virtual nodes, which other clusters offer, and on all local nodes",
+        "provide.source.offers.margin: costs what its providers ask, in EUR, and 10 percent more, and cpu=0.01",
+        "consume.maxHops: resources may come through at most 2 clusters, with the peer",
+    ] {
+        assert!(text.iter().any(|line| line == expected), "{text:?}");
+    }
+    assert_eq!(words::source_in_short(&spec.provide.source), "offers, all nodes");
+}

@@ -3,7 +3,8 @@
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use liqo_api::selectors::label_selector;
 use liqo_api::{
-    Accept, Approval, Charge, Consume, Hardening, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source, Usage,
+    Accept, Approval, Charge, Consume, Hardening, Margin, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source,
+    Usage,
 };
 use serde::Serialize;
 
@@ -50,6 +51,7 @@ fn of_amounts(provide: &Provide) -> Vec<Sentence> {
             format!("at most {} for each peer; resources that are not named are not capped", provide.caps),
         ));
     }
+    all.extend(source.offers.as_ref().and_then(|offers| offers.margin.as_ref()).map(margin));
     all.extend(prices.into_iter().flatten().map(|(field, text)| sentence(field, text)));
     let contract = provide.contract.iter().flat_map(contract_words::of_provide);
     all.extend(contract.map(|(field, text)| sentence(field, text)));
@@ -68,6 +70,9 @@ fn of_amounts(provide: &Provide) -> Vec<Sentence> {
     }
     let granularity = &provide.granularity;
     let pools = match granularity.by {
+        PoolBy::Cluster if source.offers.is_some() => {
+            "one pool for each number of clusters that resources come through: mostly one virtual node at the peer".to_owned()
+        }
         PoolBy::Cluster => "one pool, named default: one virtual node at the peer".to_owned(),
         PoolBy::Node => "one pool for each of those nodes: as many virtual nodes at the peer".to_owned(),
         PoolBy::NodeLabel => {
@@ -79,8 +84,19 @@ fn of_amounts(provide: &Provide) -> Vec<Sentence> {
     all
 }
 
+/// What is added to the prices of providers.
+fn margin(margin: &Margin) -> Sentence {
+    let fixed = if margin.fixed.is_empty() { String::new() } else { format!(", and {}", margin.fixed) };
+    let text = format!("costs what its providers ask, in {}, and {} percent more{fixed}", margin.currency, margin.percent);
+    sentence("provide.source.offers.margin", text)
+}
+
 /// The source of the amounts.
 pub fn source(source: &Source) -> String {
+    if let Some(offers) = &source.offers {
+        let own = if offers.own_nodes { ", and on all local nodes" } else { "" };
+        return format!("what is free on the virtual nodes, which other clusters offer{own}");
+    }
     if let Some(plugin) = &source.plugin {
         let tls = plugin
             .tls
@@ -259,6 +275,10 @@ fn of_consume(consume: &Consume) -> Vec<Sentence> {
         );
         all.push(sentence("consume.maxResources", text));
     }
+    if consume.max_hops != Consume::default().max_hops {
+        let text = format!("resources may come through at most {} clusters, with the peer", consume.max_hops);
+        all.push(sentence("consume.maxHops", text));
+    }
     all.extend(contract_words::of_consume(&consume.contract).into_iter().map(|(field, text)| sentence(field, text)));
     all.extend(consume.max_prices.as_ref().map(|limits| sentence("consume.maxPrices", price_words::of_limits(limits))));
     if !consume.node_labels.is_empty() {
@@ -298,6 +318,9 @@ pub fn source_in_short(source: &Source) -> String {
     }
     if source.fixed.is_some() {
         return "fixed".to_owned();
+    }
+    if let Some(offers) = &source.offers {
+        return if offers.own_nodes { "offers, all nodes" } else { "offers" }.to_owned();
     }
     match &source.nodes {
         Some(nodes) => format!("nodes {}", nodes.selectors.iter().map(selector).collect::<Vec<_>>().join(" or ")),

@@ -163,9 +163,31 @@ fn a_node_that_is_being_deleted_stays_unchanged_until_it_is_gone() {
 fn invalid_offers_are_refused_with_the_reason() {
     assert!(refusal(|offer| offer.spec.cluster_id = cluster(9)).contains("as its provider"));
     assert!(refusal(|offer| offer.spec.path.push(cluster(ROME))).contains("belong to this cluster"));
+    assert!(refusal(|offer| offer.spec.path = vec![cluster(MILAN); 65]).contains("more than 64 clusters"));
+    assert!(refusal(|offer| offer.spec.hops = 2).contains("not from which clusters"));
     assert!(refusal(|offer| offer.spec.pool = "another".to_owned()).contains("name of the offer"));
     let many = (0..65).map(|number| (format!("label-{number}"), String::new()));
     assert!(refusal(|offer| offer.spec.labels = many.collect()).contains("labels"));
+}
+
+#[test]
+fn an_offer_from_too_far_away_is_refused_and_the_policy_says_how_far() {
+    let through = |hops: u8, consume: Consume| {
+        let mut offer = offer("cpu=4");
+        (offer.spec.hops, offer.spec.path) = (hops, (MILAN..MILAN + hops).map(cluster).collect());
+        let offers = [("default".to_owned(), Arc::new(offer))].into();
+        let actions = judge(&under(consume), &offers, &LocalObjects::default(), None).actions;
+        actions.into_iter().find_map(|action| match action {
+            Action::Answer(_, ResourceOfferStatus { phase, message }) => Some((phase, message.unwrap_or_default())),
+            _ => None,
+        })
+    };
+    assert_eq!(through(3, Consume::default()).unwrap().0, OfferPhase::Accepted);
+    let (phase, message) = through(4, Consume::default()).unwrap();
+    assert_eq!(phase, OfferPhase::Refused);
+    assert!(message.contains("through 4 clusters") && message.contains("at most 3 (consume.maxHops)"), "{message}");
+    assert_eq!(through(2, Consume { max_hops: 1, ..Consume::default() }).unwrap().0, OfferPhase::Refused);
+    assert_eq!(through(8, Consume { max_hops: 8, ..Consume::default() }).unwrap().0, OfferPhase::Accepted);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use liqo_api::{OfferPhase, PeeringPolicy, PriceList, Provide, Quantity, ResourceList, ResourceOffer};
+use liqo_api::{ClusterId, OfferPhase, PeeringPolicy, PriceList, Provide, Quantity, ResourceList, ResourceOffer};
 
 use super::notice_end;
 use crate::decide::{
@@ -16,6 +16,7 @@ use crate::decide::{
 pub struct PoolAllocation<'a> {
     /// Index of the consumer in the list of requesters.
     pub requester: usize,
+    pub consumer: &'a ClusterId,
     pub pool: String,
     pub policy: &'a Provide,
     /// Index of that policy; `None` if a plugin decides on the amounts.
@@ -41,9 +42,10 @@ pub struct PoolAllocation<'a> {
 }
 
 impl PoolAllocation<'_> {
-    /// Whether the nodes of this partition are in the pool.
+    /// Whether the nodes of this partition are in the pool. Nodes that come from the consumer, or through it, are not.
     pub fn includes(&self, partition: &NodePartition) -> bool {
         self.local_policy.is_some_and(|policy| partition.pools[policy].as_ref() == Some(&self.pool))
+            && !partition.behind.contains(self.consumer)
     }
 
     /// Starts, continues or ends the notice: `existing` is the end of the one that the consumer knows. `due` is what it may use.
@@ -80,6 +82,7 @@ pub fn allocations<'a>(
         let Some(policy) = requester.policy.filter(|_| may_have(requester)) else { continue };
         let allocation = |pool: &str, local_policy, target| PoolAllocation {
             requester: index,
+            consumer: &requester.tenant.consumer,
             pool: pool.to_owned(),
             policy: &policy.spec.provide,
             local_policy,
@@ -94,7 +97,8 @@ pub fn allocations<'a>(
             prices: None,
         };
         if let Some(at) = local.iter().position(|one| one.metadata.name == policy.metadata.name) {
-            let mut names: Vec<String> = pools::names(at, policies[at], partitions).into_iter().collect();
+            let mut names: Vec<String> =
+                pools::names(at, policies[at], &requester.tenant.consumer, partitions).into_iter().collect();
             // Consumers refuse more than the maximum. Existing offers come first, so a new pool never replaces one.
             names.sort_by_key(|pool| !requester.offers.contains_key(pool.as_str()));
             names.truncate(MAX_POOLS);

@@ -7,39 +7,59 @@ use std::{
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use liqo_api::Key;
-use liqo_api::{ContractClasses, PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, Usage};
+use liqo_api::{
+    ClusterId, ContractClasses, PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, Usage,
+};
 
 use super::{allocations::PoolAllocation, earlier, notice_end, usage::PoolUsage};
 use crate::decide::{
     pools::{self, NodePartition},
     publish::{MIN_REWRITE_INTERVAL, OfferState},
     snapshot::{OfferWrite, Plan, PolicyVersion, RecentWrite, Requester, Snapshot},
-    source,
+    source, upstream,
 };
 
 pub struct Composer<'a> {
     snapshot: &'a Snapshot,
     requesters: &'a [Requester<'a>],
-    /// By policy and pool, because all consumers of a pool get the same description.
-    descriptions: BTreeMap<(Option<usize>, &'a str), Description>,
+    /// All consumers of a pool get the same description, except those that do not get all of its nodes.
+    descriptions: BTreeMap<DescriptionKey<'a>, Description>,
+    /// The clusters behind any of the nodes.
+    behind: BTreeSet<ClusterId>,
 }
+
+/// Policy and pool; and the consumer, if there are nodes that it does not get.
+type DescriptionKey<'a> = (Option<usize>, &'a str, Option<&'a ClusterId>);
 
 /// The description of a pool's nodes.
 struct Description {
     labels: BTreeMap<String, String>,
     node_selector: Option<NodeSelector>,
+    path: Vec<ClusterId>,
+    hops: u8,
+}
+
+fn description_key<'a>(allocation: &'a PoolAllocation, behind: &BTreeSet<ClusterId>) -> DescriptionKey<'a> {
+    let consumer = Some(allocation.consumer).filter(|consumer| behind.contains(*consumer));
+    (allocation.local_policy, &allocation.pool, consumer)
 }
 
 impl Description {
     fn of(snapshot: &Snapshot, allocation: &PoolAllocation, partitions: &[NodePartition]) -> Self {
-        let in_pool = |partition: &&NodePartition| allocation.local_policy.is_none() || allocation.includes(partition);
-        let nodes = partitions.iter().filter(in_pool).flat_map(|partition| partition.nodes.iter().map(|(_, node)| *node));
+        // The nodes of a plugin's pool are unknown. They are none of the virtual ones.
+        let in_pool = |partition: &&NodePartition| match allocation.local_policy {
+            Some(_) => allocation.includes(partition),
+            None => partition.behind.is_empty(),
+        };
+        let nodes = || partitions.iter().filter(in_pool).flat_map(|partition| partition.nodes.iter().map(|(_, node)| *node));
         let mut labels = snapshot.cluster_labels.clone();
-        labels.extend(source::uniform_labels(nodes));
-        let node_selector = allocation
-            .local_policy
-            .and_then(|policy| pools::node_selector(policy, allocation.policy, &allocation.pool, partitions));
-        Self { labels, node_selector }
+        labels.extend(source::uniform_labels(nodes()));
+        let node_selector = allocation.local_policy.and_then(|policy| {
+            let open = pools::open_to(allocation.consumer, partitions);
+            pools::node_selector(policy, allocation.policy, &allocation.pool, open)
+        });
+        let (path, hops) = upstream::path(&snapshot.own, nodes());
+        Self { labels, node_selector, path, hops }
     }
 }
 
@@ -50,12 +70,13 @@ impl<'a> Composer<'a> {
         allocations: &'a [PoolAllocation],
         partitions: &[NodePartition],
     ) -> Self {
+        let behind: BTreeSet<ClusterId> = partitions.iter().flat_map(|partition| partition.behind.iter().cloned()).collect();
         let mut descriptions = BTreeMap::new();
         for allocation in allocations {
-            let key = (allocation.local_policy, allocation.pool.as_str());
+            let key = description_key(allocation, &behind);
             descriptions.entry(key).or_insert_with(|| Description::of(snapshot, allocation, partitions));
         }
-        Self { snapshot, requesters, descriptions }
+        Self { snapshot, requesters, descriptions, behind }
     }
 
     pub fn state(&self, allocation: &PoolAllocation) -> OfferState {
@@ -122,13 +143,14 @@ impl<'a> Composer<'a> {
         let standing = &self.requesters[allocation.requester].standing;
         let bound = standing.bound.filter(|terms| terms.pool(&allocation.pool).is_some());
         let classes = bound.map_or_else(|| classes(&allocation.policy.usage), |terms| terms.classes.clone());
-        let description = &self.descriptions[&(allocation.local_policy, allocation.pool.as_str())];
+        let description = &self.descriptions[&description_key(allocation, &self.behind)];
         ResourceOfferSpec {
             cluster_id: own.clone(),
             pool: allocation.pool.clone(),
             resource_quota: ResourceQuota { hard },
             labels: description.labels.clone(),
-            path: vec![own.clone()],
+            path: description.path.clone(),
+            hops: description.hops,
             storage_classes: classes.storage,
             ingress_classes: classes.ingress,
             load_balancer_classes: classes.load_balancer,

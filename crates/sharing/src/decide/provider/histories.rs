@@ -127,7 +127,13 @@ impl Snapshot {
                     let node = node.map(|(key, _)| key.name.clone());
                     let owner = owner(&name(*who), CONSUMERS[*who], liqo_api::DEFAULT_POOL);
                     let resources = list(&format!("cpu={cpu}")).into();
-                    self.add(PodUsage { waits_for_node: node.is_none(), node, resources, owner: Some(owner) });
+                    self.add(PodUsage {
+                        waits_for_node: node.is_none(),
+                        node,
+                        resources,
+                        owner: Some(owner),
+                        ..PodUsage::default()
+                    });
                 }
             }
             Event::EndsPods(who) => Arc::make_mut(&mut self.pods).retain(|pod| !is_of(pod, *who)),
@@ -135,7 +141,7 @@ impl Snapshot {
             Event::EndsOwn => Arc::make_mut(&mut self.pods).retain(|pod| pod.owner.is_some()),
             Event::Node(Some((cpu, gpu))) => {
                 let labels = gpu.then(|| ("gpu".to_owned(), "yes".to_owned())).into_iter().collect();
-                let node = LocalNode { eligible: true, allocatable: list(&format!("cpu={cpu}")), labels };
+                let node = LocalNode { eligible: true, allocatable: list(&format!("cpu={cpu}")), labels, upstream: None };
                 self.nodes.push((Key::new("", format!("node-{number}")), node.into()));
             }
             Event::Node(None) => drop(self.nodes.pop()),

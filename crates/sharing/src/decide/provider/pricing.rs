@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use liqo_api::{PriceList, PricePolicy};
+use liqo_api::{Margin, PriceList, PricePolicy, Provide};
 
 use super::{allocations::PoolAllocation, earlier};
 use crate::decide::{
+    pools::NodePartition,
     prices::{self, Utilization},
     snapshot::{PluginAnswer, Requester, Snapshot},
+    upstream,
 };
 
 /// How much of one partition is in use, with the pool of its nodes for each policy.
@@ -18,9 +20,11 @@ pub fn set_prices(
     snapshot: &Snapshot,
     requesters: &[Requester],
     allocations: &mut [PoolAllocation],
-    partitions: &[PartitionUse],
+    partitions: &[NodePartition],
+    in_use: &[PartitionUse],
 ) -> Option<Duration> {
     let mut next = None;
+    let constant = PricePolicy::default();
     let mut set: Vec<Option<PriceList>> = Vec::new();
     // The prices of the pools of policies that lend nodes.
     let mut of_pools: BTreeMap<(usize, &str), Option<PriceList>> = BTreeMap::new();
@@ -31,16 +35,21 @@ pub fn set_prices(
             set.push(of_plugin(snapshot, requesters, allocation));
             continue;
         };
-        let Some(policy) = policy else {
+        let margin = margin(allocation.policy);
+        if policy.is_none() && margin.is_none() {
             set.push(None);
             continue;
-        };
+        }
         let pool = allocation.pool.as_str();
         let of_pool = of_pools.entry((local, pool)).or_insert_with(|| {
             let members = allocations.iter().filter(|one| one.local_policy == Some(local) && one.pool == pool);
             let published: Vec<&PriceList> = members.filter_map(|one| published(snapshot, requesters, one)).collect();
-            let base = prices::base(Some(policy), None, pool)?;
-            Some(prices::now(policy, &base, snapshot.wall_time, &utilization(partitions, local, pool), &published))
+            let of_pool = partitions.iter().filter(|partition| partition.pools[local].as_deref() == Some(pool));
+            let nodes = of_pool.flat_map(|partition| partition.nodes.iter().map(|(_, node)| *node));
+            let borrowed = margin.map(|margin| upstream::with_margin(margin, nodes));
+            let base = prices::base(policy, borrowed.as_ref(), pool)?;
+            let policy = policy.unwrap_or(&constant);
+            Some(prices::now(policy, &base, snapshot.wall_time, &utilization(in_use, local, pool), &published))
         });
         set.push(of_pool.clone());
     }
@@ -48,6 +57,11 @@ pub fn set_prices(
         allocation.prices = prices;
     }
     next
+}
+
+/// What a policy adds to the prices of what this cluster borrows.
+pub fn margin(provide: &Provide) -> Option<&Margin> {
+    provide.source.offers.as_ref()?.margin.as_ref()
 }
 
 /// How much of a pool is in use, in all its partitions together.

@@ -1,5 +1,6 @@
 //! A provider for the tests in these modules.
 
+mod broker;
 mod contracts;
 mod policies;
 mod pools;
@@ -23,7 +24,7 @@ use crate::{
 };
 use liqo_api::Key;
 use liqo_api::isolation::Lending;
-use liqo_api::{OfferPhase, ResourceOffer, ResourceOfferSpec, provider_namespace, tenant_namespace};
+use liqo_api::{OfferPhase, ResourceOffer, ResourceOfferSpec, labels, provider_namespace, tenant_namespace};
 
 pub(super) const ROME: u8 = 1;
 pub(super) const TURIN: u8 = 2;
@@ -36,7 +37,7 @@ pub(super) fn policy(name: &str, priority: i32, spec: Value) -> Arc<PeeringPolic
 
 /// Milan with one node of 10 cpu and 10 pods, sharing all of it.
 pub(super) fn milan() -> Snapshot {
-    let node = LocalNode { eligible: true, allocatable: list("cpu=10, pods=10"), labels: BTreeMap::new() };
+    let node = LocalNode { eligible: true, allocatable: list("cpu=10, pods=10"), labels: BTreeMap::new(), upstream: None };
     Snapshot {
         own: cluster(MILAN),
         policies: vec![policy("default", 0, json!({ "provide": { "percentage": 100 } }))],
@@ -93,7 +94,7 @@ impl Snapshot {
             node: Some("a".to_owned()),
             resources: list(requests).into(),
             owner: claimed,
-            waits_for_node: false,
+            ..PodUsage::default()
         });
         self
     }
@@ -158,7 +159,7 @@ impl Snapshot {
 
     fn node(mut self, name: &str, allocatable: &str, labels: &[(&str, &str)]) -> Self {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let node = LocalNode { eligible: true, allocatable: list(allocatable), labels };
+        let node = LocalNode { eligible: true, allocatable: list(allocatable), labels, upstream: None };
         self.nodes.push((Key::new("", name), node.into()));
         self
     }
@@ -195,6 +196,6 @@ fn romes_pod(pool: &str, node: &str, requests: &str) -> PodUsage {
         node: Some(node.into()),
         resources: list(requests).into(),
         owner: Some(owner("mapped-1", ROME, pool)),
-        waits_for_node: false,
+        ..PodUsage::default()
     }
 }

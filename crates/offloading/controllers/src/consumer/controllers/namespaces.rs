@@ -169,7 +169,7 @@ async fn reconcile_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Resu
     if !held.step("add the finalizer to", "NamespaceOffloading", key)? {
         return Ok(Next::OnChange);
     }
-    bind(consumer, namespace).await?;
+    bind(consumer, namespace, &offloading).await?;
     watches::follow_namespace(consumer, namespace);
     update_status(consumer, namespace, &offloading).await?;
     Ok(Next::OnChange)
@@ -335,8 +335,9 @@ async fn bring_late_pods_home(consumer: &Consumer, namespace: &str) -> Result<Ne
     Ok(Next::After(LATE_PODS_INTERVAL))
 }
 
-/// Lets the manager read the `ConfigMap`s and Secrets of the namespace.
-async fn bind(consumer: &Consumer, namespace: &str) -> Result<(), Error> {
+/// Lets the manager read the `ConfigMap`s and Secrets of the namespace. In the mapped namespace of a consumer it has that right already;
+/// such a namespace is offloaded by Liqo only, because its pods are the consumer's.
+async fn bind(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading) -> Result<(), Error> {
     let binding = RoleBinding {
         metadata: ObjectMeta {
             name: Some(ROLE_BINDING.into()),
@@ -357,12 +358,20 @@ async fn bind(consumer: &Consumer, namespace: &str) -> Result<(), Error> {
     };
     let api: Api<RoleBinding> = Api::namespaced(consumer.context.client.clone(), namespace);
     let (live, _) = create_missing(&api, &binding).await.step("create", "RoleBinding", Key::new(namespace, ROLE_BINDING))?;
-    if is_our_binding(&live) { Ok(()) } else { Err(Error::BindingTaken(namespace.to_owned())) }
+    let is_lent_on = || offloading.labels().get(labels::MANAGED).is_some_and(|value| value == "true");
+    if is_our_binding(&live) || (refers_to(&live, roles::OWN_NAMESPACE) && is_lent_on()) {
+        return Ok(());
+    }
+    Err(Error::BindingTaken(namespace.to_owned()))
 }
 
 /// Whether this is the binding that we created, and not one of the same name.
 fn is_our_binding(binding: &RoleBinding) -> bool {
-    binding.role_ref.kind == "ClusterRole" && binding.role_ref.name == roles::OFFLOADED_NAMESPACE
+    refers_to(binding, roles::OFFLOADED_NAMESPACE)
+}
+
+fn refers_to(binding: &RoleBinding, role: &str) -> bool {
+    binding.role_ref.kind == "ClusterRole" && binding.role_ref.name == role
 }
 
 #[cfg(test)]

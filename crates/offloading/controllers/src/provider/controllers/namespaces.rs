@@ -9,13 +9,16 @@ use std::{
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api,
-    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
 };
-use liqo_api::{ClusterId, MappedNamespace, MappedNamespacePhase, NAMESPACE_MAP, NamespaceMap};
+use liqo_api::{
+    ClusterId, MappedNamespace, MappedNamespacePhase, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading,
+};
 use liqo_controller_runtime::writes::{Step as _, create_missing, delete_if_present, only, unless_changed, unless_gone};
 use liqo_controller_runtime::{Key, Next};
+use liqo_offloading_rules::namespace::lent_on::{self, Change};
 use liqo_offloading_rules::namespace::manifests;
-use liqo_offloading_rules::namespace::mapped::ConsumerNamespace;
+use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use liqo_offloading_rules::namespace::mapping::{Plan, Snapshot, Step, plan};
 use liqo_offloading_rules::pod::carry::ProviderRules;
 use liqo_offloading_rules::pod::reported_status::difference;
@@ -80,7 +83,7 @@ impl Controller {
                     namespaces: &namespaces,
                     policy: policy.as_ref(),
                     prepared: &|uid| self.prepared.lock().get(uid).is_some_and(|at| at.elapsed() < CHECK_INTERVAL),
-                    has_pods: &|name| provider.pods.all().iter().any(|(key, _)| key.namespace == name),
+                    has_pods: &|name| provider.has_pods(name),
                     taken: &|name| taken.contains(name),
                 },
             );
@@ -96,6 +99,7 @@ impl Controller {
         } else {
             self.written.lock().remove(tenant_namespace);
         }
+        self.lend_on(tenant_namespace, &consumer, &namespaces).await?;
         let has = |phase| last.status.values().any(|entry| entry.phase == phase);
         Ok(if has(MappedNamespacePhase::Refused) {
             Next::After(REFUSED_RETRY)
@@ -141,6 +145,43 @@ impl Controller {
                 self.prepared.lock().remove(uid);
                 if let Some(namespace) = namespaces.get_mut(name) {
                     Arc::make_mut(namespace).terminating = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Offloads the mapped namespaces of a consumer whose pools are borrowed to the providers of these pools.
+    async fn lend_on(
+        &self,
+        tenant_namespace: &str,
+        consumer: &ClusterId,
+        namespaces: &BTreeMap<String, Arc<ConsumerNamespace>>,
+    ) -> Result<(), Error> {
+        let provider = &self.provider;
+        let offers = provider.offers.all();
+        let of_consumer = offers.iter().filter(|(key, _)| key.namespace == tenant_namespace).map(|(_, offer)| offer.as_ref());
+        let terms = lent_on::terms(of_consumer);
+        let is_mapped = |namespace: &ConsumerNamespace| {
+            namespace.consumer == *consumer && matches!(namespace.kind, NamespaceKind::Mapped { .. }) && !namespace.terminating
+        };
+        for (name, namespace) in namespaces.iter().filter(|(_, namespace)| is_mapped(namespace)) {
+            // Before that, the manager has no rights there.
+            if !self.prepared.lock().contains_key(&namespace.uid) {
+                continue;
+            }
+            let key = Key::new(name, NAMESPACE_OFFLOADING);
+            let live = provider.lent_on.get(&key);
+            match lent_on::change(name, live.as_deref(), &terms, || provider.has_pods(name)) {
+                Change::Nothing => {}
+                Change::Apply(wanted) => {
+                    self.ensure(&wanted).await?;
+                    tracing::info!(namespace = name, "the pods of a mapped namespace run at other clusters");
+                }
+                Change::Delete => {
+                    let api: Api<NamespaceOffloading> = Api::namespaced(provider.context.client.clone(), name);
+                    let deleted = delete_if_present(&api, NAMESPACE_OFFLOADING, &DeleteParams::default()).await;
+                    deleted.step("delete", "NamespaceOffloading", key)?;
                 }
             }
         }

@@ -21,7 +21,7 @@ use liqo_offloading_rules::namespace::mapped::DestinationState;
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::usage::ConsumerPolicy;
 use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
-use liqo_offloading_rules::replica::isolation::{IsolationPolicy, is_own};
+use liqo_offloading_rules::replica::isolation::{IsolationPolicy, is_own, lent_on_prefix, with_lent_on};
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
 use liqo_offloading_rules::replica::plan::{Replica, Step, plan, plan_without_namespace, replacement, replica};
@@ -403,9 +403,14 @@ impl Pass<'_> {
         };
         let policies: Vec<NetworkPolicy> = policies.iter().filter(|one| !one.deleted).map(Source::policy).collect();
         let mut wanted = isolation.own_policies(&policies);
+        let cluster = &self.provider.context.cluster_id;
+        if self.provider.is_lent_on(&isolation.consumer) {
+            wanted = with_lent_on(wanted, cluster);
+        }
+        let prefix = lent_on_prefix(cluster);
         let ours = ListParams::default().labels(&format!("{}=true,!{}", labels::MANAGED, labels::REFLECTED));
         let found = api.list(&ours).await.step("read", kind.name(), self.key(""))?;
-        for live in found.items.into_iter().filter(|live| is_own(&live.name_any())) {
+        for live in found.items.into_iter().filter(|live| is_own(&live.name_any()) || live.name_any().starts_with(&prefix)) {
             let name = live.name_any();
             let Some(policy) = wanted.remove(&name) else {
                 let this_one = only(live.uid().unwrap_or_default());

@@ -538,7 +538,9 @@ impl Pass<'_> {
         let offer = self.provider.offers.get(&Key::new(self.key.namespace.clone(), shadow.pool.clone()));
         let mut pod = remote_pod(&carried, &identity, &input.policy.rules(offer.as_deref()))
             .map_err(|refusal| Refusal { reason: refusal.reason, message: refusal.message })?;
-        if let Some(resolver) = self.provider.resolver_for(&self.key.namespace) {
+        // The names of a pod that is lent on are a matter of the cluster that runs it.
+        let is_lent_on = offer.as_ref().is_some_and(|offer| offer.borrowed);
+        if let Some(resolver) = self.provider.resolver_for(&self.key.namespace).filter(|_| !is_lent_on) {
             ask_resolver(&mut pod["spec"], &shadow.namespace, &resolver);
         }
         let spec = PodSpec::deserialize(&pod["spec"])
@@ -562,7 +564,7 @@ impl Pass<'_> {
         self.provider.ledger.lock().admit(request, offer.as_deref(), input.policy.usage.charge, ours)?;
         // Ephemeral containers are added to a pod that exists, so it needs an update.
         let is_complete = items(&carried, "/spec/ephemeralContainers").is_empty();
-        let asks_cluster = home_names::asks_cluster(&carried["spec"]);
+        let asks_cluster = !is_lent_on && home_names::asks_cluster(&carried["spec"]);
         Ok(AdmittedPod { body: pod.to_string().into_bytes(), is_complete, asks_cluster, references: refs(&carried) })
     }
 

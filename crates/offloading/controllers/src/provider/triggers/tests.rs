@@ -117,7 +117,15 @@ fn a_map_concerns_the_namespaces_that_it_names_and_those_that_it_named() {
 
 #[test]
 fn an_offer_concerns_its_account_and_the_pods_that_wait() {
-    assert_eq!(targets(&offer_changed(&offer())), set([waiting_pods(), Target::Account(offer())]));
+    let own = Offer::default();
+    let concerned = set([waiting_pods(), Target::Account(offer())]);
+    assert_eq!(targets(&offer_changed(&offer(), None, Some(&own))), concerned);
+    let borrowed = Offer { borrowed: true, nodes: vec![json!({})], ..Offer::default() };
+    assert_eq!(targets(&offer_changed(&offer(), Some(&borrowed), Some(&borrowed))), concerned);
+    let tenant = Target::Namespaces(offer().namespace);
+    for (old, new) in [(None, Some(&borrowed)), (Some(&borrowed), None), (Some(&borrowed), Some(&own))] {
+        assert!(targets(&offer_changed(&offer(), old, new)).contains(&tenant));
+    }
 }
 
 #[test]

@@ -11,14 +11,15 @@
 //! | `status.podIP`, `status.hostIP`, and the lists of both | its own, because a program binds to the address that its interface has |
 //! | `resourceFieldRef` | its own requests and limits, which travel |
 //!
-//! Liqo's own labels and annotations of the local pod do not leave its cluster.
+//! Liqo's own labels and annotations of the local pod do not leave its cluster. If the local pod is itself the remote pod of another
+//! cluster, what it reads from them travels under other names.
 //!
 //! A pod that uses the provider's API server reads everything about its remote pod, which is the one that exists there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use liqo_api::{annotations, labels};
+use liqo_api::{annotations, labels, short_hash};
 use serde_json::{Map, Value};
 
 use crate::json::{domain, items, text};
@@ -42,24 +43,51 @@ pub(super) fn write_local_values(spec: &mut Map<String, Value>, local_pod: &Valu
     });
 }
 
+/// The consumer's side, for a pod that is a consumer's: it reads the values of its own home from labels and annotations of Liqo, which do
+/// not travel. Returns them as annotations that travel, and makes the pod read these.
+pub(super) fn pass_on(spec: &mut Map<String, Value>, local_pod: &Value) -> Map<String, Value> {
+    let mut values = Map::new();
+    let entry = |field: &str, key: &str| local_pod.pointer(&format!("/metadata/{field}"))?.get(key);
+    if entry("labels", labels::SHADOW_POD).is_none() {
+        return values;
+    }
+    each_path(spec, |path| {
+        let found = ["labels", "annotations"].into_iter().find_map(|field| {
+            let key = path.as_str()?.strip_prefix(&format!("metadata.{field}['"))?.strip_suffix("']")?;
+            is_ours(key).then(|| (format!("{PASSED_ON}/{}", short_hash(&format!("{field}/{key}"))), entry(field, key)))
+        });
+        if let Some((key, value)) = found {
+            *path = annotation_path(&key).into();
+            values.extend(value.map(|value| (key, value.clone())));
+        }
+    });
+    values
+}
+
+/// Domain of annotations that hold such values.
+const PASSED_ON: &str = "passed-on";
+
 /// The provider's side: refers to the labels and annotations of the remote pod that hold the values of the local pod.
 pub(super) fn refer_to_local_values(spec: &mut Map<String, Value>, rules: &ProviderRules) {
-    let refer_to_local_value = |path: Option<&mut Value>| refer_to_local_value(path, rules);
-    each_variable(spec, |variable| refer_to_local_value(variable.pointer_mut("/valueFrom/fieldRef/fieldPath")));
+    each_path(spec, |path| refer_to_local_value(path, rules));
+}
+
+/// Calls `change` with each path of a field that variables and files read.
+fn each_path(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
+    each_variable(spec, |variable| variable.pointer_mut("/valueFrom/fieldRef/fieldPath").into_iter().for_each(&mut change));
     for volume in elements(spec.get_mut("volumes")) {
         for item in elements(volume.pointer_mut("/downwardAPI/items")) {
-            refer_to_local_value(item.pointer_mut("/fieldRef/fieldPath"));
+            item.pointer_mut("/fieldRef/fieldPath").into_iter().for_each(&mut change);
         }
         for source in elements(volume.pointer_mut("/projected/sources")) {
             for item in elements(source.pointer_mut("/downwardAPI/items")) {
-                refer_to_local_value(item.pointer_mut("/fieldRef/fieldPath"));
+                item.pointer_mut("/fieldRef/fieldPath").into_iter().for_each(&mut change);
             }
         }
     }
 }
 
-fn refer_to_local_value(path: Option<&mut Value>, rules: &ProviderRules) {
-    let Some(path) = path else { return };
+fn refer_to_local_value(path: &mut Value, rules: &ProviderRules) {
     let Some(said) = path.as_str() else { return };
     let instead = match said {
         "metadata.namespace" => format!("metadata.labels['{}']", labels::HOME_NAMESPACE),
@@ -304,6 +332,44 @@ mod tests {
         json_patch::merge(&mut live, &patch);
         assert_eq!(held(&live), json!({ "example.com.label.home.liqo.io/tier": "2", "liqo.io/home-annotations": "" }));
         assert_eq!(remote_patch(&carried, &live, &rules(), true), None);
+    }
+
+    #[test]
+    fn a_pod_that_is_lent_on_reads_the_values_of_its_first_home() {
+        let read = ["metadata.namespace", "metadata.uid", "metadata.labels['example.com/tier']"];
+        let mut local =
+            local_pod(&read.map(|path| field("X", path)).to_vec().into(), &json!(["metadata.labels", "metadata.namespace"]));
+        local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "1" });
+        let at_broker = |local: &Value| {
+            let mut pod = remote(local);
+            pod["metadata"]["uid"] = json!("broker-uid");
+            pod["spec"]["nodeName"] = json!("turin");
+            pod
+        };
+        let identity =
+            RemoteIdentity { consumer: "milan-id", shadow_pod: "broker-uid", home_namespace: "demo-rome-abc123", ..IDENTITY };
+        let carried = outgoing(&at_broker(&local), &[].into()).unwrap();
+        assert!(!carried.to_string().contains("home-namespace"), "what is the broker's own does not travel: {carried}");
+        let mut there = remote_pod(&carried, &identity, &rules()).unwrap();
+        // What the kubelet there puts into variables and files.
+        let value = |pod: &Value, path: &str| {
+            let key = path.strip_prefix("metadata.annotations['").unwrap().strip_suffix("']").unwrap();
+            pod["metadata"]["annotations"][key].as_str().unwrap_or_default().to_owned()
+        };
+        let values = |pod: &Value| -> Vec<String> {
+            let env =
+                items(&pod["spec"]["containers"][0], "/env").iter().filter_map(|one| text(one, "/valueFrom/fieldRef/fieldPath"));
+            let files = items(pod, "/spec/volumes/0/downwardAPI/items").iter().filter_map(|one| text(one, "/fieldRef/fieldPath"));
+            env.chain(files).map(|path| value(pod, path)).collect()
+        };
+        let labels = |tier: &str| format!("app=\"web\"\nexample.com/tier=\"{tier}\"");
+        assert_eq!(values(&there), ["demo", "home-uid", "1", &labels("1"), "demo"]);
+
+        local["metadata"]["labels"]["example.com/tier"] = json!("2");
+        let carried = outgoing(&at_broker(&local), &[].into()).unwrap();
+        let patch = remote_patch(&carried, &there, &rules(), true).unwrap();
+        json_patch::merge(&mut there, &patch);
+        assert_eq!(values(&there), ["demo", "home-uid", "2", &labels("2"), "demo"]);
     }
 
     #[test]

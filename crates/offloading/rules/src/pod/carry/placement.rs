@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Toleration;
-use liqo_api::is_own;
+use liqo_api::{is_own, pods};
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
@@ -39,6 +39,15 @@ pub(crate) fn confine(spec: &mut Map<String, Value>, nodes: &[Value]) {
     let mut affinity = spec.remove("affinity").unwrap_or_else(|| json!({}));
     affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({ "nodeSelectorTerms": terms });
     spec.insert("affinity".to_owned(), affinity);
+}
+
+/// Lets a pod onto virtual nodes, if its affinity does, too.
+pub(crate) fn tolerate_virtual_nodes(spec: &mut Map<String, Value>) {
+    let toleration = json!({ "key": pods::VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute" });
+    match spec.get_mut("tolerations").and_then(Value::as_array_mut) {
+        Some(others) => others.push(toleration),
+        None => drop(spec.insert("tolerations".to_owned(), json!([toleration]))),
+    }
 }
 
 /// The part of the node affinity that is about advertised labels. Affinity between pods is about the home cluster's pods and

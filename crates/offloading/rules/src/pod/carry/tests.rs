@@ -731,3 +731,73 @@ proptest! {
         let _ = remote_patch(&carried, &pod, &rules(), false);
     }
 }
+
+/// The rules for a pool that the provider borrows from turin.
+fn borrowed() -> ProviderRules {
+    let virtual_node = json!({"key": "liqo.io/type", "operator": "In", "values": ["virtual-node"]});
+    let turin = json!({"key": "liqo.io/remote-cluster-id", "operator": "In", "values": ["turin"]});
+    ProviderRules { borrowed: true, nodes: vec![json!({"matchExpressions": [virtual_node, turin]})], ..rules() }
+}
+
+#[test]
+fn only_pods_of_borrowed_pools_may_run_on_virtual_nodes() {
+    const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let tolerates = |pod: &Value| {
+        items(pod, "/spec/tolerations").iter().any(|one| text(one, "/key") == Some("virtual-node.liqo.io/not-allowed"))
+    };
+    let hostile = carried(
+        "/spec/tolerations",
+        json!([{"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists"}, {"operator": "Exists"}]),
+    );
+    let own = remote_pod(&hostile, &IDENTITY, &rules()).unwrap();
+    assert_eq!((own.pointer("/spec/tolerations"), own.pointer(TERMS)), (None, None));
+    // Also if the policy selects virtual nodes as its own.
+    let by_label = ProviderRules { borrowed: false, ..borrowed() };
+    assert!(!tolerates(&remote_pod(&hostile, &IDENTITY, &by_label).unwrap()));
+    let lent_on = remote_pod(&hostile, &IDENTITY, &borrowed()).unwrap();
+    assert!(tolerates(&lent_on));
+    assert_eq!(lent_on.pointer(TERMS), Some(&json!(borrowed().nodes)));
+    let kept = ProviderRules {
+        tolerations: vec![Toleration { key: Some("gpu".into()), operator: Some("Exists".into()), ..Toleration::default() }],
+        ..borrowed()
+    };
+    let gpu = carried("/spec/tolerations", json!([{"key": "gpu", "operator": "Exists"}]));
+    assert_eq!(items(&remote_pod(&gpu, &IDENTITY, &kept).unwrap(), "/spec/tolerations").len(), 2);
+}
+
+#[test]
+fn nothing_that_liqo_wrote_on_a_pod_of_a_consumer_travels_on() {
+    let mut at_broker = remote_pod(&carried("", Value::Null), &IDENTITY, &borrowed()).unwrap();
+    at_broker["spec"]["nodeName"] = json!("turin");
+    let onwards = outgoing(&at_broker, &keys([])).unwrap();
+    for (field, key) in [("labels", "liqo.io/"), ("annotations", "liqo.io/")] {
+        let all = onwards["metadata"][field].as_object().unwrap();
+        assert!(all.keys().all(|one| !one.contains(key)), "{all:?}");
+    }
+    assert_eq!(onwards["metadata"]["labels"]["app"], "web");
+    for field in ["affinity", "tolerations", "nodeName", "priorityClassName"] {
+        assert_eq!(onwards["spec"].get(field), None, "{field} means something at the broker only");
+    }
+    let identity = RemoteIdentity {
+        namespace: "n",
+        consumer: "milan-id",
+        shadow_pod: "broker-uid",
+        home_namespace: "demo-rome-abc123",
+        ..IDENTITY
+    };
+    let there = remote_pod(&onwards, &identity, &rules()).unwrap();
+    assert_eq!(there["metadata"]["labels"]["liqo.io/consumer-id"], "milan-id");
+    assert_eq!(there["metadata"]["labels"]["liqo.io/shadow-pod"], "broker-uid");
+}
+
+#[test]
+fn a_pod_that_is_lent_on_uses_no_api_server() {
+    let refusal = |pod: &Value| remote_pod(pod, &IDENTITY, &ProviderRules { api_server: true, ..borrowed() }).unwrap_err().reason;
+    let of_the_provider = carried("/metadata/annotations", json!({"liqo.io/api-server": "remote"}));
+    assert_eq!(refusal(&of_the_provider), "NoApiServer");
+    let mut of_home = carried("", Value::Null);
+    let local = local_pod("", Value::Null);
+    api_server::give(&mut of_home, &local, &api_server::secret("home-uid"), &["10.0.0.1".parse().unwrap()], None);
+    assert_eq!(refusal(&of_home), "NoApiServer");
+    assert!(remote_pod(&of_home, &IDENTITY, &rules()).is_ok(), "a provider that runs it itself takes it");
+}

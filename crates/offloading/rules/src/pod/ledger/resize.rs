@@ -247,6 +247,7 @@ mod tests {
             missing_contract: None,
             advertised: Vec::new(),
             nodes: Vec::new(),
+            borrowed: false,
         }
     }
 

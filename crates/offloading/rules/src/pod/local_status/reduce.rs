@@ -1,6 +1,7 @@
 //! The provider reduces a remote pod's status; the consumer validates it.
 
 use jiff::Timestamp;
+use liqo_api::pods;
 use liqo_quantity::Quantity;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
@@ -18,8 +19,16 @@ const MAX_NAME_LEN: usize = 317;
 
 const TIMES: [&str; 4] = ["startTime", "lastTransitionTime", "startedAt", "finishedAt"];
 
-/// The conditions that the local pod's conditions are derived from.
-const CONDITIONS: [&str; 5] = ["ContainersReady", "Initialized", "PodReadyToStartContainers", "PodScheduled", "Ready"];
+/// The conditions that the local pod's conditions are derived from. Those of Liqo are on a pod that the provider lends on.
+const CONDITIONS: [&str; 7] = [
+    "ContainersReady",
+    "Initialized",
+    "PodReadyToStartContainers",
+    "PodScheduled",
+    "Ready",
+    pods::OFFLOADED,
+    pods::REMOTE_SCHEDULED,
+];
 
 /// The part of a remote pod's status that its local pod shows: the `pod` in a shadow pod's status.
 pub(crate) fn reduce_status(remote_pod: &Value) -> Value {

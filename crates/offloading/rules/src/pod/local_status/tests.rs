@@ -269,7 +269,8 @@ fn pod_scheduled_and_every_other_condition_stay_the_homes() {
     }
     let patch = local_status_patch(&home, &remote, &link()).unwrap();
     let sent: Vec<&str> = items(&patch, "/status/conditions").iter().filter_map(|condition| text(condition, "/type")).collect();
-    assert_eq!(sent, ["Initialized", "PodReadyToStartContainers", "ContainersReady", "Ready"]);
+    // The refusal of a cluster behind the provider is one of scheduling there, and none by the provider.
+    assert_eq!(sent, ["Initialized", "PodReadyToStartContainers", "ContainersReady", "Ready", "liqo.io/RemoteScheduled"]);
 }
 
 #[test]
@@ -287,6 +288,23 @@ fn a_remote_scheduling_failure_becomes_a_condition_of_ours() {
     assert_eq!(says(&pod, "PodScheduled"), "True");
     assert_eq!(says(&merged_with(pod, &remote(), &link()), "liqo.io/RemoteScheduled"), "True");
     assert_eq!(says(&merged(&remote()), "liqo.io/RemoteScheduled"), Value::Null, "nothing to tell when it never failed");
+}
+
+#[test]
+fn a_refusal_behind_a_broker_becomes_a_condition_of_ours() {
+    let at_broker = |status: &str| {
+        let mut pod = json!({"status": remote()});
+        pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"},
+            {"type": "liqo.io/Offloaded", "status": status, "reason": "OfferExceeded", "message": "cpu: 1 short"}]);
+        reduce_status(&pod)
+    };
+    let pod = merged(&at_broker("False"));
+    let shown = condition(&pod, "/status/conditions", "liqo.io/RemoteScheduled").unwrap();
+    assert_eq!(
+        (&shown["status"], &shown["reason"], &shown["message"]),
+        (&json!("False"), &json!("OfferExceeded"), &json!("cpu: 1 short"))
+    );
+    assert_eq!(says(&merged_with(pod, &at_broker("True"), &link()), "liqo.io/RemoteScheduled"), "True");
 }
 
 #[test]

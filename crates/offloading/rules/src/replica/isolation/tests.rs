@@ -421,3 +421,18 @@ fn names_of_our_own_policies_are_no_others() {
         assert_eq!(is_own(name), own, "{name}");
     }
 }
+
+#[test]
+fn copies_that_travel_say_the_same_as_our_own_policies_and_have_the_name_of_this_cluster() {
+    let own = isolation().own_policies(&[]);
+    let all = with_lent_on(own.clone(), &crate::fixtures::provider());
+    let prefix = lent_on_prefix(&crate::fixtures::provider());
+    let copies: BTreeMap<&str, &NetworkPolicy> =
+        all.iter().filter_map(|(name, policy)| Some((name.strip_prefix(&prefix)?, policy))).collect();
+    assert_eq!(copies.keys().copied().collect::<Vec<_>>(), ["egress", "ingress"], "the next cluster closes by itself");
+    for (name, copy) in &copies {
+        assert_eq!(copy.to_json(), own[&format!("liqo-{name}")].to_json());
+    }
+    assert!(all.keys().filter(|name| name.starts_with(&prefix)).all(|name| !is_own(name)), "the next cluster takes them");
+    assert_ne!(prefix, lent_on_prefix(&crate::fixtures::consumer()));
+}

@@ -2,6 +2,7 @@ use liqo_network_model::{PrefixMap, There};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::replica::isolation::IsolationPolicy;
 
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
@@ -235,4 +236,38 @@ fn a_pod_concerns_the_policies_that_speak_of_it() {
     let by_team = json!({ "namespaceSelector": { "matchLabels": { "team": "b" } } });
     assert!(!concerns(by_team.clone(), &web) && concerns(by_team, &elsewhere));
     assert!(concerns(by_label, &rome.pods[0]), "who resolves names concerns everybody");
+}
+
+#[test]
+fn consumers_of_a_broker_stay_apart_at_its_provider() {
+    let (rome, venice) = (crate::fixtures::consumer(), crate::fixtures::provider());
+    let mapped = |consumer: &liqo_api::ClusterId| {
+        labels_of(&[(labels::CONSUMER_ID, consumer.as_str()), (labels::NAMESPACE_KIND, "mapped")])
+    };
+    let namespaces = [("demo-rome", &rome), ("shop-rome", &rome), ("demo-venice", &venice)];
+    let names: BTreeSet<String> = namespaces.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let namespaces = namespaces.map(|(name, consumer)| (name.to_owned(), mapped(consumer))).into();
+    let seen = ClusterView { namespaces: &namespaces, pods: &[], mapped: &names, maps: None, ranges: &[] };
+    let isolation = IsolationPolicy {
+        consumer: rome,
+        internal: BTreeSet::new(),
+        prefixes: vec![net("10.66.0.0/16")],
+        api_servers: Vec::new(),
+        cluster_dns: false,
+        ingress_sources: Vec::new(),
+    };
+    let own = isolation.own_policies(&[]);
+    let there = |name: &str| at_provider(&own[name], "demo-rome", &seen);
+    let of_rome = RulePeer::Elsewhere {
+        namespaces: Selector([is_in(labels::HOME_NAMESPACE, ["demo-rome", "shop-rome"])].into()),
+        pods: None,
+    };
+    let ingress = there("liqo-ingress").ingress.unwrap();
+    assert_eq!(ingress, [Rule { peers: Some([of_rome.clone()].into()), ports: None }]);
+    let egress = there("liqo-egress").egress.unwrap();
+    let peers: BTreeSet<&RulePeer> = egress.iter().flat_map(|rule| rule.peers.iter().flatten()).collect();
+    assert!(peers.contains(&of_rome) && peers.contains(&RulePeer::dns()), "{egress:?}");
+    let dns = egress.iter().find(|rule| rule.peers == Some([RulePeer::dns()].into())).unwrap();
+    let ports: Vec<_> = dns.ports.iter().flatten().map(|port| (port.protocol.as_str(), port.port.clone())).collect();
+    assert_eq!(ports, [("TCP", Some(PortNumber::Number(53))), ("UDP", Some(PortNumber::Number(53)))]);
 }

@@ -193,7 +193,13 @@ impl World {
     fn pod(&mut self, cpu: &str) {
         let owner = owner(&format!("mapped-{TURIN}"), TURIN, DEFAULT_POOL);
         let resources = list(&format!("cpu={cpu}, pods=1")).into();
-        self.provider.add(PodUsage { node: Some("a".to_owned()), resources, owner: Some(owner), waits_for_node: false });
+        self.provider.add(PodUsage {
+            node: Some("a".to_owned()),
+            resources,
+            owner: Some(owner),
+            waits_for_node: false,
+            ..PodUsage::default()
+        });
     }
 
     fn offered_to_turin(&self) -> String {
@@ -286,7 +292,7 @@ fn when_a_node_dies_others_shrink_first() {
     world.pod("5");
     world.pass(20);
     world.settle();
-    let smaller = LocalNode { eligible: true, allocatable: list("cpu=6, pods=10"), labels: BTreeMap::new() };
+    let smaller = LocalNode { eligible: true, allocatable: list("cpu=6, pods=10"), labels: BTreeMap::new(), upstream: None };
     world.provider.nodes = vec![(Key::new("", "a"), smaller.into())];
     world.pass(20);
     world.settle();
@@ -303,7 +309,7 @@ fn when_a_node_dies_others_shrink_first() {
 fn a_guarantee_that_cannot_be_kept_is_a_breach_that_both_find() {
     let mut world = World::new(&guaranteed()).turin();
     world.settle();
-    let tiny = LocalNode { eligible: true, allocatable: list("cpu=3, pods=10"), labels: BTreeMap::new() };
+    let tiny = LocalNode { eligible: true, allocatable: list("cpu=3, pods=10"), labels: BTreeMap::new(), upstream: None };
     let nodes = std::mem::replace(&mut world.provider.nodes, vec![(Key::new("", "a"), tiny.into())]);
     world.pass(20);
     world.settle();

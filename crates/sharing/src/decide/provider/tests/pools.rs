@@ -24,7 +24,13 @@ fn gpus_for_rome() -> Snapshot {
 /// A pod of turin, on a node or waiting for one.
 fn turins_pod(node: Option<&str>, requests: &str) -> PodUsage {
     let owner = Some(owner("mapped-2", TURIN, DEFAULT_POOL));
-    PodUsage { node: node.map(str::to_owned), resources: list(requests).into(), owner, waits_for_node: node.is_none() }
+    PodUsage {
+        node: node.map(str::to_owned),
+        resources: list(requests).into(),
+        owner,
+        waits_for_node: node.is_none(),
+        ..PodUsage::default()
+    }
 }
 
 #[test]

@@ -35,6 +35,7 @@ use liqo_offloading_rules::pod::carry::record;
 use liqo_offloading_rules::pod::local::SENDING;
 use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::local_state::changed;
+use liqo_offloading_rules::replica::isolation;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 
@@ -170,6 +171,11 @@ impl Pass<'_> {
     async fn record_policies(&self, remote: &RemoteState) -> bool {
         let Some(policies) = self.consumer.policies(&self.pod.key.namespace) else { return false };
         let policies: Vec<_> = Cache::all(&policies).iter().map(|(key, _)| Reference::new(Kind::NetworkPolicy, key)).collect();
+        // Without them, the pods of one of our consumers would reach those of the others there.
+        let prefix = isolation::lent_on_prefix(&self.consumer.context.cluster_id);
+        if self.consumer.is_lent_on(&self.pod.key.namespace) && !policies.iter().any(|one| one.name.starts_with(&prefix)) {
+            return false;
+        }
         let recorded = records::ensure(self.consumer, self.peer, remote, &policies).await;
         if !recorded {
             tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod waits for the NetworkPolicies of its namespace");

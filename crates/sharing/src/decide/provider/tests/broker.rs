@@ -1,0 +1,267 @@
+//! A broker: milan lends to rome and others what it borrows from turin and genoa.
+
+use super::*;
+use crate::decide::reduce::Upstream;
+
+const GENOA: u8 = 4;
+const VENICE: u8 = 5;
+
+/// Milan with its own node `a`, and with policies that lend what it borrows.
+fn broker(source: &Value) -> Snapshot {
+    let offers = json!({ "provide": { "percentage": 100, "noticeSeconds": 60, "source": { "offers": source } } });
+    Snapshot { policies: vec![policy("default", 0, offers)], ..milan() }
+}
+
+/// Two providers, each with one node of 4 and 6 cpu.
+fn two_providers(source: &Value) -> Snapshot {
+    broker(source).borrows(TURIN, DEFAULT_POOL, "cpu=4, pods=10", |_| {}).borrows(GENOA, DEFAULT_POOL, "cpu=6, pods=10", |_| {})
+}
+
+fn node_name(provider: u8, pool: &str) -> String {
+    format!("node-{provider}-{pool}")
+}
+
+impl Snapshot {
+    /// Adds a virtual node with the offer that it comes from.
+    fn borrows(mut self, provider: u8, pool: &str, hard: &str, change: impl FnOnce(&mut ResourceOfferSpec)) -> Self {
+        let id = cluster(provider);
+        let labels = [(labels::TYPE, labels::TYPE_VIRTUAL_NODE), (labels::REMOTE_CLUSTER_ID, id.as_str()), (labels::POOL, pool)];
+        let node = LocalNode {
+            eligible: true,
+            allocatable: list(hard),
+            labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            upstream: Some(Upstream { provider: id.clone(), pool: pool.to_owned(), offer: None }),
+        };
+        self.nodes.push((Key::new("", node_name(provider, pool)), node.into()));
+        let mut offer = ResourceOffer::new(pool, ResourceOfferSpec { pool: pool.to_owned(), ..offer_of(provider, hard) });
+        change(&mut offer.spec);
+        offer.metadata.namespace = Some(provider_namespace(&id));
+        self.offers.push((Key::of(&offer), offer.into()));
+        self
+    }
+
+    fn change_node(&mut self, provider: u8, change: impl FnOnce(&mut LocalNode)) {
+        let name = node_name(provider, DEFAULT_POOL);
+        let node = self.nodes.iter_mut().find(|(key, _)| key.name == name).unwrap();
+        change(Arc::make_mut(&mut node.1));
+    }
+
+    fn change_upstream_offer(&mut self, provider: u8, change: impl FnOnce(&mut ResourceOfferSpec)) {
+        let namespace = provider_namespace(&cluster(provider));
+        let offer = self.offers.iter_mut().find(|(key, _)| key.namespace == namespace).unwrap();
+        change(&mut Arc::make_mut(&mut offer.1).spec);
+    }
+
+    /// A pod on the virtual node of a provider.
+    fn pod_at(mut self, provider: u8, owner: Option<ClaimedOwner>, requests: &str) -> Self {
+        let node = Some(node_name(provider, DEFAULT_POOL));
+        self.add(PodUsage { node, resources: list(requests).into(), owner, ..PodUsage::default() });
+        self
+    }
+
+    /// Pool and amounts of each offer to a consumer.
+    fn offered_to(&self, consumer: u8) -> Vec<(String, String)> {
+        let namespace = tenant_namespace(&cluster(consumer));
+        let offers = self.offers.iter().filter(|(key, _)| key.namespace == namespace);
+        let mut found: Vec<_> =
+            offers.map(|(_, offer)| (offer.spec.pool.clone(), offer.spec.resource_quota.hard.to_string())).collect();
+        found.sort();
+        found
+    }
+}
+
+fn pool(name: &str, hard: &str) -> (String, String) {
+    (name.to_owned(), hard.to_owned())
+}
+
+/// The values of a label in the terms of an offer's selector.
+fn selected(offer: &ResourceOfferSpec, key: &str) -> Vec<String> {
+    let terms = offer.node_selector.clone().unwrap().node_selector_terms;
+    let expressions = terms.into_iter().flat_map(|term| term.match_expressions.unwrap_or_default());
+    expressions.filter(|one| one.key == key).flat_map(|one| one.values.unwrap_or_default()).collect()
+}
+
+#[test]
+fn virtual_nodes_are_not_lent_unless_the_policy_says_so() {
+    let snapshot = milan().borrows(TURIN, DEFAULT_POOL, "cpu=4, pods=10", |_| {}).asks(ROME, "");
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=10, pods=10")]);
+    let everything = json!({ "provide": { "percentage": 100, "source": { "nodes": { "selectors": [
+        { "matchExpressions": [{ "key": "liqo.io/type", "operator": "Exists" }] }] } } } });
+    let by_label = Snapshot { policies: vec![policy("default", 0, everything)], ..snapshot };
+    assert!(by_label.writes().is_empty(), "a selector of nodes finds no virtual one");
+}
+
+#[test]
+fn a_broker_lends_the_sum_of_what_it_borrows_and_none_of_its_own_nodes() {
+    let snapshot = two_providers(&json!({})).asks(ROME, "");
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=10, pods=20")]);
+    let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
+    assert_eq!((offer.path[0].clone(), offer.path.len(), offer.hops), (cluster(MILAN), 3, 2));
+    let providers: BTreeSet<String> = selected(&offer, labels::REMOTE_CLUSTER_ID).into_iter().collect();
+    assert_eq!(providers, BTreeSet::from([cluster(TURIN).to_string(), cluster(GENOA).to_string()]));
+    assert!(offer.is_borrowed());
+}
+
+#[test]
+fn percentage_caps_and_several_consumers_count_as_for_real_nodes() {
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "").asks(VENICE, "cpu=1, pods=1");
+    let provide = json!({ "percentage": 50, "caps": { "pods": "2" }, "source": { "offers": {} } });
+    snapshot.policies = vec![policy("default", 0, json!({ "provide": provide }))];
+    let settled = snapshot.settled().settled();
+    assert_eq!(settled.offered_to(ROME), [pool(DEFAULT_POOL, "cpu=4, pods=2")]);
+    assert_eq!(settled.offered_to(VENICE), [pool(DEFAULT_POOL, "cpu=1, pods=1")]);
+}
+
+#[test]
+fn own_nodes_are_a_pool_of_their_own() {
+    let settled = two_providers(&json!({ "ownNodes": true })).asks(ROME, "").settled();
+    assert_eq!(settled.offered_to(ROME), [pool(DEFAULT_POOL, "cpu=10, pods=10"), pool("hops-2", "cpu=10, pods=20")]);
+    let own = settled.offer(ROME, DEFAULT_POOL).unwrap();
+    assert_eq!((own.path.clone(), own.hops, selected(&own, labels::REMOTE_CLUSTER_ID)), (vec![cluster(MILAN)], 1, Vec::new()));
+}
+
+#[test]
+fn each_offer_can_be_a_pool() {
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "");
+    let provide = json!({ "percentage": 100, "granularity": { "by": "Node" }, "source": { "offers": {} } });
+    snapshot.policies = vec![policy("default", 0, json!({ "provide": provide }))];
+    let settled = snapshot.settled();
+    let (turin, genoa) = (node_name(TURIN, DEFAULT_POOL), node_name(GENOA, DEFAULT_POOL));
+    assert_eq!(settled.offered_to(ROME), [pool(&turin, "cpu=4, pods=10"), pool(&genoa, "cpu=6, pods=10")]);
+    let offer = settled.offer(ROME, &turin).unwrap();
+    assert_eq!(
+        (offer.path.clone(), selected(&offer, labels::POOL)),
+        (vec![cluster(MILAN), cluster(TURIN)], vec![DEFAULT_POOL.to_owned()])
+    );
+}
+
+#[test]
+fn pools_of_different_hops_are_not_mixed() {
+    let through_genoa = |spec: &mut ResourceOfferSpec| {
+        spec.path.push(cluster(VENICE));
+        spec.hops = 2;
+    };
+    let snapshot =
+        broker(&json!({})).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).borrows(GENOA, "default", "cpu=6", through_genoa);
+    let settled = snapshot.asks(ROME, "").settled();
+    assert_eq!(settled.offered_to(ROME), [pool(DEFAULT_POOL, "cpu=4"), pool("hops-3", "cpu=6")]);
+    assert_eq!(settled.offer(ROME, "hops-3").unwrap().hops, 3);
+}
+
+#[test]
+fn nobody_is_offered_its_own_resources_nor_what_comes_through_it() {
+    // Turin and genoa borrow from milan, too, and genoa passes on what venice owns.
+    let mut snapshot = two_providers(&json!({})).asks(TURIN, "").asks(GENOA, "").asks(VENICE, "").asks(ROME, "");
+    snapshot.change_upstream_offer(GENOA, |spec| spec.path.push(cluster(VENICE)));
+    let settled = snapshot.settled().settled().settled();
+    for consumer in [TURIN, GENOA, VENICE, ROME] {
+        let offer = settled.offer(consumer, DEFAULT_POOL).unwrap();
+        assert!(!offer.path.contains(&cluster(consumer)), "{consumer}");
+        let providers = selected(&offer, labels::REMOTE_CLUSTER_ID);
+        assert!(!providers.contains(&cluster(consumer).to_string()), "{consumer}");
+    }
+    assert_eq!(selected(&settled.offer(VENICE, DEFAULT_POOL).unwrap(), labels::REMOTE_CLUSTER_ID), [cluster(TURIN).to_string()]);
+    assert_eq!(settled.offer(ROME, DEFAULT_POOL).unwrap().path.len(), 4);
+}
+
+#[test]
+fn the_brokers_own_pods_reduce_what_it_lends_and_those_of_consumers_are_part_of_their_offers() {
+    let romes = owner("mapped-1", ROME, DEFAULT_POOL);
+    let snapshot = two_providers(&json!({})).asks(ROME, "").pod_at(TURIN, None, "cpu=1, pods=1");
+    assert_eq!(snapshot.clone().pod_at(GENOA, Some(romes), "cpu=2, pods=1").writes(), [write(ROME, "cpu=9, pods=19")]);
+    assert_eq!(
+        snapshot.pod("default", None, "cpu=5, pods=5").writes(),
+        [write(ROME, "cpu=9, pods=19")],
+        "own nodes do not count"
+    );
+}
+
+#[test]
+fn pods_that_wait_for_a_virtual_node_come_first_and_others_do_not_count() {
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "");
+    let waiting = PodUsage { resources: list("cpu=3, pods=1").into(), waits_for_node: true, ..PodUsage::default() };
+    snapshot.add(waiting.clone());
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=10, pods=20")]);
+    snapshot.add(PodUsage { waits_for_node: false, waits_for_virtual_node: true, ..waiting });
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=7, pods=19")]);
+}
+
+#[test]
+fn a_provider_that_is_down_or_cordoned_counts_as_a_node_that_is() {
+    let romes = owner("mapped-1", ROME, DEFAULT_POOL);
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "").pod_at(GENOA, Some(romes), "cpu=5, pods=1").settled();
+    snapshot.change_node(GENOA, |node| node.eligible = false);
+    snapshot = snapshot.settled();
+    let offer = snapshot.offer(ROME, DEFAULT_POOL).unwrap();
+    assert!(offer.reclaim_timestamp.is_some(), "rome uses more than is left");
+    assert_eq!(offer.resource_quota.hard.get("cpu").to_string(), "5");
+    snapshot.change_node(GENOA, |node| node.eligible = true);
+    let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
+    assert_eq!((offer.reclaim_timestamp, offer.resource_quota.hard.to_string().as_str()), (None, "cpu=10, pods=20"));
+}
+
+#[test]
+fn changed_amounts_are_passed_on() {
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "").settled();
+    snapshot.change_node(TURIN, |node| node.allocatable = list("cpu=8, pods=10"));
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=14, pods=20")]);
+}
+
+#[test]
+fn what_a_provider_takes_back_is_taken_back_from_the_consumers() {
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "");
+    let provide = json!({ "percentage": 100, "granularity": { "by": "Node" }, "source": { "offers": {} } });
+    snapshot.policies = vec![policy("default", 0, json!({ "provide": provide }))];
+    let turin = node_name(TURIN, DEFAULT_POOL);
+    let mut snapshot = snapshot.pod_at(TURIN, Some(owner("mapped-1", ROME, &turin)), "cpu=1, pods=1").settled();
+    snapshot.change_upstream_offer(TURIN, |spec| spec.withdrawal_timestamp = Some(liqo_api::Time(Timestamp::UNIX_EPOCH)));
+    let settled = snapshot.settled();
+    assert!(settled.offer(ROME, &turin).unwrap().withdrawal_timestamp.is_some());
+    assert!(settled.offer(ROME, &node_name(GENOA, DEFAULT_POOL)).unwrap().withdrawal_timestamp.is_none());
+}
+
+#[test]
+fn the_selector_of_a_pool_without_nodes_selects_none() {
+    let mut snapshot = broker(&json!({})).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).asks(ROME, "");
+    snapshot = snapshot.pod_at(TURIN, Some(owner("mapped-1", ROME, DEFAULT_POOL)), "cpu=1").settled();
+    snapshot.change_upstream_offer(TURIN, |spec| spec.withdrawal_timestamp = Some(liqo_api::Time(Timestamp::UNIX_EPOCH)));
+    let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
+    let terms = offer.node_selector.unwrap().node_selector_terms;
+    let operators: Vec<String> = terms[0].match_expressions.iter().flatten().map(|one| one.operator.clone()).collect();
+    assert_eq!((terms.len(), operators), (1, vec!["In".to_owned(), "NotIn".to_owned()]));
+}
+
+#[test]
+fn a_node_whose_offer_is_unknown_is_not_lent() {
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "");
+    let namespace = provider_namespace(&cluster(GENOA));
+    snapshot.offers.retain(|(key, _)| key.namespace != namespace);
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=4, pods=10")]);
+}
+
+#[test]
+fn an_offer_names_no_more_clusters_than_its_consumer_accepts() {
+    let long = |from: u8| {
+        move |spec: &mut ResourceOfferSpec| {
+            spec.path.extend((from..from + 50).map(|number| ClusterId::of_public_key(&[number; 32])));
+        }
+    };
+    let snapshot = broker(&json!({})).borrows(TURIN, "a", "cpu=4", long(20)).borrows(GENOA, "b", "cpu=6", long(90));
+    let offer = snapshot.asks(ROME, "").settled().offer(ROME, DEFAULT_POOL).unwrap();
+    assert_eq!((offer.path.len(), offer.resource_quota.hard.to_string().as_str()), (52, "cpu=4"));
+}
+
+#[test]
+fn the_prices_of_providers_are_passed_on_with_a_margin() {
+    let prices = |currency: &str, cpu: &str| {
+        let prices = serde_json::from_value(json!({ "currency": currency, "rates": { "cpu": cpu } })).unwrap();
+        move |spec: &mut ResourceOfferSpec| spec.prices = Some(prices)
+    };
+    let snapshot = broker(&json!({ "margin": { "currency": "EUR", "percent": 50, "fixed": { "memory": "0.01" } } }))
+        .borrows(TURIN, "a", "cpu=4", prices("EUR", "0.02"))
+        .borrows(GENOA, "b", "cpu=6", prices("EUR", "0.04"))
+        .borrows(VENICE, "c", "cpu=9", prices("USD", "0.01"));
+    let offer = snapshot.asks(ROME, "").settled().offer(ROME, DEFAULT_POOL).unwrap();
+    assert_eq!(offer.prices.unwrap().to_string(), "cpu=0.06, memory=0.01 EUR");
+    assert_eq!(offer.resource_quota.hard.to_string(), "cpu=10", "nothing is lent whose price is in another currency");
+}

@@ -1,0 +1,158 @@
+//! What this cluster borrows and may lend on: its virtual nodes, each with the offer that it comes from.
+//!
+//! ```text
+//!   Node turin, of pool default ──▶ copy of turin's offer `default` ──▶ path turin, hops 1, prices
+//!                                                                           │
+//!   offer to rome:  path milan, turin   hops 2   prices with margin   ◀─────┘
+//! ```
+//!
+//! **No loops.** An offer names all clusters behind it, and nobody is offered what comes from a cluster that is behind it already, or
+//! from itself. A pool contains only resources with the same number of hops, so what an offer contains depends only on offers with fewer
+//! hops: brokers that lend to each other in a ring settle, however many they are. If pools had mixed hops, an offer could depend on itself.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+};
+
+use liqo_api::{ClusterId, Key, MAX_PATH_LEN, Margin, PriceList, Rates, ResourceOffer, provider_namespace};
+use liqo_quantity::Money;
+
+use super::{
+    reduce::{LocalNode, UpstreamOffer},
+    snapshot::Snapshot,
+};
+
+/// The percentage of a price without a margin.
+const FULL: u32 = 100;
+/// Ten-thousandths in a percent.
+const PER_PERCENT: u32 = 100;
+
+/// The nodes that can be lent: the own ones, and the virtual ones whose offer is known and not being withdrawn.
+///
+/// If all paths together have more clusters than an offer may name, the last virtual nodes by name are left out.
+pub fn lendable(snapshot: &Snapshot) -> Vec<(&str, Cow<'_, LocalNode>)> {
+    let mut nodes: Vec<(&str, Cow<LocalNode>)> = Vec::new();
+    let mut borrowed: Vec<(&str, &LocalNode)> = Vec::new();
+    for (key, node) in &snapshot.nodes {
+        match node.upstream {
+            None => nodes.push((key.name.as_str(), Cow::Borrowed(node.as_ref()))),
+            Some(_) => borrowed.push((key.name.as_str(), node.as_ref())),
+        }
+    }
+    if borrowed.is_empty() {
+        return nodes;
+    }
+    borrowed.sort_unstable_by_key(|(name, _)| *name);
+    let offers: HashMap<&Key, &ResourceOffer> = snapshot.offers.iter().map(|(key, offer)| (key, offer.as_ref())).collect();
+    let mut clusters = BTreeSet::from([snapshot.own.clone()]);
+    for (name, node) in borrowed {
+        let Some(upstream) = &node.upstream else { continue };
+        let key = Key::new(provider_namespace(&upstream.provider), upstream.pool.clone());
+        let Some(offer) = offers.get(&key).and_then(|offer| known(&upstream.provider, offer)) else { continue };
+        let all: BTreeSet<ClusterId> = clusters.union(&offer.path).cloned().collect();
+        if all.len() > MAX_PATH_LEN {
+            continue;
+        }
+        clusters = all;
+        let mut node = node.clone();
+        if let Some(upstream) = &mut node.upstream {
+            upstream.offer = Some(offer);
+        }
+        nodes.push((name, Cow::Owned(node)));
+    }
+    nodes
+}
+
+/// The parts of an accepted offer that matter to who borrows from us; `None` while the provider takes it back.
+fn known(provider: &ClusterId, offer: &ResourceOffer) -> Option<UpstreamOffer> {
+    let spec = &offer.spec;
+    let is_leaving = spec.withdrawal_timestamp.is_some() || offer.metadata.deletion_timestamp.is_some();
+    (spec.cluster_id == *provider && !is_leaving).then(|| UpstreamOffer {
+        path: spec.path.iter().cloned().chain([provider.clone()]).collect(),
+        hops: spec.hops.max(1),
+        prices: spec.prices.clone(),
+    })
+}
+
+/// Whether the currency of an upstream offer is that of the margin. What costs nothing has no currency.
+pub fn has_currency_of(offer: &UpstreamOffer, margin: &Margin) -> bool {
+    let costs = |prices: &PriceList| prices.rates.iter().any(|(_, rate)| !rate.is_zero());
+    offer.prices.as_ref().filter(|prices| costs(prices)).is_none_or(|prices| prices.currency == margin.currency)
+}
+
+/// What a pool of these nodes costs: the highest price of each resource, and the margin. Nothing is lent for less than it costs.
+pub fn with_margin<'a>(margin: &Margin, nodes: impl IntoIterator<Item = &'a LocalNode>) -> PriceList {
+    let mut highest = Rates::new();
+    for prices in nodes.into_iter().filter_map(|node| node.upstream.as_ref()?.offer.as_ref()?.prices.as_ref()) {
+        for (name, rate) in prices.rates.iter() {
+            let known = highest.get(name).unwrap_or(rate);
+            highest.insert(name, known.max(rate));
+        }
+    }
+    let mut rates = highest.times_ten_thousandths((FULL + u32::from(margin.percent)) * PER_PERCENT);
+    for (name, added) in margin.fixed.iter() {
+        let before = rates.get(name).unwrap_or(Money::ZERO);
+        rates.insert(name, before + added);
+    }
+    PriceList { currency: margin.currency.clone(), rates }
+}
+
+/// The path of an offer with these nodes, and its hops.
+pub fn path<'a>(own: &ClusterId, nodes: impl IntoIterator<Item = &'a LocalNode>) -> (Vec<ClusterId>, u8) {
+    let (mut behind, mut hops) = (BTreeSet::new(), 1);
+    for offer in nodes.into_iter().filter_map(|node| node.upstream.as_ref()?.offer.as_ref()) {
+        behind.extend(offer.path.iter().filter(|cluster| *cluster != own).cloned());
+        hops = hops.max(offer.hops.saturating_add(1));
+    }
+    ([own.clone()].into_iter().chain(behind).collect(), hops)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::decide::reduce::Upstream;
+    use crate::tests::cluster;
+
+    fn prices(value: serde_json::Value) -> PriceList {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn node(path: &[u8], hops: u8, of: Option<PriceList>) -> LocalNode {
+        let offer = UpstreamOffer { path: path.iter().map(|number| cluster(*number)).collect(), hops, prices: of };
+        let upstream = Upstream { provider: cluster(path[0]), pool: "default".into(), offer: Some(offer) };
+        LocalNode { upstream: Some(upstream), ..LocalNode::default() }
+    }
+
+    #[test]
+    fn a_pool_costs_the_highest_price_of_its_nodes_with_the_margin() {
+        let margin =
+            Margin { currency: "EUR".into(), percent: 10, fixed: [("cpu", "0.001".parse().unwrap())].into_iter().collect() };
+        let cheap = node(&[1], 1, Some(prices(json!({ "currency": "EUR", "rates": { "cpu": "0.02", "memory": "0.01" } }))));
+        let dear = node(&[2], 1, Some(prices(json!({ "currency": "EUR", "rates": { "cpu": "0.04" } }))));
+        let all = with_margin(&margin, [&cheap, &dear, &LocalNode::default()]);
+        assert_eq!(all, prices(json!({ "currency": "EUR", "rates": { "cpu": "0.045", "memory": "0.011" } })));
+        assert_eq!(with_margin(&margin, [&node(&[1], 1, None)]).rates.to_string(), "cpu=0.001");
+    }
+
+    #[test]
+    fn another_currency_is_not_lent_under_a_margin_unless_it_costs_nothing() {
+        let margin = Margin { currency: "EUR".into(), ..Margin::default() };
+        let of = |value| node(&[1], 1, Some(prices(value))).upstream.unwrap().offer.unwrap();
+        assert!(has_currency_of(&of(json!({ "currency": "EUR", "rates": { "cpu": "1" } })), &margin));
+        assert!(!has_currency_of(&of(json!({ "currency": "USD", "rates": { "cpu": "1" } })), &margin));
+        assert!(has_currency_of(&of(json!({ "currency": "USD", "rates": { "cpu": "0" } })), &margin));
+    }
+
+    #[test]
+    fn a_path_begins_with_the_provider_and_names_everybody_behind_once() {
+        let own = cluster(9);
+        let (path, hops) = path(&own, [&node(&[2, 1], 2, None), &node(&[1], 1, None), &LocalNode::default()]);
+        let mut behind = [cluster(1), cluster(2)];
+        behind.sort();
+        assert_eq!((path[0].clone(), &path[1..], hops), (own.clone(), &behind[..], 3));
+        assert_eq!(super::path(&own, [&LocalNode::default()]), (vec![own], 1));
+    }
+}
