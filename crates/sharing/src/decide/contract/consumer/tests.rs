@@ -346,6 +346,28 @@ fn a_notice_that_is_too_short_is_a_breach_only_if_the_connection_was_steady() {
 }
 
 #[test]
+fn a_provider_that_ends_guaranteed_amounts_before_their_date_is_found_at_once() {
+    let ends = |by: Party, at_second: i64| {
+        let mut world = World::signed(|terms| {
+            terms.commitment = Commitment::Guaranteed;
+            terms.end = Some(Time(at(11_000)));
+        });
+        let (announced, end) = (Time(at(2000)), Time(at(at_second)));
+        let cause = EndCause::Requested;
+        world.contract().spec.ended = Some(ContractEnd { by, cause, announced, at: end, reason: "r".to_owned() });
+        world.steady = false;
+        world.step(2000);
+        let status = world.status();
+        (world.breaches(), status.breaches.into_iter().next().map(|breach| breach.message))
+    };
+    let (breaches, message) = ends(Party::Provider, 2300);
+    assert_eq!(breaches, [(BreachKind::EndedEarly, true)]);
+    assert!(message.is_some_and(|text| text.contains("guaranteed until 1970-01-01T03:03:20Z")));
+    assert_eq!(ends(Party::Provider, 10_800).0, [], "clocks may differ");
+    assert_eq!(ends(Party::Consumer, 2300).0, [], "this cluster ends it itself");
+}
+
+#[test]
 fn an_offer_that_vanishes_is_taken_back_without_notice() {
     let mut world = World::signed(|_| ());
     world.offers(|_| ());
