@@ -105,6 +105,17 @@ impl Cluster {
         run(&self.programs.liqoctl, &self.kubeconfig, arguments, None).await
     }
 
+    /// Runs a command line that the docs print, in this directory, and returns its standard output. Fails if it fails.
+    pub async fn printed(&self, line: &str, directory: &Path) -> Result<String> {
+        let programs = [("kubectl", &self.programs.kubectl), ("liqoctl", &self.programs.liqoctl)];
+        let functions = programs.map(|(name, program)| {
+            format!("{name}() {{ '{}' --kubeconfig '{}' \"$@\"; }}\n", program.display(), self.kubeconfig.display())
+        });
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{}{line}", functions.concat())]).current_dir(directory);
+        succeed("sh -c", &[line], outcome(command, line, None).await?)
+    }
+
     /// A kubectl command line for a shell.
     pub fn kubectl_line(&self, arguments: &str) -> String {
         format!("{} --kubeconfig {} {arguments}", self.programs.kubectl.display(), self.kubeconfig.display())
@@ -316,18 +327,24 @@ pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
 }
 
 async fn run(program: &Path, kubeconfig: &Path, arguments: &[&str], input: Option<&str>) -> Result<Output> {
-    let begun = Instant::now();
     let mut command = Command::new(program);
-    command.arg("--kubeconfig").arg(kubeconfig).args(arguments).kill_on_drop(true);
+    command.arg("--kubeconfig").arg(kubeconfig).args(arguments);
+    outcome(command, &format!("{} {}", program.display(), arguments.join(" ")), input).await
+}
+
+/// Runs a command until it ends. `what` names it in messages.
+async fn outcome(mut command: Command, what: &str, input: Option<&str>) -> Result<Output> {
+    let begun = Instant::now();
+    command.kill_on_drop(true);
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() }).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
+    let mut child = command.spawn().with_context(|| format!("starting {what}"))?;
     if let (Some(mut stdin), Some(text)) = (child.stdin.take(), input) {
         stdin.write_all(text.as_bytes()).await?;
     }
     let output = tokio::time::timeout(COMMAND_TIMEOUT, child.wait_with_output())
         .await
-        .with_context(|| format!("{} {} did not end", program.display(), arguments.join(" ")))??;
-    show_long(&format!("{} {}", program.display(), arguments.join(" ")), begun);
+        .with_context(|| format!("{what} did not end"))??;
+    show_long(what, begun);
     Ok(Output {
         success: output.status.success(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

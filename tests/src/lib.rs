@@ -14,6 +14,7 @@ pub mod attacks;
 mod baseline;
 mod cluster;
 pub mod compare;
+pub mod docs;
 mod get;
 pub mod load;
 mod wait;

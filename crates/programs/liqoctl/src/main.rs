@@ -347,32 +347,47 @@ async fn decide(
 ) -> anyhow::Result<()> {
     let foreign = unpeer::find(cluster, &arguments.peer).await?;
     let peer = foreign.metadata.name.clone().unwrap_or_default();
-    let pool = offer::choose(&peer, &offer::received(cluster, &foreign).await?, arguments.pool.as_deref())?;
-    let lost_pods = match decision {
-        liqo_api::OfferDecision::Accept => Vec::new(),
-        liqo_api::OfferDecision::Refuse => offer::pods_on(cluster, &foreign, &pool).await?,
+    let terms = match decision {
+        liqo_api::OfferDecision::Accept => contract::waiting(cluster, &foreign).await?,
+        liqo_api::OfferDecision::Refuse => Vec::new(),
     };
-    if !lost_pods.is_empty() {
-        ask::confirm(&offer::question(&peer, &pool, &lost_pods), yes)?;
+    let offers = offer::received(cluster, &foreign).await?;
+    let accepted = offer::to_accept(&peer, &offers, arguments.pool.as_deref(), !terms.is_empty())?;
+    let lost_pods = match (&accepted, decision) {
+        (offer::Accepted::Pool(pool), liqo_api::OfferDecision::Refuse) => offer::pods_on(cluster, &foreign, pool).await?,
+        _ => Vec::new(),
+    };
+    if let (offer::Accepted::Pool(pool), false) = (&accepted, lost_pods.is_empty()) {
+        ask::confirm(&offer::question(&peer, pool, &lost_pods), yes)?;
     }
-    if decision == liqo_api::OfferDecision::Accept {
-        accept_contract(cluster, &foreign, &peer, yes).await?;
-    }
+    accept_terms(cluster, &foreign, &peer, &terms, yes).await?;
+    let offer::Accepted::Pool(pool) = accepted else {
+        let names: Vec<&str> = terms.iter().map(|one| one.name.as_str()).collect();
+        let result = serde_json::json!({ "peer": peer, "contracts": names });
+        return output::print(global.output, &result, |_| {
+            format!("The new terms of {} with {peer} are accepted: this cluster signs them.", names.join(", "))
+        });
+    };
     let node = offer::decide(cluster, &foreign, &pool, decision, arguments.timeout, &Progress::new()).await?;
     output::print(global.output, &offer::Decided { peer, pool, decision, node, lost_pods }, offer::outcome)
 }
 
-/// Shows the terms that an offer needs, and signs them if the person agrees.
-async fn accept_contract(cluster: &Cluster, foreign: &liqo_api::ForeignCluster, peer: &str, yes: bool) -> anyhow::Result<()> {
-    let waiting = contract::waiting(cluster, foreign).await?;
-    if waiting.is_empty() {
+/// Shows terms that this cluster has not signed, and signs them if the person agrees.
+async fn accept_terms(
+    cluster: &Cluster,
+    foreign: &liqo_api::ForeignCluster,
+    peer: &str,
+    terms: &[contract::Found],
+    yes: bool,
+) -> anyhow::Result<()> {
+    if terms.is_empty() {
         return Ok(());
     }
-    for document in waiting.iter().filter_map(contract::Found::unsigned) {
+    for document in terms.iter().filter_map(contract::Found::unsigned) {
         eprintln!("{peer} proposes a contract:\n{}", contract::terms(&document.terms));
     }
     ask::confirm("This signs these terms. Continue?", yes)?;
-    contract::accept(cluster, foreign, &waiting).await
+    contract::accept(cluster, foreign, terms).await
 }
 
 async fn contracts(global: &Global, command: Contracts) -> anyhow::Result<()> {

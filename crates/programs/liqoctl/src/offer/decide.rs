@@ -44,7 +44,7 @@ pub fn phase(offer: &ResourceOffer) -> OfferPhase {
 }
 
 /// The pool that the user means: the named one, or the only one that waits for a decision.
-pub fn choose(peer: &str, offers: &[ResourceOffer], pool: Option<&str>) -> Result<String, Unclear> {
+fn choose(peer: &str, offers: &[ResourceOffer], pool: Option<&str>) -> Result<String, Unclear> {
     let peer = peer.to_owned();
     if offers.is_empty() {
         return Err(Unclear::NoOffer { peer });
@@ -72,6 +72,24 @@ pub fn choose(peer: &str, offers: &[ResourceOffer], pool: Option<&str>) -> Resul
         [one] => Ok(one.name_any()),
         [] => Err(Unclear::NoneWaits { peer, pools: there() }),
         several => Err(Unclear::SeveralWait { peer, pools: names(several) }),
+    }
+}
+
+/// What the user accepts.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// The offer of this pool.
+    Pool(String),
+    /// Changed terms of a contract whose offers are accepted already.
+    Terms,
+}
+
+/// What the user accepts. If no offer waits, other terms of a contract may: then the user need not name a pool. `terms_wait`: whether
+/// there are terms that this cluster has not signed.
+pub fn to_accept(peer: &str, offers: &[ResourceOffer], pool: Option<&str>, terms_wait: bool) -> Result<Accepted, Unclear> {
+    match choose(peer, offers, pool) {
+        Err(Unclear::NoneWaits { .. }) if terms_wait => Ok(Accepted::Terms),
+        chosen => chosen.map(Accepted::Pool),
     }
 }
 
@@ -158,6 +176,17 @@ mod tests {
                 "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn changed_terms_of_an_accepted_offer_need_no_name_of_a_pool() {
+        let accepted = [offer("bulk", "Accepted")];
+        assert_eq!(to_accept("milan", &accepted, None, true), Ok(Accepted::Terms));
+        assert_eq!(to_accept("milan", &accepted, Some("bulk"), true), Ok(Accepted::Pool("bulk".to_owned())));
+        assert!(matches!(to_accept("milan", &accepted, None, false), Err(Unclear::NoneWaits { .. })));
+        let new = [offer("bulk", "ManualActionRequired")];
+        assert_eq!(to_accept("milan", &new, None, true), Ok(Accepted::Pool("bulk".to_owned())));
+        assert!(matches!(to_accept("milan", &[], None, true), Err(Unclear::NoOffer { .. })));
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::{
     wait::{Poll, give_up, until},
 };
 
-pub use decide::{Unclear, choose};
+pub use decide::{Accepted, Unclear, to_accept};
 pub use list::{Shown, Which, list, table};
 
 /// How long a contrary answer must stay before it counts: it may be older than the decision.
