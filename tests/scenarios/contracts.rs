@@ -32,11 +32,13 @@ async fn set_consume(rome: &Cluster, contract: Value, max_prices: Value) -> Resu
     rome.kubectl(&["patch", "peeringpolicy", "default", "--type", "merge", "-p", &patch]).await.map(drop)
 }
 
-async fn tenant(world: &World) -> Result<String> {
+/// The namespace of rome's contracts and receipts at milan.
+pub async fn tenant(world: &World) -> Result<String> {
     Ok(format!("liqo-tenant-{}", world.rome.cluster_id().await?))
 }
 
-async fn copies(world: &World) -> Result<String> {
+/// The namespace of rome's copies of them.
+pub async fn copies(world: &World) -> Result<String> {
     Ok(format!("liqo-provider-{}", world.milan.cluster_id().await?))
 }
 
@@ -46,22 +48,29 @@ async fn contract(world: &World) -> Result<Option<Value>> {
     Ok(all.into_iter().find(|contract| contract["status"]["phase"] != "Ended"))
 }
 
+/// The contract like this whose terms both signed, without an announced end, in force at both sides.
+pub async fn contract_in_force(world: &World, what: &str, is_like_this: impl Fn(&Value) -> bool) -> Result<Value> {
+    let (tenant, copies) = (tenant(world).await?, copies(world).await?);
+    eventually(&format!("both sides have a contract in force: {what}"), TIMEOUT, || async {
+        let all = world.milan.items(&["-n", &tenant, "contracts"]).await?;
+        let in_force = |contract: &&Value| {
+            let spec = &contract["spec"];
+            let goes_on = spec["ended"].is_null() && spec["pending"].is_null() && contract["status"]["phase"] == "InForce";
+            spec["inForceSince"].is_string() && goes_on && is_like_this(contract)
+        };
+        let Some(found) = all.iter().find(in_force) else { return Ok(None) };
+        let name = found["metadata"]["name"].as_str().context("no name")?;
+        let copy = world.rome.object(&["-n", &copies, "contracts", name]).await?;
+        let is_same = copy.is_some_and(|copy| copy["spec"] == found["spec"] && copy["status"]["phase"] == "InForce");
+        Ok(is_same.then(|| found.clone()))
+    })
+    .await
+}
+
 /// The contract with this price, in force at both sides.
-async fn in_force(world: &World, price: &str) -> Result<Value> {
-    let found = eventually(&format!("a contract at {price} is in force"), TIMEOUT, || async {
-        let Some(found) = contract(world).await? else { return Ok(None) };
-        let costs = found["spec"]["terms"]["prices"]["default"]["rates"]["cpu"] == price;
-        Ok((costs && found["spec"]["inForceSince"].is_string() && found["status"]["phase"] == "InForce").then_some(found))
-    })
-    .await?;
-    let name = found["metadata"]["name"].as_str().context("no name")?.to_owned();
-    let namespace = copies(world).await?;
-    eventually("rome has the same contract", TIMEOUT, || async {
-        let copy = world.rome.object(&["-n", &namespace, "contracts", &name]).await?;
-        Ok(copy.is_some_and(|copy| copy["spec"]["document"] == found["spec"]["document"]).then_some(()))
-    })
-    .await?;
-    Ok(found)
+pub async fn in_force(world: &World, price: &str) -> Result<Value> {
+    let costs = |contract: &Value| contract["spec"]["terms"]["prices"]["default"]["rates"]["cpu"] == price;
+    contract_in_force(world, &format!("a core costs {price}"), costs).await
 }
 
 /// What milan's offer to rome says.
@@ -74,6 +83,11 @@ async fn offer(world: &World) -> Result<Value> {
 async fn without_contracts(world: &World) -> Result<()> {
     set_consume(&world.rome, Value::Null, Value::Null).await?;
     world.milan.kubectl(&["delete", "peeringpolicy", POLICY, "--ignore-not-found"]).await?;
+    offers_need_no_contract(world).await
+}
+
+/// Waits until the policies have no contracts any more, as far as rome's offer and node are concerned.
+pub async fn offers_need_no_contract(world: &World) -> Result<()> {
     eventually("rome's offer needs no contract", TIMEOUT, || async {
         Ok(offer(world).await.ok().filter(|offer| offer["contract"].is_null()).map(drop))
     })

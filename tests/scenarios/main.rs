@@ -20,6 +20,7 @@ mod command_line;
 mod contracts;
 mod credentials;
 mod discovery;
+mod disputes;
 mod doctor;
 mod dual_stack;
 mod enforced_network_policies;
@@ -48,6 +49,7 @@ mod pods;
 mod policies;
 mod pools;
 mod prices;
+mod printed_commands;
 mod runner;
 mod scripted_plugin;
 mod services;
@@ -172,6 +174,12 @@ fn contracts_and_receipts() -> Vec<Scenario> {
             stored_contracts_are_verified_and_a_provider_that_changes_a_term_is_found_out;
         metering:
             both_sides_count_the_same_seconds_over_restarts_and_sign_receipts;
+        // It ends the peering of rome and milan, and peers them again.
+        disputes:
+            a_cheat_is_named_an_absent_consumer_signs_later_and_no_second_counts_twice;
+        // It changes the policies `default` of rome and milan.
+        printed_commands:
+            the_commands_of_contracts_and_prices_work_and_a_guarantee_that_ends_early_is_a_breach;
     }
 }
 

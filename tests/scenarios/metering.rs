@@ -30,6 +30,8 @@ async fn under_contract(world: &World) -> Result<String> {
     rome.kubectl(&["patch", "clusterconfig", "liqo", "--type", "merge", "-p", &tolerance]).await?;
     let spec = json!({ "priority": 20, "peers": { "clusterIDs": [rome.cluster_id().await?] }, "provide": {
         "percentage": 100,
+        // The contract of this scenario is soon over.
+        "noticeSeconds": 5,
         "contract": { "meteringPeriodSeconds": PERIOD_SECONDS },
         "prices": { "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } },
     } });
