@@ -158,7 +158,6 @@ fn pods_and_policies() -> Set {
                 a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
         }
         .into_iter()
-        .chain(contracts_and_receipts())
         .chain(network_and_nodes())
         .chain(attacks_at_full_speed())
         .chain(doctor_and_the_end())
@@ -322,7 +321,10 @@ fn network() -> Set {
                 a_long_outage_shows_on_node_and_pods_and_heals,
                 an_absent_consumer_loses_endpoints_and_room_and_gets_both_back,
                 unpeering_from_a_dead_peer_succeeds_and_leaves_nothing;
-        },
+        }
+        .into_iter()
+        .chain(contracts_and_receipts())
+        .collect(),
     }
 }
 
