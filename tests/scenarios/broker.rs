@@ -79,7 +79,8 @@ pub async fn a_deployment_runs_at_a_provider_of_the_provider(world: Arc<World>) 
 
     // A container that ends is restarted by turin, and rome counts it.
     let name = here[0].name_any();
-    rome.kubectl(&["-n", NAMESPACE, "exec", &name, "--", "kill", "1"]).await?;
+    // The command may end with its container.
+    rome.try_kubectl(&["-n", NAMESPACE, "exec", &name, "--", "kill", "1"]).await?;
     eventually("rome counts a restart", TIMEOUT, || async {
         let status = rome.api::<Pod>(NAMESPACE).get(&name).await?.status.unwrap_or_default();
         let restarts: i32 = status.container_statuses.iter().flatten().map(|one| one.restart_count).sum();
@@ -166,8 +167,11 @@ pub async fn nobody_is_offered_what_comes_from_itself(world: Arc<World>) -> Resu
         Ok(Some(()))
     })
     .await?;
+    eventually("rome's node is gone", TIMEOUT, || async { Ok(rome.object(&["node", "milan"]).await?.is_none().then_some(())) })
+        .await?;
     rome.kubectl(&["delete", "peeringpolicy", "owned"]).await?;
     eventually("rome has the node again", TIMEOUT, || async { Ok(rome.object(&["node", "milan"]).await?.map(drop)) }).await?;
+    rome.wait_for(&["node/milan"], "condition=Ready", 60).await?;
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
     milan.kubectl(&["delete", "peeringpolicy", "back"]).await?;
     no_broker(&world).await
