@@ -4,6 +4,8 @@ use k8s_openapi::api::core::v1::Toleration;
 use liqo_quantity::{MAX_RATES, MAX_RESOURCE_NAME_LEN, Rates};
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
+use crate::network_config::{MAX_BEHIND, MAX_WAY_LEN};
+use crate::ClusterId;
 use crate::record_text::{MAX_ENTRIES_LEN, MAX_OBJECT_LEN, MAX_POD_LEN};
 
 /// Maximum number of resources that a pod may name, or a request.
@@ -131,6 +133,29 @@ pub fn prefix_map(_: &mut SchemaGenerator) -> Schema {
             "message": "the text of a prefix is too long",
         }],
     })
+}
+
+/// A map from address prefixes behind a cluster to the clusters on the way there.
+pub fn prefixes_behind(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": MAX_BEHIND,
+        "additionalProperties": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_WAY_LEN,
+            "items": ClusterId::json_schema(generator),
+        },
+        "x-kubernetes-validations": [{
+            "rule": format!("self.all(prefix, prefix.size() <= {MAX_PREFIX_LEN})"),
+            "message": "the text of a prefix is too long",
+        }],
+    })
+}
+
+/// A list of IDs of clusters.
+pub fn cluster_ids(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "maxItems": 1024, "items": ClusterId::json_schema(generator) })
 }
 
 /// A list of names of virtual nodes and clusters.

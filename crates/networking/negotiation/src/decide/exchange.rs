@@ -12,10 +12,10 @@ use liqo_network_model::{
     negotiation::{Agreement, Announcement, Ranges, Refused, agree, allocate_views},
 };
 
-use super::ranges::NodeAddresses;
+use super::{behind, ranges::NodeAddresses};
 
 /// Maximum number of prefixes of one peer that we pass on to others: its pod ranges and its external ones.
-const MAX_PASSED_ON: usize = 16;
+pub(super) const MAX_PASSED_ON: usize = 16;
 /// Maximum number of prefixes of others that we pass on to one peer, and accept from one.
 const MAX_TRANSIT: usize = 128;
 
@@ -42,6 +42,8 @@ pub struct PeerState {
     pub policy: NetworkPolicy,
     /// Whether a namespace of ours is offloaded to it whose pods may use our API server.
     pub runs_api_clients: bool,
+    /// The consumers whose pods we offloaded on to it.
+    pub customers: BTreeSet<ClusterId>,
     /// Its last announcement, or why that cannot be read. `None` if we do not know it (yet); the default if the peer withdrew it.
     pub announcement: Option<Result<NetworkAnnouncement, String>>,
 }
@@ -75,7 +77,7 @@ pub enum Progress {
 /// Decides about each peer.
 pub fn decide(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
     let ranges = ranges(snapshot);
-    let exports: BTreeMap<ClusterId, BTreeSet<IpNet>> =
+    let exports: BTreeMap<ClusterId, Vec<IpNet>> =
         snapshot.peers.iter().map(|(id, peer)| (id.clone(), wanted(snapshot, id, peer))).collect();
     let previous: Allocations = snapshot
         .current
@@ -99,29 +101,36 @@ fn ranges(snapshot: &NetworkSnapshot) -> Ranges {
     }
 }
 
-fn announced(peer: &PeerState) -> Option<&NetworkAnnouncement> {
+pub(super) fn announced(peer: &PeerState) -> Option<&NetworkAnnouncement> {
     peer.announcement.as_ref()?.as_ref().ok()
 }
 
-/// The prefixes of a peer that we want a view of. While its announcement is not known (after a start, for example), the current ones.
-fn wanted(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> BTreeSet<IpNet> {
-    match announced(peer) {
-        Some(theirs) => accepted_exports(snapshot, theirs),
-        None => snapshot.current.get(id).map(|endpoint| endpoint.imported.keys().copied().collect()).unwrap_or_default(),
+/// The prefixes of a peer that we want a view of, its own ones first. While its announcement is not known (after a start, for example), the
+/// current ones.
+fn wanted(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Vec<IpNet> {
+    match (announced(peer), snapshot.current.get(id)) {
+        (Some(theirs), _) => accepted_exports(snapshot, theirs),
+        (None, Some(current)) => {
+            let (behind, own): (Vec<_>, Vec<_>) = current.imported.keys().partition(|prefix| current.behind.contains_key(*prefix));
+            own.into_iter().chain(behind).copied().collect()
+        }
+        (None, None) => Vec::new(),
     }
 }
 
-/// Its own prefixes, and those of clusters that we only reach through it.
-fn accepted_exports(snapshot: &NetworkSnapshot, theirs: &NetworkAnnouncement) -> BTreeSet<IpNet> {
-    let behind = theirs.transit.iter().filter(|(_, owner)| **owner != snapshot.own && !snapshot.peers.contains_key(owner));
-    let behind = behind.take(MAX_TRANSIT);
-    theirs.exports.iter().chain(behind.map(|(prefix, _)| prefix)).copied().collect()
+/// Its own prefixes, those of clusters that we only reach through it, and those behind it.
+fn accepted_exports(snapshot: &NetworkSnapshot, theirs: &NetworkAnnouncement) -> Vec<IpNet> {
+    let transit = theirs.transit.iter().filter(|(_, owner)| **owner != snapshot.own && !snapshot.peers.contains_key(owner));
+    let transit = transit.take(MAX_TRANSIT).map(|(prefix, _)| *prefix);
+    let behind = behind::accept(&snapshot.own, theirs).into_iter().map(|(prefix, _)| prefix);
+    theirs.exports.iter().copied().chain(transit).chain(behind).collect()
 }
 
 fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocations, id: &ClusterId, peer: &PeerState) -> Outcome {
     let mut announcement = NetworkAnnouncement {
         exports: exports(ranges),
         transit: transit(snapshot, allocations, id, peer),
+        behind: behind::announce(snapshot, allocations, id),
         views: allocations.iter().filter(|((owner, _), _)| owner == id).map(|((_, there), here)| (*there, *here)).collect(),
         gateways: snapshot.gateways.clone(),
         mtu: snapshot.settings.mtu,
@@ -137,21 +146,34 @@ fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocation
                 (Progress::Refused(refused.to_string()), None)
             }
             Ok(agreement) => {
-                let progress = if agreement.is_complete() {
-                    Progress::Agreed
-                } else {
-                    Progress::Partial { unseen: agreement.unseen.clone(), unallocated: agreement.unallocated.clone() }
-                };
-                (progress, Some(endpoint(snapshot, id, peer, theirs, &agreement)))
+                (progress(&announcement, &agreement), Some(endpoint(snapshot, id, peer, theirs, &agreement)))
             }
         },
     };
     Outcome { announcement, endpoint, progress }
 }
 
+/// What is behind us comes and goes with namespaces, and a peer without room for it still has a network with us.
+fn progress(ours: &NetworkAnnouncement, agreement: &Agreement) -> Progress {
+    let unseen: Vec<IpNet> = agreement.unseen.iter().filter(|prefix| !ours.behind.contains_key(*prefix)).copied().collect();
+    let unallocated = agreement.unallocated.clone();
+    if unseen.is_empty() && unallocated.is_empty() { Progress::Agreed } else { Progress::Partial { unseen, unallocated } }
+}
+
 fn current_endpoint(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Option<TunnelEndpointSpec> {
     let current = snapshot.current.get(id)?.clone();
-    Some(TunnelEndpointSpec { reach: peer.policy.reach, api_server: reaches_api_server(peer), ..current })
+    Some(TunnelEndpointSpec {
+        reach: peer.policy.reach,
+        api_server: reaches_api_server(peer),
+        customers: customers(snapshot, id, peer),
+        transit: peer.policy.transit,
+        ..current
+    })
+}
+
+/// The customers that have a network with us, too.
+fn customers(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> BTreeSet<ClusterId> {
+    peer.customers.iter().filter(|customer| *customer != id && snapshot.peers.contains_key(*customer)).cloned().collect()
 }
 
 /// Whether the peer runs pods of ours that may reach our API server.
@@ -182,7 +204,8 @@ fn transit(
     let may = |owner: &ClusterId| snapshot.peers.get(owner).filter(|other| owner != id && other.policy.transit);
     let passed = allocations.iter().filter_map(|((owner, there), here)| {
         let is_its_own = announced(may(owner)?)?.exports.contains(there);
-        is_its_own.then(|| (*here, owner.clone()))
+        let is_passed_on = is_its_own && !behind::are_customer_and_provider(snapshot, owner, id);
+        is_passed_on.then(|| (*here, owner.clone()))
     });
     if !peer.policy.transit {
         return BTreeMap::new();
@@ -197,9 +220,9 @@ fn transit(
 }
 
 fn agreement(snapshot: &NetworkSnapshot, ours: &NetworkAnnouncement, theirs: &NetworkAnnouncement) -> Result<Agreement, Refused> {
-    let ours =
-        Announcement { exports: ours.exports.iter().chain(ours.transit.keys()).copied().collect(), views: ours.views.clone() };
-    agree(&ours, &Announcement { exports: accepted_exports(snapshot, theirs), views: theirs.views.clone() })
+    let exports = ours.exports.iter().chain(ours.transit.keys()).chain(ours.behind.keys()).copied().collect();
+    let ours = Announcement { exports, views: ours.views.clone() };
+    agree(&ours, &Announcement { exports: accepted_exports(snapshot, theirs).into_iter().collect(), views: theirs.views.clone() })
 }
 
 fn endpoint(
@@ -210,12 +233,17 @@ fn endpoint(
     agreement: &Agreement,
 ) -> TunnelEndpointSpec {
     let maps = &agreement.maps;
+    let imported: BTreeMap<IpNet, IpNet> = maps.imported.pairs().map(|(here, there)| (there.0, here.0)).collect();
+    let behind = behind::accept(&snapshot.own, theirs).into_iter().filter(|(prefix, _)| imported.contains_key(prefix)).collect();
     let mtu = Some(theirs.mtu).filter(|&mtu| mtu > 0).map_or(snapshot.settings.mtu, |mtu| mtu.min(snapshot.settings.mtu));
     TunnelEndpointSpec {
         cluster_id: id.clone(),
         cluster_name: peer.name.clone(),
         exported: maps.exported.pairs().map(|(here, there)| (here.0, there.0)).collect(),
-        imported: maps.imported.pairs().map(|(here, there)| (there.0, here.0)).collect(),
+        imported,
+        behind,
+        customers: customers(snapshot, id, peer),
+        transit: peer.policy.transit,
         gateways: theirs.gateways.iter().filter(|gateway| !is_of_another(snapshot, id, gateway)).cloned().collect(),
         // The minimum MTU of IPv6.
         mtu: mtu.max(1280),

@@ -504,7 +504,7 @@ fn fabrics(shapes: &[Shape], links: &[(usize, usize)], hub: Option<usize>, keys:
     loop {
         let before = allocations.clone();
         for own in 0..shapes.len() {
-            let theirs = peers_of(own).map(|peer| (id(peer), exports(&before, peer, own))).collect();
+            let theirs = peers_of(own).map(|peer| (id(peer), exports(&before, peer, own).into_iter().collect())).collect();
             allocations[own] = allocate_views(&ranges(own), &theirs, &before[own]).0;
         }
         if before == allocations {
@@ -522,7 +522,7 @@ fn fabrics(shapes: &[Shape], links: &[(usize, usize)], hub: Option<usize>, keys:
         let peer = |peer: usize| {
             let agreement = agree(&says(own, peer), &says(peer, own)).expect("an agreement");
             assert!(agreement.is_complete(), "{agreement:?}");
-            (id(peer), PeerNetwork { maps: agreement.maps, reachable: Reachable::Everything, api_server: None })
+            (id(peer), PeerNetwork { maps: agreement.maps, reachable: Reachable::Everything, transit: hub == Some(own), ..PeerNetwork::default() })
         };
         let node = |node: usize| ClusterNode {
             addresses: families.iter().map(|family| node_address((own, node), *family)).collect(),
