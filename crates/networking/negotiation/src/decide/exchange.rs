@@ -181,10 +181,20 @@ fn reaches_api_server(peer: &PeerState) -> bool {
     peer.policy.api_server && peer.runs_api_clients
 }
 
-/// The clusters that run pods of an offloaded namespace, if these pods may use our API server from there.
-pub fn clusters_of_api_clients(offloading: NamespaceOffloading) -> Option<BTreeSet<ClusterId>> {
-    let status = offloading.status.filter(|_| offloading.spec.api_server)?;
-    Some(status.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect())
+/// A namespace that is offloaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffloadedNamespace {
+    /// The clusters that run pods of it.
+    pub clusters: BTreeSet<ClusterId>,
+    /// Whether these pods may use our API server.
+    pub api_server: bool,
+}
+
+impl OffloadedNamespace {
+    pub fn of(offloading: NamespaceOffloading) -> Option<Self> {
+        let clusters = offloading.status?.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect();
+        Some(Self { clusters, api_server: offloading.spec.api_server })
+    }
 }
 
 /// Our pods and external prefixes of the families in which peers have room: in another family we could not answer peers.
