@@ -135,6 +135,7 @@ fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocation
         gateways: snapshot.gateways.clone(),
         mtu: snapshot.settings.mtu,
     };
+    announcement.mtu = smallest_mtu(snapshot, &announcement);
     let (progress, endpoint) = match &peer.announcement {
         // The agreement stays until the peer announces something else. Only what is open to the peer is our own decision.
         None => (Progress::Silent, current_endpoint(snapshot, id, peer)),
@@ -146,7 +147,7 @@ fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocation
                 (Progress::Refused(refused.to_string()), None)
             }
             Ok(agreement) => {
-                (progress(&announcement, &agreement), Some(endpoint(snapshot, id, peer, theirs, &agreement)))
+                (progress(&announcement, &agreement), Some(endpoint(snapshot, id, peer, [&announcement, theirs], &agreement)))
             }
         },
     };
@@ -229,6 +230,17 @@ fn transit(
     few.take(MAX_TRANSIT).collect()
 }
 
+/// The smallest of our MTU and those of the peers that the other one reaches through us. The gateway at the beginning of the way must know
+/// it: it tells senders what passes. A gateway in the middle cannot tell the sender of the first packet of a connection.
+fn smallest_mtu(snapshot: &NetworkSnapshot, ours: &NetworkAnnouncement) -> u16 {
+    let owners = ours.transit.values().chain(ours.behind.values().filter_map(|way| way.last()));
+    let mtu = |owner: &ClusterId| {
+        let known = snapshot.peers.get(owner).and_then(announced).map(|theirs| theirs.mtu);
+        known.or_else(|| snapshot.current.get(owner).map(|endpoint| endpoint.mtu))
+    };
+    owners.filter_map(mtu).filter(|mtu| *mtu > 0).chain([snapshot.settings.mtu]).min().unwrap_or_default()
+}
+
 fn agreement(snapshot: &NetworkSnapshot, ours: &NetworkAnnouncement, theirs: &NetworkAnnouncement) -> Result<Agreement, Refused> {
     let exports = ours.exports.iter().chain(ours.transit.keys()).chain(ours.behind.keys()).copied().collect();
     let ours = Announcement { exports, views: ours.views.clone() };
@@ -239,13 +251,13 @@ fn endpoint(
     snapshot: &NetworkSnapshot,
     id: &ClusterId,
     peer: &PeerState,
-    theirs: &NetworkAnnouncement,
+    [ours, theirs]: [&NetworkAnnouncement; 2],
     agreement: &Agreement,
 ) -> TunnelEndpointSpec {
     let maps = &agreement.maps;
     let imported: BTreeMap<IpNet, IpNet> = maps.imported.pairs().map(|(here, there)| (there.0, here.0)).collect();
     let behind = behind::accept(&snapshot.own, theirs).into_iter().filter(|(prefix, _)| imported.contains_key(prefix)).collect();
-    let mtu = Some(theirs.mtu).filter(|&mtu| mtu > 0).map_or(snapshot.settings.mtu, |mtu| mtu.min(snapshot.settings.mtu));
+    let mtu = Some(theirs.mtu).filter(|&mtu| mtu > 0).map_or(ours.mtu, |mtu| mtu.min(ours.mtu));
     TunnelEndpointSpec {
         cluster_id: id.clone(),
         cluster_name: peer.name.clone(),

@@ -290,6 +290,19 @@ fn a_customer_and_the_provider_that_runs_its_pods_see_each_other_behind_the_brok
 }
 
 #[test]
+fn the_smallest_mtu_of_the_way_applies_and_rises_again() {
+    let (mut clusters, links) = brokered();
+    let mut agreed = |of_provider: u16| {
+        clusters.get_mut(&'t').unwrap().settings.mtu = of_provider;
+        let outcomes = settle(&mut clusters, &links);
+        [('r', 'm'), ('m', 'r'), ('m', 't'), ('t', 'm'), ('f', 'm')]
+            .map(|(own, peer)| outcomes[&own][&id(peer)].endpoint.as_ref().unwrap().mtu)
+    };
+    assert_eq!(agreed(1300), [1300, 1300, 1300, 1300, 1420]);
+    assert_eq!(agreed(1420), [1420; 5]);
+}
+
+#[test]
 fn a_customer_sees_what_is_behind_the_broker_although_it_knows_the_provider_itself() {
     let (mut clusters, _) = brokered();
     clusters.get_mut(&'r').unwrap().peers.insert(id('t'), silent("t"));
