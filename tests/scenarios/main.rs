@@ -396,6 +396,7 @@ fn sharing() -> Set {
             // Milan peers with turin, and lends to rome only what turin lends.
             broker:
                 a_deployment_runs_at_a_provider_of_the_provider,
+                a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls,
                 a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_home,
                 nobody_is_offered_what_comes_from_itself;
             lending:
