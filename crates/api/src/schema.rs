@@ -5,8 +5,8 @@ use liqo_quantity::{MAX_RATES, MAX_RESOURCE_NAME_LEN, Rates};
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
 use crate::network_config::{MAX_BEHIND, MAX_WAY_LEN};
-use crate::ClusterId;
 use crate::record_text::{MAX_ENTRIES_LEN, MAX_OBJECT_LEN, MAX_POD_LEN};
+use crate::{ClusterId, MAX_CUSTOMERS};
 
 /// Maximum number of resources that a pod may name, or a request.
 pub const MAX_RESOURCES: usize = 64;
@@ -155,7 +155,7 @@ pub fn prefixes_behind(generator: &mut SchemaGenerator) -> Schema {
 
 /// A list of IDs of clusters.
 pub fn cluster_ids(generator: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "array", "maxItems": 1024, "items": ClusterId::json_schema(generator) })
+    json_schema!({ "type": "array", "maxItems": MAX_CUSTOMERS, "items": ClusterId::json_schema(generator) })
 }
 
 /// A list of names of virtual nodes and clusters.

@@ -167,7 +167,8 @@ impl Fabric {
 
     /// The peers whose pods we offloaded on to another peer.
     pub fn customers(&self) -> BTreeSet<&ClusterId> {
-        let has = |customer: &&ClusterId| self.peers.iter().any(|(id, peer)| id != *customer && peer.customers.contains(*customer));
+        let has =
+            |customer: &&ClusterId| self.peers.iter().any(|(id, peer)| id != *customer && peer.customers.contains(*customer));
         self.peers.keys().filter(has).collect()
     }
 

@@ -18,8 +18,8 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ClusterId, GatewayAddress, MAX_BEHIND, MAX_WAY_LEN, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus,
-    labels, tenant_namespace,
+    ClusterId, GatewayAddress, MAX_BEHIND, MAX_WAY_LEN, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec,
+    NetworkConfigStatus, labels, tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection, Peers, Queue,

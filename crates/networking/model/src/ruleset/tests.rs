@@ -154,8 +154,7 @@ fn broker() -> Fabric {
     let own = ("10.244.0.0/16", "10.64.0.0/16");
     let offloaded = ["10.244.0.5", "10.81.0.7", "fd81::7"].map(|address| address.parse().unwrap()).into();
     let customer = PeerNetwork { offloaded, ..peer(&[own, ("10.81.0.0/16", "10.65.0.0/16")], "10.82.0.0/16") };
-    let provider =
-        PeerNetwork { customers: [id('c')].into(), ..peer(&[own, ("10.82.0.0/16", "10.66.0.0/16")], "10.81.0.0/16") };
+    let provider = PeerNetwork { customers: [id('c')].into(), ..peer(&[own, ("10.82.0.0/16", "10.66.0.0/16")], "10.81.0.0/16") };
     let other = PeerNetwork { offloaded: ["10.244.0.6".parse().unwrap()].into(), ..peer(&[own], "10.83.0.0/16") };
     let peers = [(id('c'), customer), (id('p'), provider), (id('d'), other)].into();
     Fabric { peers, api_servers: Vec::new(), ..fabric() }
@@ -205,7 +204,9 @@ fn peers_that_may_reach_an_api_server_reach_its_port_and_nothing_else() {
     let mut fabric = fabric();
     let maps =
         PeerMaps { exported: map(&[("10.70.0.0/24", "10.9.0.0/24")]), imported: map(&[("10.247.0.0/16", "10.244.0.0/16")]) };
-    fabric.peers.insert(id('b'), PeerNetwork { maps, reachable: Reachable::Everything, api_server: None, ..PeerNetwork::default() });
+    fabric
+        .peers
+        .insert(id('b'), PeerNetwork { maps, reachable: Reachable::Everything, api_server: None, ..PeerNetwork::default() });
     // On the gateway, and on the other nodes.
     for (node, rules) in [("n1", 7), ("n2", 3)] {
         let script = script(&fabric, node, "ip", TABLE);

@@ -64,7 +64,8 @@ fn way(snapshot: &NetworkSnapshot, to: &ClusterId, owner: &ClusterId, there: &Ip
 /// The prefixes behind a peer that we accept, the shortest ways first: none that leads through ourselves.
 pub fn accept(own: &ClusterId, theirs: &NetworkAnnouncement) -> Vec<(IpNet, Vec<ClusterId>)> {
     let is_sound = |way: &[ClusterId]| !way.is_empty() && way.len() <= MAX_WAY_LEN && !way.contains(own);
-    let mut sound: Vec<_> = theirs.behind.iter().filter(|(prefix, way)| is_sound(way) && !theirs.exports.contains(*prefix)).collect();
+    let mut sound: Vec<_> =
+        theirs.behind.iter().filter(|(prefix, way)| is_sound(way) && !theirs.exports.contains(*prefix)).collect();
     sound.sort_by_key(|(prefix, way)| (way.len(), **prefix));
     sound.into_iter().take(MAX_BEHIND).map(|(prefix, way)| (*prefix, way.clone())).collect()
 }

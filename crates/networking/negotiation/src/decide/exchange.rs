@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use liqo_api::{
-    ClusterId, GatewayAddress, NamespaceOffloading, NetworkAnnouncement, NetworkPolicy, NetworkRanges, NetworkSettings,
-    TunnelEndpointSpec,
+    ClusterId, GatewayAddress, MAX_CUSTOMERS, NamespaceOffloading, NetworkAnnouncement, NetworkPolicy, NetworkRanges,
+    NetworkSettings, TunnelEndpointSpec,
 };
 use liqo_network_model::{
     allocator::Allocations,
@@ -111,7 +111,8 @@ fn wanted(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Vec<I
     match (announced(peer), snapshot.current.get(id)) {
         (Some(theirs), _) => accepted_exports(snapshot, theirs),
         (None, Some(current)) => {
-            let (behind, own): (Vec<_>, Vec<_>) = current.imported.keys().partition(|prefix| current.behind.contains_key(*prefix));
+            let (behind, own): (Vec<_>, Vec<_>) =
+                current.imported.keys().partition(|prefix| current.behind.contains_key(*prefix));
             own.into_iter().chain(behind).copied().collect()
         }
         (None, None) => Vec::new(),
@@ -174,7 +175,8 @@ fn current_endpoint(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState
 
 /// The customers that have a network with us, too.
 fn customers(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> BTreeSet<ClusterId> {
-    peer.customers.iter().filter(|customer| *customer != id && snapshot.peers.contains_key(*customer)).cloned().collect()
+    let known = peer.customers.iter().filter(|customer| *customer != id && snapshot.peers.contains_key(*customer));
+    known.take(MAX_CUSTOMERS).cloned().collect()
 }
 
 /// Whether the peer runs pods of ours that may reach our API server.

@@ -42,7 +42,8 @@ fn a_customer_and_its_pods_behind_a_broker_reach_each_other_and_see_whom_they_ta
     for (customer, pod) in PAIRS {
         for (from, to) in [(customer, pod), (pod, customer)] {
             for &family in BOTH {
-                let seen = seen(&world, from, to, family).unwrap_or_else(|error| panic!("{from:?} to {to:?}, {family:?}: {error}"));
+                let seen =
+                    seen(&world, from, to, family).unwrap_or_else(|error| panic!("{from:?} to {to:?}, {family:?}: {error}"));
                 assert_eq!(Some(seen), world.seen_from(to.0, from, family), "{from:?} to {to:?}");
             }
         }
@@ -162,8 +163,7 @@ fn either_gateway_of_a_broker_passes_connections_on_and_they_survive_the_death_o
         talks.collect::<Result<Vec<_>, _>>().expect("connections")
     };
     let before = world.carried(BROKER.0);
-    let mut talks: Vec<EchoConnection> =
-        talk(ROME, OF_ROME, &world).into_iter().chain(talk(OF_ROME, ROME, &world)).collect();
+    let mut talks: Vec<EchoConnection> = talk(ROME, OF_ROME, &world).into_iter().chain(talk(OF_ROME, ROME, &world)).collect();
     talks.iter_mut().try_for_each(|talk| talk.exchange(1)).expect("at first");
     let carried: Vec<u64> = world.carried(BROKER.0).iter().zip(before).map(|(after, before)| after - before).collect();
     assert!(carried.iter().all(|bytes| *bytes > 2000), "{carried:?}");

@@ -538,7 +538,8 @@ fn fabrics(
     };
     let mut allocations = vec![Allocations::new(); shapes.len()];
     let exports = |allocations: &[Allocations], from: usize, to: usize| -> BTreeSet<IpNet> {
-        let is_passed_on = |owner: &ClusterId| (0..shapes.len()).any(|one| id(one) == *owner && one != to && is_passed_on(one, to));
+        let is_passed_on =
+            |owner: &ClusterId| (0..shapes.len()).any(|one| id(one) == *owner && one != to && is_passed_on(one, to));
         let others = allocations[from].iter().filter(|((owner, _), _)| hub == Some(from) && is_passed_on(owner));
         let ranges = ranges(from);
         ranges.pods.into_iter().chain(ranges.external).chain(others.map(|(_, here)| *here)).collect()
@@ -564,7 +565,15 @@ fn fabrics(
         let peer = |peer: usize| {
             let agreement = agree(&says(own, peer), &says(peer, own)).expect("an agreement");
             assert!(agreement.is_complete(), "{agreement:?}");
-            (id(peer), PeerNetwork { maps: agreement.maps, reachable: Reachable::Everything, transit: hub == Some(own), ..PeerNetwork::default() })
+            (
+                id(peer),
+                PeerNetwork {
+                    maps: agreement.maps,
+                    reachable: Reachable::Everything,
+                    transit: hub == Some(own),
+                    ..PeerNetwork::default()
+                },
+            )
         };
         let node = |node: usize| ClusterNode {
             addresses: families.iter().map(|family| node_address((own, node), *family)).collect(),

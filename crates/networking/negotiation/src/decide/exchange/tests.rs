@@ -9,7 +9,13 @@ fn net(text: &str) -> IpNet {
 }
 
 fn silent(name: &str) -> PeerState {
-    PeerState { name: name.into(), policy: NetworkPolicy::default(), runs_api_clients: false, customers: BTreeSet::new(), announcement: None }
+    PeerState {
+        name: name.into(),
+        policy: NetworkPolicy::default(),
+        runs_api_clients: false,
+        customers: BTreeSet::new(),
+        announcement: None,
+    }
 }
 
 fn snapshot(own: char, peers: &[(char, PeerState)]) -> NetworkSnapshot {
@@ -372,7 +378,8 @@ fn in_a_circle_of_brokers_prefixes_do_not_circulate() {
 
 #[test]
 fn what_a_peer_says_about_what_is_behind_it_is_bounded_and_comes_after_its_own() {
-    let behind = |count: u8, way: Vec<ClusterId>| (0..count).map(move |number| (net(&format!("10.{number}.0.0/16")), way.clone()));
+    let behind =
+        |count: u8, way: Vec<ClusterId>| (0..count).map(move |number| (net(&format!("10.{number}.0.0/16")), way.clone()));
     let decided = |behind: BTreeMap<IpNet, Vec<ClusterId>>, pools: &[&str]| {
         let theirs = NetworkAnnouncement { exports: [net("10.244.0.0/16")].into(), behind, ..NetworkAnnouncement::default() };
         let mut snapshot = snapshot('a', &[('b', PeerState { announcement: Some(Ok(theirs)), ..silent("b") })]);
