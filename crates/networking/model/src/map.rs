@@ -102,6 +102,7 @@ impl PeerMaps {
 
     /// How a cluster behind the peer sees our addresses, if the peer and that cluster see each other by `next`: what it exports to us, and
     /// what of ours the peer passes on to it.
+    #[must_use]
     pub fn then(&self, next: &Self) -> Self {
         let through = |last: &PrefixMap| {
             let all = self.imported.pairs().chain(self.exported.pairs());

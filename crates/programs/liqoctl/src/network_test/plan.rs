@@ -212,10 +212,10 @@ impl Questions<'_> {
     /// The addresses of a pod as another pod or a node sees them, and why others are not visible, with advice. Leaves out an address family
     /// that the cluster and home do not share.
     fn seen(&self, by: &Prober, pod: &Prober) -> (Vec<IpAddr>, Vec<(String, &'static str)>) {
-        let (member, sees) = (&self.scene.clusters[by.cluster], self.scene.sees(by));
+        let (member, view) = (&self.scene.clusters[by.cluster], self.scene.sees(by));
         let (mut seen, mut unseen) = (Vec::new(), Vec::new());
         for &address in &pod.addresses {
-            match sees.address(address) {
+            match view.address(address) {
                 Some(address) => seen.push(address),
                 None if member.shares(address.is_ipv4()) => unseen.push((
                     format!("{} has the address {address}, which is in no prefix that {} knows", pod.pod, member.name),
