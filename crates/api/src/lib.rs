@@ -81,6 +81,7 @@ pub use receipt::*;
 pub use reflected_object::*;
 pub use resource_offer::*;
 pub use resource_request::*;
+pub use schema::{MAX_BEHIND, MAX_CUSTOMERS, MAX_WAY_LEN};
 pub use search_domain::*;
 pub use shadow_pod::*;
 pub use suspected_gateways::SuspectedGateways;

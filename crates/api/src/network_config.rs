@@ -42,11 +42,6 @@ pub struct NetworkConfigStatus {
     pub announcement: NetworkAnnouncement,
 }
 
-/// Maximum number of prefixes behind a cluster in its announcement.
-pub const MAX_BEHIND: usize = 64;
-/// Maximum number of clusters on the way to a prefix behind a cluster.
-pub const MAX_WAY_LEN: usize = 8;
-
 /// What a cluster announces about its network. All prefixes are in its own address space, except the keys of `views`.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]

@@ -4,12 +4,18 @@ use k8s_openapi::api::core::v1::Toleration;
 use liqo_quantity::{MAX_RATES, MAX_RESOURCE_NAME_LEN, Rates};
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
-use crate::network_config::{MAX_BEHIND, MAX_WAY_LEN};
+use crate::ClusterId;
 use crate::record_text::{MAX_ENTRIES_LEN, MAX_OBJECT_LEN, MAX_POD_LEN};
-use crate::{ClusterId, MAX_CUSTOMERS};
 
 /// Maximum number of resources that a pod may name, or a request.
 pub const MAX_RESOURCES: usize = 64;
+
+/// Maximum number of prefixes behind a cluster in its announcement.
+pub const MAX_BEHIND: usize = 64;
+/// Maximum number of clusters on the way to a prefix behind a cluster.
+pub const MAX_WAY_LEN: usize = 8;
+/// Maximum number of consumers whose pods run at one peer.
+pub const MAX_CUSTOMERS: usize = 1024;
 
 /// An object of any shape. The API server keeps all its fields.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {

@@ -7,9 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, Condition, GatewayAddress, Reach, schema};
 
-/// Maximum number of consumers whose pods run at one peer.
-pub const MAX_CUSTOMERS: usize = 1024;
-
 /// The network to one peer, as the nodes of this cluster must configure it. It is in Liqo's namespace, and its name is the peer's ID. The
 /// manager writes the spec, the gateways write the status.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]

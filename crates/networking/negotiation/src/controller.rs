@@ -35,9 +35,10 @@ use crate::{
     announcements::{Announcements, ConsumerNamespace},
     decide::{
         announced_gateways::{self, observe},
-        exchange::{NetworkSnapshot, OffloadedNamespace, Outcome, PeerState, decide},
+        exchange::{Outcome, decide},
         links,
         ranges::NodeAddresses,
+        snapshot::{NetworkSnapshot, OffloadedNamespace, PeerState},
     },
     range_discovery::{self, DiscoveredRanges, REFRESH_PERIOD, RETRY_DELAY, Ranges},
 };

@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use liqo_api::{ClusterId, MAX_BEHIND, MAX_WAY_LEN, NetworkAnnouncement};
 use liqo_network_model::allocator::Allocations;
 
-use super::exchange::{MAX_PASSED_ON, NetworkSnapshot, announced};
+use super::snapshot::{MAX_PASSED_ON, NetworkSnapshot, announced};
 
 /// Prefixes, and the clusters on the way to each, the owner first.
 pub type Behind = BTreeMap<IpNet, Vec<ClusterId>>;

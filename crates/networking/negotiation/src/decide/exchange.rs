@@ -3,50 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use liqo_api::{
-    ClusterId, GatewayAddress, MAX_CUSTOMERS, NamespaceOffloading, NetworkAnnouncement, NetworkPolicy, NetworkRanges,
-    NetworkSettings, TunnelEndpointSpec,
-};
+use liqo_api::{ClusterId, GatewayAddress, MAX_CUSTOMERS, NetworkAnnouncement, TunnelEndpointSpec};
 use liqo_network_model::{
     allocator::Allocations,
     negotiation::{Agreement, Announcement, Ranges, Refused, agree, allocate_views},
 };
 
-use super::{behind, ranges::NodeAddresses};
+use super::{
+    behind,
+    snapshot::{MAX_PASSED_ON, NetworkSnapshot, PeerState, announced},
+};
 
-/// Maximum number of prefixes of one peer that we pass on to others: its pod ranges and its external ones.
-pub(super) const MAX_PASSED_ON: usize = 16;
 /// Maximum number of prefixes of others that we pass on to one peer, and accept from one.
 const MAX_TRANSIT: usize = 128;
-
-/// Everything that the outcomes depend on.
-#[derive(Clone, Debug)]
-pub struct NetworkSnapshot {
-    pub own: ClusterId,
-    pub settings: NetworkSettings,
-    pub ranges: NetworkRanges,
-    pub nodes: Vec<NodeAddresses>,
-    /// Our gateways, in the order of their Leases.
-    pub gateways: Vec<GatewayAddress>,
-    /// The peers that we want a network with.
-    pub peers: BTreeMap<ClusterId, PeerState>,
-    /// The existing `TunnelEndpoint`s.
-    pub current: BTreeMap<ClusterId, TunnelEndpointSpec>,
-}
-
-/// A peer that we want a network with.
-#[derive(Clone, Debug)]
-pub struct PeerState {
-    pub name: String,
-    /// From the `PeeringPolicy` that applies to the peer.
-    pub policy: NetworkPolicy,
-    /// Whether a namespace of ours is offloaded to it whose pods may use our API server.
-    pub runs_api_clients: bool,
-    /// The consumers whose pods we offloaded on to it.
-    pub customers: BTreeSet<ClusterId>,
-    /// Its last announcement, or why that cannot be read. `None` if we do not know it (yet); the default if the peer withdrew it.
-    pub announcement: Option<Result<NetworkAnnouncement, String>>,
-}
 
 /// The decision about a peer.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,10 +68,6 @@ fn ranges(snapshot: &NetworkSnapshot) -> Ranges {
         reserved: snapshot.settings.reserved_cidrs.clone(),
         pools: snapshot.settings.peer_cidrs.clone(),
     }
-}
-
-pub(super) fn announced(peer: &PeerState) -> Option<&NetworkAnnouncement> {
-    peer.announcement.as_ref()?.as_ref().ok()
 }
 
 /// The prefixes of a peer that we want a view of, its own ones first. While its announcement is not known (after a start, for example), the
@@ -182,22 +147,6 @@ fn customers(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> BT
 /// Whether the peer runs pods of ours that may reach our API server.
 fn reaches_api_server(peer: &PeerState) -> bool {
     peer.policy.api_server && peer.runs_api_clients
-}
-
-/// A namespace that is offloaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OffloadedNamespace {
-    /// The clusters that run pods of it.
-    pub clusters: BTreeSet<ClusterId>,
-    /// Whether these pods may use our API server.
-    pub api_server: bool,
-}
-
-impl OffloadedNamespace {
-    pub fn of(offloading: NamespaceOffloading) -> Option<Self> {
-        let clusters = offloading.status?.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect();
-        Some(Self { clusters, api_server: offloading.spec.api_server })
-    }
 }
 
 /// Our pods and external prefixes of the families in which peers have room: in another family we could not answer peers.

@@ -5,3 +5,4 @@ mod behind;
 pub mod exchange;
 pub mod links;
 pub mod ranges;
+pub mod snapshot;

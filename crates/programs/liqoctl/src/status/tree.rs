@@ -154,7 +154,8 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
         let owner = network.behind.get(there).and_then(|way| way.first());
         owner.map(|owner| format!(" (cluster {} behind it)", owner.short())).unwrap_or_default()
     };
-    let seen = network.prefixes.iter().map(|(there, here)| format!("{there}{} is mapped here to {here}", behind(there)));
+    let (own, others): (Vec<_>, Vec<_>) = network.prefixes.iter().partition(|(there, _)| !network.behind.contains_key(*there));
+    let seen = own.into_iter().chain(others).map(|(there, here)| format!("{there}{} is mapped here to {here}", behind(there)));
     let seen: Vec<String> = seen.collect();
     if !seen.is_empty() {
         children.push(Branch::leaf(format!("its {}", seen.join(", "))));

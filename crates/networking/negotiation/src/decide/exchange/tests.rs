@@ -1,4 +1,7 @@
+use liqo_api::{GatewayAddress, NamespaceOffloading, NetworkPolicy, NetworkRanges, NetworkSettings};
+
 use super::*;
+use crate::decide::{ranges::NodeAddresses, snapshot::OffloadedNamespace};
 
 fn id(letter: char) -> ClusterId {
     ClusterId::of_public_key(&[u8::try_from(letter).unwrap(); 32])
