@@ -77,6 +77,11 @@ pub fn some_rates(generator: &mut SchemaGenerator) -> Schema {
     rates
 }
 
+/// An amount of money that is not negative.
+pub fn amount_of_money(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "pattern": r"^[0-9]{1,18}(\.[0-9]{1,9})?$" })
+}
+
 /// Rates by the name of a pool, at most as many as a provider offers.
 pub fn rates_of_pools(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "maxProperties": 16, "additionalProperties": some_rates(generator) })

@@ -38,7 +38,15 @@ impl Consumer {
         let (Some(_), Some(charges)) = (self.contract(provider), charges_of(shadow.charges.as_deref())) else { return true };
         let now = Timestamp::now().as_second();
         let gone = Some(now + MAX_GRACE_SECONDS);
-        let observation = Observation { uid, pool: &shadow.pool, sent: 0, gone, asked: &[], charges: &charges };
+        let observation = Observation {
+            uid,
+            namespace: &shadow.home.namespace,
+            pool: &shadow.pool,
+            sent: 0,
+            gone,
+            asked: &[],
+            charges: &charges,
+        };
         self.recorder.store(&provider_namespace(provider), uid, observation.entries(now, self.clock_tolerance()))
     }
 
@@ -46,7 +54,15 @@ impl Consumer {
     pub fn store_before_resize(&self, provider: &ClusterId, uid: &str, shadow: &Shadow) {
         let (Some(_), Some(charges)) = (self.contract(provider), charges_of(shadow.charges.as_deref())) else { return };
         let now = Timestamp::now().as_second();
-        let observation = Observation { uid, pool: &shadow.pool, sent: 0, gone: Some(now), asked: &[], charges: &charges };
+        let observation = Observation {
+            uid,
+            namespace: &shadow.home.namespace,
+            pool: &shadow.pool,
+            sent: 0,
+            gone: Some(now),
+            asked: &[],
+            charges: &charges,
+        };
         let entries = observation.entries(now, self.clock_tolerance());
         self.recorder.store(&provider_namespace(provider), &format!("{uid}/{now}"), entries);
     }
@@ -60,7 +76,15 @@ impl Consumer {
         let (pool, asked) =
             (pool.unwrap_or_else(|| pod.virtual_node.name.clone()), chargeable(pod, contract.charge, contract.limit_percentage));
         let sent = sent_at(pod).as_second();
-        let observation = Observation { uid: &pod.uid, pool: &pool, sent, gone, asked: &asked, charges: &charges };
+        let observation = Observation {
+            uid: &pod.uid,
+            namespace: &pod.key.namespace,
+            pool: &pool,
+            sent,
+            gone,
+            asked: &asked,
+            charges: &charges,
+        };
         observation.entries(Timestamp::now().as_second(), self.clock_tolerance())
     }
 }
@@ -90,7 +114,15 @@ impl Side for ConsumerSide {
         }
         for (Key { name: uid, .. }, shadow) in remote.shadows.all().into_iter().filter(|(key, _)| peer.pod(&key.name).is_none()) {
             let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
-            let observation = Observation { uid: &uid, pool: &shadow.pool, sent: 0, gone: None, asked: &[], charges: &charges };
+            let observation = Observation {
+                uid: &uid,
+                namespace: &shadow.home.namespace,
+                pool: &shadow.pool,
+                sent: 0,
+                gone: None,
+                asked: &[],
+                charges: &charges,
+            };
             entries.extend(observation.entries(now, consumer.clock_tolerance()));
         }
         Some(entries)
