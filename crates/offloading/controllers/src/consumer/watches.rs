@@ -19,13 +19,14 @@ use kube::{
     api::{ApiResource, DynamicObject},
     runtime::watcher,
 };
+use liqo_api::policies::without_status;
 use liqo_api::reflection::{is_denied, is_own};
-use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, VirtualNode, labels};
+use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, PeeringPolicy, VirtualNode, labels};
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection,
     cache::{self, parsed_len, whole},
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::sync::{OnceCell, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -77,6 +78,8 @@ pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPee
         nodes: nodes(&context, &queues),
         offloadings: offloadings(&context, &queues),
         foreign_clusters: foreign_clusters(&context, &queues),
+        policies: peering_policies(&context),
+        budgets: RwLock::default(),
         networks: networks(&context, consumer.clone()),
         recorder: Recorder::start(&context, labels::PROVIDER_ID, "consumer"),
         kubelet: KubeletApi::new(client, Arc::new(kubelet_index::LocalPods::new(consumer.clone()))),
@@ -125,6 +128,10 @@ fn foreign_clusters(context: &Context, queues: &Queues) -> Cache<ForeignCluster>
     Cache::watch(api, watcher::Config::default(), context.stop.clone(), whole, move |_, _, new| {
         enqueue_keys(&queues, (triggers::foreign_cluster(new.map(AsRef::as_ref)).into_iter().collect(), Vec::new()));
     })
+}
+
+fn peering_policies(context: &Context) -> Cache<PeeringPolicy> {
+    Cache::watch(Api::all(context.client.clone()), watcher::Config::default(), context.stop.clone(), without_status, |_, _, _| {})
 }
 
 /// While the state is being created there are no providers yet, so no change is lost.
