@@ -17,6 +17,8 @@ use liqo_api::conditions::DesiredCondition;
 use liqo_api::{Budget, BudgetPeriod, ClusterId, Money, WITHIN_BUDGET, WhenSpent, WithinBudgetReason, rfc3339};
 use liqo_metering::spending::{Account, Costs, span_of};
 
+/// Time between two rounds.
+pub const ROUND: Duration = Duration::from_secs(10);
 /// How many clusters a message names.
 const MAX_NAMED: usize = 3;
 

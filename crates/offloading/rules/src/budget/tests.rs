@@ -2,8 +2,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-const ROUND: Duration = Duration::from_secs(10);
-
 fn money(text: &str) -> Money {
     text.parse().unwrap()
 }

@@ -17,12 +17,10 @@ use jiff::Timestamp;
 use liqo_api::policies::PolicyPeer;
 use liqo_api::{ClusterId, NAMESPACE_OFFLOADING};
 use liqo_controller_runtime::policies;
-use liqo_offloading_rules::budget::{HeldBudget, Holder, Provider, Standing};
+use liqo_offloading_rules::budget::{HeldBudget, Holder, Provider, ROUND, Standing};
 
 use crate::consumer::state::{Consumer, NamespaceKey, NodeKey};
 
-/// Time between two rounds.
-const ROUND: Duration = Duration::from_secs(10);
 /// Interval between two checks whether everything is listed.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
