@@ -37,7 +37,9 @@ impl Observation<'_> {
         let mut entries = self.entries_of_any_namespace(now, clocks);
         // The provider's copy may have said anything.
         let namespace = if is_name(self.namespace) { self.namespace } else { "" };
-        entries.iter_mut().for_each(|entry| namespace.clone_into(&mut entry.namespace));
+        for entry in &mut entries {
+            namespace.clone_into(&mut entry.namespace);
+        }
         entries
     }
 

@@ -57,7 +57,6 @@ pub struct TooLong(pub usize);
 impl Contract {
     /// Reads the readable copy of a contract, which its consumer stores as it was signed. `None` if it was never in force.
     pub fn of(spec: &ContractSpec) -> Option<Self> {
-        let since = spec.in_force_since.as_ref()?;
         let earlier = spec.earlier.iter().map(|earlier| Version {
             version: earlier.version,
             digest: earlier.digest.clone(),
@@ -66,9 +65,12 @@ impl Contract {
         });
         // Only receipts need the digest of the present terms.
         let (version, digest) = (spec.terms.version, String::new());
-        let current = Version { version, digest, from: since.0.as_second(), prices: spec.terms.prices.clone() };
-        let mut versions: Vec<Version> = earlier.chain([current]).collect();
+        let prices = spec.terms.prices.clone();
+        let since = spec.in_force_since.as_ref().map(|since| since.0.as_second());
+        let current = since.map(|from| Version { version, digest, from, prices });
+        let mut versions: Vec<Version> = earlier.chain(current).collect();
         versions.sort_by_key(|version| (version.from, version.version));
+        versions.first()?;
         let terms = &spec.terms;
         let (id, provider, consumer) = (terms.contract.clone(), terms.provider.clone(), terms.consumer.clone());
         Some(Self { id, provider, consumer, versions, end: spec.ended.as_ref().map(|end| end.at.0.as_second()) })

@@ -98,7 +98,9 @@ impl Consumer {
             let amounts = chargeable(&pod, contract.charge, contract.limit_percentage);
             let most = amounts.iter().fold(ResourceList::new(), |all, one| all.max(one));
             let pool = self.pool_of(&peer, &pod);
-            accounts.iter_mut().for_each(|account| account.add_rate(&pod.key.namespace, &pool, &most, now));
+            for account in &mut accounts {
+                account.add_rate(&pod.key.namespace, &pool, &most, now);
+            }
         }
         accounts
     }

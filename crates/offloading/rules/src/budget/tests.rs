@@ -29,7 +29,9 @@ fn of_demo(amount: &str) -> HeldBudget {
 
 fn costs(all: &[(&str, &str)]) -> Costs {
     let mut costs = Costs::default();
-    all.iter().for_each(|(namespace, cost)| costs.add("EUR", namespace, money(cost)));
+    for (namespace, cost) in all {
+        costs.add("EUR", namespace, money(cost));
+    }
     costs
 }
 
