@@ -629,6 +629,7 @@ impl Default for Consume {
             max_prices: None,
             node_labels: Vec::new(),
             contract: ConsumeContract::default(),
+            budget: None,
             max_hops: 3,
         }
     }
