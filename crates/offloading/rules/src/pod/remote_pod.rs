@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use kube::core::Object;
 use liqo_api::requests::Effective;
-use liqo_api::{ClusterId, Key, finalizers, labels, pods, tenant_namespace};
+use liqo_api::{ClusterId, Key, finalizers, labels, tenant_namespace};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -73,14 +73,9 @@ impl RemotePod {
             _ => None,
         };
         let ended_at = end.and_then(|_| time_of_end(&status));
-        // The address of a pod on a virtual node is in another cluster's range, where its consumer does not look for it.
-        let is_lent_on = tolerates_virtual_nodes(&pod.spec);
-        let addresses = if end.is_none() && !is_lent_on { addresses(&status) } else { Vec::new() };
+        // A pod that was lent on has the address by which this cluster sees it: its consumer sees that one behind this cluster.
+        let addresses = if end.is_none() { addresses(&status) } else { Vec::new() };
         let mut reduced = reduce_status(&json!({ "status": status }));
-        if let Some(fields) = reduced.as_object_mut().filter(|_| is_lent_on) {
-            fields.remove("podIP");
-            fields.remove("podIPs");
-        }
         add_earlier_runs(&mut reduced, meta.annotations.as_ref(), meta.creation_timestamp.as_ref().map(|created| created.0));
         let asked = Effective::of_pod(&pod.spec);
         let own_grace = pod.spec.termination_grace_period_seconds.unwrap_or(30);
@@ -124,11 +119,6 @@ impl RemotePod {
     pub fn counts(&self) -> bool {
         self.end.is_none()
     }
-}
-
-/// Whether a pod was created for virtual nodes. No other remote pod keeps this toleration.
-fn tolerates_virtual_nodes(spec: &PodSpec) -> bool {
-    spec.tolerations.iter().flatten().any(|one| one.key.as_deref() == Some(pods::VIRTUAL_NODE_TAINT))
 }
 
 /// When a pod that has ended did so: when its last container ended. A pod without such a container was evicted, and a condition says when.
@@ -260,17 +250,6 @@ mod tests {
         };
         assert_eq!(with("Running"), ["10.244.0.9", "fd00::9"]);
         assert!(with("Succeeded").is_empty() && with("Failed").is_empty());
-    }
-
-    #[test]
-    fn a_pod_that_was_lent_on_has_no_address_here() {
-        let lent_on = pod("web", "u", |object| {
-            object["spec"]["tolerations"] = json!([{ "key": "virtual-node.liqo.io/not-allowed", "operator": "Exists" }]);
-            object["status"] = json!({ "phase": "Running", "podIP": "10.65.0.9" });
-        });
-        assert!(lent_on.addresses.is_empty());
-        let reported = lent_on.status.value();
-        assert_eq!((&reported["phase"], reported.get("podIP")), (&json!("Running"), None));
     }
 
     #[test]
