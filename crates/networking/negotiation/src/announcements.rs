@@ -62,14 +62,15 @@ impl ConsumerNamespace {
         format!("{} in ({},{})", labels::NAMESPACE_KIND, Self::TENANT, Self::MAPPED)
     }
 
-    /// `None` if it is a tenant namespace that is being deleted, or whose name is not the consumer's.
+    /// `None` if it is a tenant namespace that is being deleted, or whose name is not the consumer's, or a mapped one that is not ours.
     #[allow(clippy::needless_pass_by_value)] // A cache calls it with a value.
     pub fn of(namespace: Namespace) -> Option<Self> {
         let consumer: ClusterId = namespace.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
         let is_tenant = namespace.labels().get(labels::NAMESPACE_KIND)? == Self::TENANT;
         let has_its_name = namespace.name_any() == tenant_namespace(&consumer);
         // The pods of a mapped namespace need their network until they are gone.
-        let counts = !is_tenant || (has_its_name && namespace.metadata.deletion_timestamp.is_none());
+        let is_ours = namespace.labels().get(labels::MANAGED).is_some_and(|value| value == "true");
+        let counts = if is_tenant { has_its_name && namespace.metadata.deletion_timestamp.is_none() } else { is_ours };
         counts.then_some(Self { consumer, is_tenant })
     }
 }
@@ -302,6 +303,21 @@ mod tests {
         let object = json!({ "apiVersion": "net.liqo.io/v1alpha1", "kind": "NetworkConfig", "metadata": { "name": name },
             "spec": { "announcement": announcement } });
         read(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn a_mapped_namespace_counts_until_it_is_gone_and_a_tenant_namespace_only_under_its_name() {
+        let id = "a".repeat(32);
+        let found = |name: &str, kind: &str, is_deleted: bool, managed: &str| {
+            let labels = json!({ labels::CONSUMER_ID: id, labels::NAMESPACE_KIND: kind, labels::MANAGED: managed });
+            let deleted = is_deleted.then_some("2026-01-01T00:00:00Z");
+            let namespace = json!({ "metadata": { "name": name, "labels": labels, "deletionTimestamp": deleted } });
+            ConsumerNamespace::of(serde_json::from_value(namespace).unwrap()).map(|found| found.is_tenant)
+        };
+        let tenant = format!("liqo-tenant-{id}");
+        assert_eq!(found(&tenant, "tenant", false, "true"), Some(true));
+        assert_eq!((found(&tenant, "tenant", true, "true"), found("other", "tenant", false, "true")), (None, None));
+        assert_eq!((found("demo-rome", "mapped", true, "true"), found("demo-rome", "mapped", false, "")), (Some(false), None));
     }
 
     #[test]
