@@ -20,7 +20,7 @@ use kube::{
     runtime::watcher,
 };
 use liqo_api::policies::without_status;
-use liqo_api::reflection::{is_denied, is_own};
+use liqo_api::reflection::is_denied;
 use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, PeeringPolicy, VirtualNode, labels};
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection,
@@ -52,7 +52,7 @@ use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::remote_events;
 use liqo_offloading_rules::pod::remote_events::RemoteEvent;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
-use liqo_offloading_rules::replica::isolation::lent_on_prefix;
+use liqo_offloading_rules::replica::isolation::may_travel;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
 use liqo_offloading_rules::replica::network_policy_translation;
@@ -354,8 +354,8 @@ fn policies(consumer: &Arc<Consumer>, namespace: &str, stop: CancellationToken) 
     // As JSON: a field that this version does not know must not vanish unseen.
     let resource = ApiResource::erase::<v1::NetworkPolicy>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(consumer.context.client.clone(), namespace, &resource);
-    let prefix = lent_on_prefix(&consumer.context.cluster_id);
-    let travels = move |object: &DynamicObject| !is_denied(object) && (!is_own(object) || object.name_any().starts_with(&prefix));
+    let cluster = consumer.context.cluster_id.clone();
+    let travels = move |object: &DynamicObject| !is_denied(object) && may_travel(object, &cluster);
     let reduce = move |object: DynamicObject| travels(&object).then(|| NetworkPolicy::of(&object.data["spec"]));
     let weak = Arc::downgrade(consumer);
     Cache::watch(api, watcher::Config::default(), stop, reduce, move |key, _, _| {

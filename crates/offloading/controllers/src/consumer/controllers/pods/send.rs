@@ -172,8 +172,8 @@ impl Pass<'_> {
         let Some(policies) = self.consumer.policies(&self.pod.key.namespace) else { return false };
         let policies: Vec<_> = Cache::all(&policies).iter().map(|(key, _)| Reference::new(Kind::NetworkPolicy, key)).collect();
         // Without them, the pods of one of our consumers would reach those of the others there.
-        let prefix = isolation::lent_on_prefix(&self.consumer.context.cluster_id);
-        if self.consumer.is_lent_on(&self.pod.key.namespace) && !policies.iter().any(|one| one.name.starts_with(&prefix)) {
+        let closed = isolation::lent_on_closed(&self.consumer.context.cluster_id);
+        if self.consumer.is_lent_on(&self.pod.key.namespace) && !policies.iter().any(|one| one.name == closed) {
             return false;
         }
         let recorded = records::ensure(self.consumer, self.peer, remote, &policies).await;
