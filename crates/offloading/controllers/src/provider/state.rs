@@ -19,7 +19,7 @@ use k8s_openapi::api::{
 use kube::{Api, Resource, api::ApiResource, runtime::watcher::Config};
 use liqo_api::policies::without_status;
 use liqo_api::{
-    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, NamespaceOffloading, PeeringPolicy, ReflectedObject,
+    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PeeringPolicy, ReflectedObject,
     ResourceOffer, ShadowPod, annotations, labels, requests, tenant_namespace,
 };
 use liqo_controller_runtime::writes::StepError;
@@ -252,7 +252,7 @@ impl Watches<'_> {
         };
         self.all(ours, without_status, move |key, _, _| {
             let namespace = namespaces.get(&Key::new("", key.namespace.as_str()));
-            namespace.map(|namespace| triggers::lent_on_changed(&namespace.consumer)).unwrap_or_default()
+            namespace.map(|namespace| triggers::lent_on_changed(&namespace)).unwrap_or_default()
         })
     }
 
@@ -375,10 +375,10 @@ impl Provider {
         })
     }
 
-    /// Whether pods of this consumer run at other clusters.
-    pub fn is_lent_on(&self, consumer: &ClusterId) -> bool {
-        let tenant = tenant_namespace(consumer);
-        self.offers.all().iter().any(|(key, offer)| key.namespace == tenant && offer.borrowed)
+    /// Whether pods of this mapped namespace may run at other clusters: also after the offers that they came with, until the last
+    /// of them is gone.
+    pub fn is_lent_on(&self, namespace: &str) -> bool {
+        self.lent_on.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some()
     }
 
     /// Whether a namespace has remote pods.

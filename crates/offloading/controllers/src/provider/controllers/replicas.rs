@@ -404,7 +404,7 @@ impl Pass<'_> {
         let policies: Vec<NetworkPolicy> = policies.iter().filter(|one| !one.deleted).map(Source::policy).collect();
         let mut wanted = isolation.own_policies(&policies);
         let cluster = &self.provider.context.cluster_id;
-        if self.provider.is_lent_on(&isolation.consumer) {
+        if self.provider.is_lent_on(self.namespace) {
             wanted = with_lent_on(wanted, cluster);
         }
         let prefix = lent_on_prefix(cluster);
