@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use kube::core::Object;
 use liqo_api::requests::Effective;
-use liqo_api::{ClusterId, Key, finalizers, labels, tenant_namespace};
+use liqo_api::{ClusterId, Key, finalizers, labels, pods, tenant_namespace};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -56,6 +56,8 @@ pub struct RemotePod {
     /// Whether it has the finalizer that keeps it until its final status is recorded.
     pub has_finalizer: bool,
     pub is_scheduled: bool,
+    /// Whether it was created for the virtual nodes of this cluster.
+    pub is_lent_on: bool,
     /// Its addresses, until it ends: then another pod may get them.
     pub addresses: Vec<IpAddr>,
 }
@@ -73,6 +75,7 @@ impl RemotePod {
             _ => None,
         };
         let ended_at = end.and_then(|_| time_of_end(&status));
+        let is_lent_on = tolerates_virtual_nodes(&pod.spec);
         // A pod that was lent on has the address by which this cluster sees it: its consumer sees that one behind this cluster.
         let addresses = if end.is_none() { addresses(&status) } else { Vec::new() };
         let mut reduced = reduce_status(&json!({ "status": status }));
@@ -92,6 +95,7 @@ impl RemotePod {
             pool: label(labels::POOL)?,
             own_grace,
             is_scheduled,
+            is_lent_on,
             asked: (asked != charge).then_some(asked),
             charge,
             status: PodStatusText::of(&reduced),
@@ -119,6 +123,11 @@ impl RemotePod {
     pub fn counts(&self) -> bool {
         self.end.is_none()
     }
+}
+
+/// Whether a pod was created for virtual nodes. No other remote pod keeps this toleration.
+fn tolerates_virtual_nodes(spec: &PodSpec) -> bool {
+    spec.tolerations.iter().flatten().any(|one| one.key.as_deref() == Some(pods::VIRTUAL_NODE_TAINT))
 }
 
 /// When a pod that has ended did so: when its last container ended. A pod without such a container was evicted, and a condition says when.
@@ -250,6 +259,16 @@ mod tests {
         };
         assert_eq!(with("Running"), ["10.244.0.9", "fd00::9"]);
         assert!(with("Succeeded").is_empty() && with("Failed").is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_was_lent_on_has_the_address_by_which_the_broker_sees_it() {
+        let lent_on = pod("web", "u", |object| {
+            object["spec"]["tolerations"] = json!([{ "key": "virtual-node.liqo.io/not-allowed", "operator": "Exists" }]);
+            object["status"] = json!({ "phase": "Running", "podIP": "10.65.0.9" });
+        });
+        assert!(lent_on.is_lent_on && lent_on.addresses.len() == 1);
+        assert_eq!(lent_on.status.value().get("podIP"), Some(&json!("10.65.0.9")));
     }
 
     #[test]
