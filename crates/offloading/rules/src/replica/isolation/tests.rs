@@ -1,4 +1,4 @@
-use kube::api::DynamicObject;
+use kube::core::DynamicObject;
 use serde_json::json;
 
 use super::*;

@@ -37,7 +37,7 @@ use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::local_state::changed;
 use liqo_offloading_rules::replica::isolation;
 use liqo_offloading_rules::replica::kind::Kind;
-use liqo_offloading_rules::replica::record::Reference;
+use liqo_offloading_rules::replica::record::{Reference, ReflectionRecord};
 
 /// Delay before a pod is tried again that was gone, or confused with another one, just before it was sent.
 const UNMARKED_RETRY: Duration = Duration::from_secs(5);
@@ -48,8 +48,8 @@ pub(super) const NO_POLICIES_RETRY: Duration = Duration::from_secs(2);
 /// How long a pod waits for policies, counted from when it was bound to its node, before this is shown on the pod.
 const NO_POLICIES_SHOWN_AFTER: Duration = Duration::from_secs(30);
 
-const NO_POLICIES: &str = "the NetworkPolicies of the pod's namespace are not recorded at the provider yet, and without them the pod would be \
-     open to more than they say; it is sent when they are. The log of the manager here says what fails";
+const NO_POLICIES: &str = "the NetworkPolicies of the pod's namespace are not recorded at the provider yet, or it refuses them, and without them the \
+     pod would be open to more than they say; it is sent when they are. The log of the manager here and events of the policies say what fails";
 
 /// Delay before a pod is tried again that cannot reach our API server from the provider.
 const NO_API_SERVER_RETRY: Duration = Duration::from_secs(10);
@@ -173,10 +173,13 @@ impl Pass<'_> {
         let policies: Vec<_> = Cache::all(&policies).iter().map(|(key, _)| Reference::new(Kind::NetworkPolicy, key)).collect();
         // Without them, the pods of one of our consumers would reach those of the others there.
         let closed = isolation::lent_on_closed(&self.consumer.context.cluster_id);
-        if self.consumer.is_lent_on(&self.pod.key.namespace) && !policies.iter().any(|one| one.name == closed) {
+        let closed = policies.iter().find(|one| one.name == closed);
+        let is_lent_on = self.consumer.is_lent_on(&self.pod.key.namespace);
+        if is_lent_on && closed.is_none() {
             return false;
         }
-        let recorded = records::ensure(self.consumer, self.peer, remote, &policies).await;
+        let recorded = records::ensure(self.consumer, self.peer, remote, &policies).await
+            && closed.filter(|_| is_lent_on).is_none_or(|closed| is_taken(remote.record(closed).as_deref()));
         if !recorded {
             tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod waits for the NetworkPolicies of its namespace");
         }
@@ -283,6 +286,11 @@ impl Pass<'_> {
     }
 }
 
+/// Whether the provider shows the record of a policy, and no reason why it does not apply it.
+fn is_taken(record: Option<&ReflectionRecord>) -> bool {
+    record.is_some_and(|record| !record.terminating && record.problem.is_none())
+}
+
 /// The condition of a pod that may run only once, from before it is sent.
 fn mark_as_sending(tenancy: Option<&str>, now: Timestamp) -> Value {
     let condition = json!({
@@ -338,6 +346,23 @@ mod tests {
         assert_eq!(waits(None), Verdict::Wait(NO_POLICIES_RETRY));
         assert_eq!(waits(Some(Duration::from_secs(29))), Verdict::Wait(NO_POLICIES_RETRY));
         assert!(matches!(waits(Some(NO_POLICIES_SHOWN_AFTER)), Verdict::Refuse { again: Some(NO_POLICIES_RETRY), .. }));
+    }
+
+    #[test]
+    fn a_policy_is_taken_when_the_provider_shows_it_and_names_no_problem() {
+        let record = |status: Value, deleted: Option<&str>| {
+            let policy = json!({ "kind": "NetworkPolicy", "apiVersion": "networking.k8s.io/v1", "metadata": { "name": "all" } });
+            let object = json!({
+                "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
+                "metadata": { "name": "r", "deletionTimestamp": deleted },
+                "spec": { "namespace": "demo", "object": policy.to_string() }, "status": status,
+            });
+            ReflectionRecord::of_object(serde_json::from_value(object).unwrap()).unwrap()
+        };
+        assert!(is_taken(Some(&record(Value::Null, None))));
+        assert!(!is_taken(None), "nobody knows what the provider makes of it");
+        assert!(!is_taken(Some(&record(json!({ "reason": "KindNotAllowed", "message": "no" }), None))));
+        assert!(!is_taken(Some(&record(Value::Null, Some("2026-01-01T00:00:00Z")))));
     }
 
     #[test]
