@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client, Resource as _,
     api::{Patch, PostParams},
@@ -35,9 +36,10 @@ use liqo_offloading_rules::pod::carry::record;
 use liqo_offloading_rules::pod::local::SENDING;
 use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::local_state::changed;
+use liqo_offloading_rules::pod::references::{leave_out_pull_secrets, pull_secrets};
 use liqo_offloading_rules::replica::isolation;
 use liqo_offloading_rules::replica::kind::Kind;
-use liqo_offloading_rules::replica::record::{Reference, ReflectionRecord};
+use liqo_offloading_rules::replica::record::{Reference, ReflectionRecord, travels_on};
 
 /// Delay before a pod is tried again that was gone, or confused with another one, just before it was sent.
 const UNMARKED_RETRY: Duration = Duration::from_secs(5);
@@ -160,7 +162,7 @@ impl Pass<'_> {
     }
 
     async fn readiness(&self, remote: &RemoteState, node: &VirtualNode, now: Timestamp) -> Readiness {
-        let (waits_for, carried) = (self.peer.waits_for(&self.pod.uid), self.carried(node));
+        let (waits_for, carried) = (self.peer.waits_for(&self.pod.uid), self.carried(node).await);
         let policies_recorded = waits_for.is_none() && carried.is_ok() && self.record_policies(remote).await;
         let bound_at = bound_at(&self.pod.json());
         let bound_for = bound_at.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
@@ -230,10 +232,30 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// The part of the pod that travels.
-    fn carried(&self, node: &VirtualNode) -> Result<Value, Refusal> {
+    /// The part of the pod that travels. This cluster's own image pull secrets do not: the API server here gives those of the
+    /// `ServiceAccount` also to the pods of our consumers.
+    async fn carried(&self, node: &VirtualNode) -> Result<Value, Refusal> {
         let advertised: BTreeSet<String> = described_by(&node.spec.labels).into_keys().collect();
-        outgoing(&self.pod.json(), &advertised)
+        let mut carried = outgoing(&self.pod.json(), &advertised)?;
+        if self.consumer.is_lent_on(&self.pod.key.namespace) {
+            let own = self.own_secrets(pull_secrets(&carried)).await;
+            leave_out_pull_secrets(&mut carried, &own);
+        }
+        Ok(carried)
+    }
+
+    /// Those of these Secrets that are no replicas. One that cannot be read counts as a replica: only its name travels with the pod.
+    async fn own_secrets(&self, names: BTreeSet<String>) -> BTreeSet<String> {
+        let api: Api<Secret> = Api::namespaced(self.consumer.context.client.clone(), &self.pod.key.namespace);
+        let mut own = BTreeSet::new();
+        for name in names {
+            if let Ok(Some(secret)) = api.get_metadata_opt(&name).await
+                && !travels_on(&secret, true)
+            {
+                own.insert(name);
+            }
+        }
+        own
     }
 
     /// How to send the pod, if it uses the API server here.
@@ -256,7 +278,7 @@ impl Pass<'_> {
     /// Updates the shadow pod with what changed in the pod.
     pub(super) async fn update(&self, whole: bool, shadow: Option<&Shadow>) -> Result<(), RequestError> {
         let Some(node) = self.node else { return Ok(()) };
-        let Ok(mut carried) = self.carried(node) else { return Ok(()) };
+        let Ok(mut carried) = self.carried(node).await else { return Ok(()) };
         let addresses = self.api_server_addresses();
         let uses_api_server = shadow.is_some_and(|shadow| shadow.uses_api_server);
         // While the addresses are unknown, those that the shadow pod has stay.
