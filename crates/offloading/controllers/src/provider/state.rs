@@ -386,6 +386,11 @@ impl Provider {
         self.pods.all().iter().any(|(key, _)| key.namespace == namespace)
     }
 
+    /// Whether a namespace has remote pods that were created for virtual nodes.
+    pub fn has_lent_on_pods(&self, namespace: &str) -> bool {
+        self.pods.all().iter().any(|(key, pod)| key.namespace == namespace && pod.is_lent_on)
+    }
+
     /// The resolver that new pods of this tenant ask. `None` if there is none.
     pub fn resolver_for(&self, tenant: &str) -> Option<Resolver> {
         self.resolver.for_pods_of(self.map(tenant).as_deref().and_then(announced_domain))

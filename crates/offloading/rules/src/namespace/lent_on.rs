@@ -39,15 +39,20 @@ pub fn terms<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Vec<Value> {
     terms
 }
 
-/// The change to what a mapped namespace has. It stays as long as pods run in the namespace: its end ends them.
-pub fn change(namespace: &str, live: Option<&NamespaceOffloading>, terms: &[Value], has_pods: impl FnOnce() -> bool) -> Change {
+/// The change to what a mapped namespace has. It stays as long as the namespace has pods for virtual nodes: its end ends them.
+pub fn change(
+    namespace: &str,
+    live: Option<&NamespaceOffloading>,
+    terms: &[Value],
+    has_lent_on_pods: impl FnOnce() -> bool,
+) -> Change {
     let is_ours = |live: &&NamespaceOffloading| live.labels().get(labels::MANAGED).is_some_and(|value| value == "true");
     match live {
         None if terms.is_empty() => Change::Nothing,
         // Its end is written before another one.
         Some(live) if live.metadata.deletion_timestamp.is_some() => Change::Nothing,
         Some(live) if terms.is_empty() => {
-            if is_ours(&live) && !has_pods() {
+            if is_ours(&live) && !has_lent_on_pods() {
                 Change::Delete
             } else {
                 Change::Nothing

@@ -94,12 +94,13 @@ impl Controller {
                 self.act(step, &consumer, policy.as_ref(), &mut namespaces, &mut taken).await?;
             }
         }
+        // Before the consumer learns that a namespace is ready.
+        self.lend_on(tenant_namespace, &consumer, &namespaces).await?;
         if let Some(map) = map.as_deref().filter(|_| tenant.is_some_and(|tenant| !tenant.terminating)) {
             self.report(tenant_namespace, map, &last.status).await?;
         } else {
             self.written.lock().remove(tenant_namespace);
         }
-        self.lend_on(tenant_namespace, &consumer, &namespaces).await?;
         let has = |phase| last.status.values().any(|entry| entry.phase == phase);
         Ok(if has(MappedNamespacePhase::Refused) {
             Next::After(REFUSED_RETRY)
@@ -172,7 +173,7 @@ impl Controller {
             }
             let key = Key::new(name, NAMESPACE_OFFLOADING);
             let live = provider.lent_on.get(&key);
-            match lent_on::change(name, live.as_deref(), &terms, || provider.has_pods(name)) {
+            match lent_on::change(name, live.as_deref(), &terms, || provider.has_lent_on_pods(name)) {
                 Change::Nothing => {}
                 Change::Apply(wanted) => {
                     self.ensure(&wanted).await?;
