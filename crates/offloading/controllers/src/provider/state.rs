@@ -353,8 +353,9 @@ impl Provider {
         mapped::destination(self.tenant(tenant).as_deref(), self.map(tenant).as_deref(), home, |name| self.namespace(name))
     }
 
-    /// Where pods of a consumer's namespace belong. They wait until the namespace enforces the Pod Security standard of the policy.
-    pub fn destination_of_pods(&self, tenant: &str, home: &str) -> Destination {
+    /// Where pods of a consumer's namespace and pool belong. They wait until the namespace enforces the Pod Security standard of the
+    /// policy and, if the pool is borrowed, until the namespace is lent on: otherwise nothing would keep them apart at its providers.
+    pub fn destination_of_pods(&self, tenant: &str, home: &str, pool: &str) -> Destination {
         let mut destination = self.destination(tenant, home);
         if destination.state == DestinationState::Ready
             && let Some(found) = self.namespace(&destination.namespace)
@@ -364,6 +365,10 @@ impl Provider {
                 "namespace {} is being set to Pod Security level {level}",
                 destination.namespace
             ));
+        }
+        let is_borrowed = || self.offers.get(&Key::new(tenant, pool)).is_some_and(|offer| offer.borrowed);
+        if destination.state == DestinationState::Ready && !self.is_lent_on(&destination.namespace) && is_borrowed() {
+            destination.state = DestinationState::NotReady(mapped::not_lent_on(&destination.namespace));
         }
         destination
     }

@@ -157,10 +157,10 @@ pub fn offer_changed(offer: &Key, old: Option<&Offer>, new: Option<&Offer>) -> V
     [pods_of(&offer.namespace, false), Target::Account(offer.clone()).now()].into_iter().chain(lent_on).collect()
 }
 
-/// The `NamespaceOffloading` of a mapped namespace changed. While it exists, the namespace has policies that travel.
+/// The `NamespaceOffloading` of a mapped namespace changed. While it exists, the namespace has policies that travel, and pods that do.
 pub fn lent_on_changed(namespace: &ConsumerNamespace) -> Vec<Trigger> {
     let tenant = tenant_namespace(&namespace.consumer);
-    [namespaces(&tenant)].into_iter().chain(isolation_changed([namespace])).collect()
+    [namespaces(&tenant), pods_of(&tenant, false)].into_iter().chain(isolation_changed([namespace])).collect()
 }
 
 /// A shadow pod changed. The provider itself writes the status, so a change of that alone is none.

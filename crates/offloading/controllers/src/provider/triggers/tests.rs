@@ -129,8 +129,8 @@ fn an_offer_concerns_its_account_and_the_pods_that_wait() {
 }
 
 #[test]
-fn a_namespace_that_is_lent_on_or_no_longer_gets_other_policies_whatever_the_offers_are() {
-    let concerned = set([Target::Namespaces(tenant()), group("demo", Group::Policies)]);
+fn a_namespace_that_is_lent_on_or_no_longer_concerns_its_pods_and_policies_whatever_the_offers_are() {
+    let concerned = set([Target::Namespaces(tenant()), waiting_pods(), group("demo", Group::Policies)]);
     assert_eq!(targets(&lent_on_changed(&mapped("demo"))), concerned);
     let borrowed = Offer { borrowed: true, nodes: vec![json!({})], ..Offer::default() };
     assert!(!targets(&offer_changed(&offer(), Some(&borrowed), None)).contains(&Target::Isolation));
