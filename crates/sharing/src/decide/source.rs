@@ -127,7 +127,10 @@ mod tests {
             let pods = requests.iter().map(|requests| PodUsage { waits_for_virtual_node: true, ..waiting(requests) });
             let pods = pods.collect::<Vec<_>>();
             let groups: [&[(&str, &LocalNode)]; 2] = [&[("turin", &borrowed)], &[("a", &own)]];
-            super::free(&groups, |_| [None, None], &pods.iter().collect::<Vec<_>>()).iter().map(ToString::to_string).collect::<Vec<_>>()
+            super::free(&groups, |_| [None, None], &pods.iter().collect::<Vec<_>>())
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
         };
         assert_eq!(left(&["cpu=3"]), ["cpu=4", "cpu=1"]);
         assert_eq!(left(&["cpu=3", "cpu=2"]), ["cpu=2", "cpu=1"], "there is space only on the virtual one");

@@ -19,8 +19,8 @@ use k8s_openapi::api::{
 use kube::{Api, Resource, api::ApiResource, runtime::watcher::Config};
 use liqo_api::policies::without_status;
 use liqo_api::{
-    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PeeringPolicy, ReflectedObject,
-    ResourceOffer, ShadowPod, annotations, labels, requests, tenant_namespace,
+    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PeeringPolicy,
+    ReflectedObject, ResourceOffer, ShadowPod, annotations, labels, requests, tenant_namespace,
 };
 use liqo_controller_runtime::writes::StepError;
 use liqo_controller_runtime::{Cache, Context, Key, Queue, cache::whole, foreign_clusters};

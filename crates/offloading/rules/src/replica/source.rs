@@ -337,7 +337,9 @@ pub fn clamp_policies(mut sources: Vec<Source>, isolation: &IsolationPolicy, own
     };
     let prefix = isolation::lent_on_prefix(own);
     let reserved = || {
-        let message = format!("NetworkPolicies whose names begin with {prefix} are the provider's own; no traffic reaches or leaves its pods");
+        let message = format!(
+            "NetworkPolicies whose names begin with {prefix} are the provider's own; no traffic reaches or leaves its pods"
+        );
         Problem::new("NameTaken", message)
     };
     let clamped = sources.into_iter().enumerate().map(|(number, source)| match number {

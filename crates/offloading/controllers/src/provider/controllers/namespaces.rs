@@ -61,7 +61,8 @@ struct WrittenStatus {
 /// Runs until the context's `stop`.
 pub async fn run(provider: Arc<Provider>) {
     let (queue, stop) = (provider.queues.namespaces.clone(), provider.context.stop.clone());
-    let controller = Arc::new(Controller { provider, prepared: Mutex::default(), written: Mutex::default(), reported: Mutex::default() });
+    let controller =
+        Arc::new(Controller { provider, prepared: Mutex::default(), written: Mutex::default(), reported: Mutex::default() });
     let reconcile = move |tenant: String| {
         let controller = controller.clone();
         async move { controller.reconcile(&tenant).await }
