@@ -3,10 +3,12 @@
 use liqo_api::{
     ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, NamespaceMapSpec, NamespaceMapStatus, WantedNamespace, labels,
 };
+use liqo_quantity::ResourceList;
 use serde_json::{Value, json};
 
 use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use crate::node::object::{NodeSpec, Outage};
+use crate::pod::admission::Offer;
 use crate::pod::remote_pod::RemotePod;
 use crate::pod::usage::ConsumerPolicy;
 use crate::replica::source::Source;
@@ -23,6 +25,20 @@ pub fn pod(name: &str, uid: &str, change: impl FnOnce(&mut Value)) -> RemotePod 
     });
     change(&mut object);
     RemotePod::reduce(serde_json::from_value(object).unwrap()).unwrap()
+}
+
+/// An accepted offer of these amounts, which needs no contract.
+pub fn offer(hard: ResourceList) -> Offer {
+    Offer {
+        hard,
+        accepted: true,
+        withdrawal: None,
+        reclaim: None,
+        missing_contract: None,
+        advertised: Vec::new(),
+        nodes: Vec::new(),
+        borrowed: false,
+    }
 }
 
 /// Runs `then` with a virtual node of [`provider`] that has these labels.

@@ -277,23 +277,14 @@ mod tests {
     use liqo_api::tenant_namespace;
 
     use super::*;
-    use crate::fixtures::{consumer, pod};
+    use crate::fixtures::{self, consumer, pod};
 
     fn list(text: &str) -> ResourceList {
         text.split(',').map(|part| part.split_once('=').unwrap()).map(|(name, amount)| (name, amount.parse().unwrap())).collect()
     }
 
     fn offer(hard: &str) -> Offer {
-        Offer {
-            hard: list(hard),
-            accepted: true,
-            withdrawal: None,
-            reclaim: None,
-            missing_contract: None,
-            advertised: Vec::new(),
-            nodes: Vec::new(),
-            borrowed: false,
-        }
+        fixtures::offer(list(hard))
     }
 
     fn account() -> Account {

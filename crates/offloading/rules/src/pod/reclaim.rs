@@ -96,6 +96,7 @@ fn beyond<'a>(hard: &ResourceList, mut pods: Vec<&'a ChargedPod>) -> Vec<(&'a Ch
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -111,16 +112,7 @@ mod tests {
     }
 
     fn offer(hard: &str) -> Offer {
-        Offer {
-            hard: list(hard),
-            accepted: true,
-            withdrawal: None,
-            reclaim: None,
-            missing_contract: None,
-            advertised: Vec::new(),
-            nodes: Vec::new(),
-            borrowed: false,
-        }
+        fixtures::offer(list(hard))
     }
 
     fn ending(pool: Pool, pods: &[ChargedPod], now: i64) -> Vec<String> {

@@ -202,15 +202,8 @@ mod tests {
 
     #[test]
     fn ephemeral_storage_is_limited_and_not_charged_unless_the_policy_charges_limits() {
-        let offer = |hard: &[(&str, &str)]| Offer {
-            hard: hard.iter().map(|&(name, amount)| (name, amount.parse().unwrap())).collect(),
-            accepted: true,
-            withdrawal: None,
-            missing_contract: None,
-            reclaim: None,
-            advertised: Vec::new(),
-            nodes: Vec::new(),
-            borrowed: false,
+        let offer = |hard: &[(&str, &str)]| {
+            crate::fixtures::offer(hard.iter().map(|&(name, amount)| (name, amount.parse().unwrap())).collect())
         };
         let storage = |usage: Value, hard: &[(&str, &str)]| {
             let amounts = policy(usage).rules(Some(&offer(hard))).amounts;

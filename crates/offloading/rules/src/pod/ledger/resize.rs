@@ -234,21 +234,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixtures::pod;
+    use crate::fixtures::{self, pod};
 
     fn offer(cpu: &str) -> Offer {
         let hard = [("cpu".to_owned(), cpu.parse().unwrap()), ("pods".to_owned(), Quantity::from_units(10))];
-        let hard = hard.into_iter().collect();
-        Offer {
-            hard,
-            accepted: true,
-            withdrawal: None,
-            reclaim: None,
-            missing_contract: None,
-            advertised: Vec::new(),
-            nodes: Vec::new(),
-            borrowed: false,
-        }
+        fixtures::offer(hard.into_iter().collect())
     }
 
     fn requests(cpu: &str) -> Value {
