@@ -9,6 +9,7 @@ use liqo_tests::{Cluster, World, eventually};
 use serde_json::json;
 
 use crate::{
+    network::{ABROAD, AT_HOME, ask, connected, endpoint, exec, ip, seen, servers, service},
     pods::{deployment, node_of},
     policies::{allocatable, apply_policy, offer},
 };
@@ -96,6 +97,63 @@ pub async fn a_deployment_runs_at_a_provider_of_the_provider(world: Arc<World>) 
     eventually("the namespaces are gone everywhere", Duration::from_secs(120), || async {
         let left = [milan.object(&["namespace", &at_milan]).await?, turin.object(&["namespace", &at_turin]).await?];
         Ok(left.iter().all(Option::is_none).then_some(()))
+    })
+    .await?;
+    no_broker(&world).await
+}
+
+pub async fn a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls(world: Arc<World>) -> Result<()> {
+    let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
+    broker(&world).await?;
+    connected(rome, milan).await?;
+    connected(milan, turin).await?;
+    ensure!(endpoint(rome, milan).await?.spec.behind.is_empty(), "rome sees turin before any of its pods can be there");
+    rome.offloaded_namespace(NAMESPACE, "LocalAndRemote").await?;
+    rome.apply(&service(NAMESPACE, "web")).await?;
+    rome.apply(&servers(NAMESPACE, "near", "web", 1, AT_HOME)).await?;
+    rome.apply(&servers(NAMESPACE, "far", "web", 1, ABROAD)).await?;
+    let near = rome.ready_pods(NAMESPACE, "server=near", 1).await?.remove(0);
+    let far = eventually("the pod at turin has an address at rome", TIMEOUT, || async {
+        let far = rome.ready_pods(NAMESPACE, "server=far", 1).await?.remove(0);
+        Ok(ip(&far).is_ok().then_some(far))
+    })
+    .await?;
+    let at_milan = mapped(rome, NAMESPACE, milan).await?;
+    let at_turin = mapped(milan, &at_milan, turin).await?;
+
+    // Each cluster translates by prefixes, and knows the address of the next one alone.
+    let of_far = ip(&turin.api::<Pod>(&at_turin).get(&far.name_any()).await?)?;
+    let far_at_milan = seen(&endpoint(turin, milan).await?, &of_far)?;
+    ensure!(ip(&milan.api::<Pod>(&at_milan).get(&far.name_any()).await?)? == far_at_milan, "milan sees another address");
+    let far_at_rome = seen(&endpoint(milan, rome).await?, &far_at_milan)?;
+    ensure!(ip(&far)? == far_at_rome, "rome has {}, not {far_at_rome}", ip(&far)?);
+    let near_at_milan = seen(&endpoint(rome, milan).await?, &ip(&near)?)?;
+    let near_at_turin = seen(&endpoint(milan, turin).await?, &near_at_milan)?;
+    let calls = [(&near, &far, &far_at_rome, &near_at_turin), (&far, &near, &near_at_turin, &far_at_rome)];
+    for (caller, called, address, source) in calls {
+        let name = caller.name_any();
+        let answer = ask(rome, NAMESPACE, &name, address, "").await?;
+        ensure!(answer == called.name_any(), "{answer:?} is not {}", called.name_any());
+        let seen_as = ask(rome, NAMESPACE, &name, address, "cgi-bin/who").await?;
+        ensure!(seen_as == *source, "{name} is seen as {seen_as}, not as {source}");
+        let large = exec(rome, NAMESPACE, &name, &format!("timeout 30 wget -qO- http://{address}:8080/large | md5sum")).await?;
+        let sent = exec(rome, NAMESPACE, &called.name_any(), "md5sum < /tmp/w/large").await?;
+        ensure!(large == sent, "a large answer arrives damaged");
+    }
+    // The Service of rome has both pods as endpoints, on both sides.
+    for (caller, name) in [(&near, "web.chain"), (&far, "web")] {
+        eventually(&format!("both answer {} for {name}", caller.name_any()), TIMEOUT, || async {
+            let line = format!("i=0; while [ $i -lt 20 ]; do timeout 3 wget -qO- http://{name}; i=$((i+1)); done");
+            let answers = exec(rome, NAMESPACE, &caller.name_any(), &line).await?;
+            ensure!([&near, &far].iter().all(|pod| answers.contains(&pod.name_any())), "{answers}");
+            Ok(Some(()))
+        })
+        .await?;
+    }
+    rome.end_namespace(NAMESPACE).await?;
+    eventually("rome and turin no longer see each other", TIMEOUT, || async {
+        let left = [endpoint(rome, milan).await?, endpoint(turin, milan).await?];
+        Ok(left.iter().all(|endpoint| endpoint.spec.behind.is_empty()).then_some(()))
     })
     .await?;
     no_broker(&world).await

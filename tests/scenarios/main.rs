@@ -16,6 +16,7 @@ mod approval;
 mod as_at_home;
 mod attacks;
 mod broker;
+mod budgets;
 mod command_line;
 mod contracts;
 mod credentials;
@@ -171,6 +172,9 @@ fn contracts_and_receipts() -> Vec<Scenario> {
         contracts:
             both_sign_change_and_end_a_contract,
             stored_contracts_are_verified_and_a_provider_that_changes_a_term_is_found_out;
+        budgets:
+            a_spent_budget_stops_new_pods_with_the_reason_on_the_pod,
+            a_spent_budget_brings_running_pods_home;
         metering:
             both_sides_count_the_same_seconds_over_restarts_and_sign_receipts;
         // It ends the peering of rome and milan, and peers them again.
@@ -396,6 +400,7 @@ fn sharing() -> Set {
             // Milan peers with turin, and lends to rome only what turin lends.
             broker:
                 a_deployment_runs_at_a_provider_of_the_provider,
+                a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls,
                 a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_home,
                 nobody_is_offered_what_comes_from_itself;
             lending:

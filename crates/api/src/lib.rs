@@ -28,6 +28,7 @@
 
 #![warn(missing_docs)]
 
+mod budget;
 mod cluster_config;
 mod cluster_id;
 pub mod conditions;
@@ -63,6 +64,7 @@ mod tunnel_endpoint;
 mod usage_record;
 mod virtual_node;
 
+pub use budget::*;
 pub use cluster_config::*;
 pub use cluster_id::{ClusterId, InvalidClusterId, valid_cluster_name};
 pub use contract::*;
@@ -81,6 +83,7 @@ pub use receipt::*;
 pub use reflected_object::*;
 pub use resource_offer::*;
 pub use resource_request::*;
+pub use schema::{MAX_BEHIND, MAX_CUSTOMERS, MAX_WAY_LEN};
 pub use search_domain::*;
 pub use shadow_pod::*;
 pub use suspected_gateways::SuspectedGateways;

@@ -224,6 +224,8 @@ pub mod annotations {
     /// On a `NamespaceOffloading`: which providers refused a pod of which owner (JSON). Pods of these owners are not sent there again
     /// for a while.
     pub const REFUSED_PODS: &str = "liqo.io/refused-pods";
+    /// On a consumer's copy of a contract: what its complete periods cost in the present day and month, by namespace (JSON).
+    pub const SPENT: &str = "liqo.io/spent";
     /// On the Secret of a peering token: time at which the token expires (RFC 3339).
     pub const EXPIRES_AT: &str = "liqo.io/expires-at";
     /// On the Secret of a reusable token: how many clusters may use it.

@@ -3,7 +3,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, Exposure, schema};
+use crate::{Budget, BudgetStatus, ClusterId, Condition, Exposure, schema};
 
 /// Allows the pods of this namespace to run in other clusters. A namespace has at most one, named `offloading`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -59,7 +59,13 @@ pub struct NamespaceOffloadingSpec {
     /// Which nodes new pods prefer among those on which they may run. If absent, the scheduler decides alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PodPlacement>,
+    /// How much its pods in other clusters may cost. If it is spent, no new ones go there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
+
+/// Type of the condition of a [`NamespaceOffloading`] that says whether its budget lets new pods go to all selected clusters.
+pub const WITHIN_BUDGET: &str = "WithinBudget";
 
 /// Which nodes new pods prefer among those on which they may run.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -174,13 +180,17 @@ impl Reflection {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceOffloadingStatus {
-    /// `Ready`: every selected cluster has the namespace. The message says which one does not have it, and why.
+    /// `Ready`: every selected cluster has the namespace. The message says which one does not have it, and why. `WithinBudget`, if there
+    /// is a budget: all selected clusters get new pods. The message says which one does not, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// One element for each selected cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote_namespaces: Vec<RemoteNamespace>,
+    /// What its budget does now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetStatus>,
 }
 
 /// The namespace at one provider.

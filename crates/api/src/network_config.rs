@@ -55,6 +55,11 @@ pub struct NetworkAnnouncement {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::prefix_map")]
     pub transit: BTreeMap<IpNet, ClusterId>,
+    /// Prefixes of clusters behind it, as it sees them: consumers whose pods it offloaded on to the peer, and providers to which it
+    /// offloaded pods of the peer on. Each with the IDs of the clusters behind it on the way, the owner of the prefix first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::prefixes_behind")]
+    pub behind: BTreeMap<IpNet, Vec<ClusterId>>,
     /// Where it maps the prefixes that the peer exports: from the peer's prefix to its own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::prefix_map")]

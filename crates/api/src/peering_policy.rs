@@ -4,7 +4,7 @@ use liqo_quantity::{Rates, ResourceList};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, ConsumeContract, PriceList, PricePolicy, ProvideContract, is_own, schema};
+use crate::{Budget, ClusterId, Condition, ConsumeContract, PriceList, PricePolicy, ProvideContract, is_own, schema};
 
 /// With which peers this cluster shares, what and how much, and what it accepts from them. If several policies select a peer, the one
 /// with the highest priority applies; among equal priorities, the first by name. Without a policy a peer gets nothing.
@@ -602,6 +602,10 @@ pub struct Consume {
     /// virtual node whose price rises above keeps its pods and gets no new ones. A resource without a limit may have any price.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_prices: Option<PriceList>,
+    /// How much the pods at all peers together may cost to which this policy applies. If it is spent, their virtual nodes keep their pods
+    /// and get no new ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
     /// Labels with a domain that the virtual nodes of one peer take over from its offers, in addition to architecture, operating system,
     /// region and zone. A `*` at the end matches everything. They may draw pods that select nodes by them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -625,6 +629,7 @@ impl Default for Consume {
             max_prices: None,
             node_labels: Vec::new(),
             contract: ConsumeContract::default(),
+            budget: None,
             max_hops: 3,
         }
     }

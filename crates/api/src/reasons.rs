@@ -264,6 +264,14 @@ reasons! {
         WebhookPending = "WebhookPending",
     }
 
+    /// Reasons of [`WITHIN_BUDGET`](crate::WITHIN_BUDGET).
+    WithinBudgetReason {
+        WithinBudget = "WithinBudget",
+        BudgetSpent = "BudgetSpent",
+        /// The costs at a cluster cannot be counted: it has no contract, or asks for another currency.
+        CostsNotCounted = "CostsNotCounted",
+    }
+
     /// Reasons of condition `Ready` of a [`VirtualNode`](crate::VirtualNode).
     VirtualNodeReadyReason {
         NodeReady = "NodeReady",
@@ -294,6 +302,8 @@ reasons! {
         PoolWithdrawn = "PoolWithdrawn",
         /// Not both clusters signed the contract, or a breach keeps new pods away.
         ContractNotInForce = "ContractNotInForce",
+        /// A budget of the consumer lets no new pod go to the provider.
+        BudgetSpent = "BudgetSpent",
         NodeLeaving = "NodeLeaving",
         NamespaceNotOffloaded = "NamespaceNotOffloaded",
         NamespaceRefused = "NamespaceRefused",

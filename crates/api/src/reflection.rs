@@ -27,6 +27,11 @@ pub fn is_own(object: &impl Resource) -> bool {
     is(labels::MANAGED) && !is(labels::REFLECTED)
 }
 
+/// Whether this object is a replica of one in another cluster.
+pub fn is_replica(object: &impl Resource) -> bool {
+    object.labels().get(labels::REFLECTED).is_some_and(|value| value == "true")
+}
+
 /// Whether the user allows this object to be reflected, by annotation.
 pub fn is_allowed(object: &impl Resource) -> bool {
     object.annotations().get(annotations::REFLECTION).is_some_and(|value| value == "allow")

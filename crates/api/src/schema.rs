@@ -4,10 +4,18 @@ use k8s_openapi::api::core::v1::Toleration;
 use liqo_quantity::{MAX_RATES, MAX_RESOURCE_NAME_LEN, Rates};
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
+use crate::ClusterId;
 use crate::record_text::{MAX_ENTRIES_LEN, MAX_OBJECT_LEN, MAX_POD_LEN};
 
 /// Maximum number of resources that a pod may name, or a request.
 pub const MAX_RESOURCES: usize = 64;
+
+/// Maximum number of prefixes behind a cluster in its announcement.
+pub const MAX_BEHIND: usize = 64;
+/// Maximum number of clusters on the way to a prefix behind a cluster.
+pub const MAX_WAY_LEN: usize = 8;
+/// Maximum number of consumers whose pods run at one peer.
+pub const MAX_CUSTOMERS: usize = 1024;
 
 /// An object of any shape. The API server keeps all its fields.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
@@ -67,6 +75,11 @@ pub fn some_rates(generator: &mut SchemaGenerator) -> Schema {
     let mut rates = Rates::json_schema(generator);
     rates.insert("maxProperties".to_owned(), (MAX_RATES / 2).into());
     rates
+}
+
+/// An amount of money that is not negative.
+pub fn amount_of_money(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "pattern": r"^[0-9]{1,18}(\.[0-9]{1,9})?$" })
 }
 
 /// Rates by the name of a pool, at most as many as a provider offers.
@@ -131,6 +144,29 @@ pub fn prefix_map(_: &mut SchemaGenerator) -> Schema {
             "message": "the text of a prefix is too long",
         }],
     })
+}
+
+/// A map from address prefixes behind a cluster to the clusters on the way there.
+pub fn prefixes_behind(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": MAX_BEHIND,
+        "additionalProperties": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_WAY_LEN,
+            "items": ClusterId::json_schema(generator),
+        },
+        "x-kubernetes-validations": [{
+            "rule": format!("self.all(prefix, prefix.size() <= {MAX_PREFIX_LEN})"),
+            "message": "the text of a prefix is too long",
+        }],
+    })
+}
+
+/// A list of IDs of clusters.
+pub fn cluster_ids(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "maxItems": MAX_CUSTOMERS, "items": ClusterId::json_schema(generator) })
 }
 
 /// A list of names of virtual nodes and clusters.

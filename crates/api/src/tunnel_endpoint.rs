@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use kube::{CustomResource, KubeSchema};
@@ -44,6 +44,19 @@ pub struct TunnelEndpointSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::prefix_map")]
     pub imported: BTreeMap<IpNet, IpNet>,
+    /// Those of the peer's prefixes in `imported` that belong to clusters behind the peer, with the IDs of the clusters behind it on
+    /// the way, the owner of the prefix first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::prefixes_behind")]
+    pub behind: BTreeMap<IpNet, Vec<ClusterId>>,
+    /// Consumers of this cluster whose pods it offloaded on to the peer: these pods and their consumer reach each other through this
+    /// cluster.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schemars(schema_with = "schema::cluster_ids")]
+    pub customers: BTreeSet<ClusterId>,
+    /// Whether the peer reaches other peers of which this is true, too, through this cluster.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transit: bool,
     /// Gateways of the peer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<GatewayAddress>,

@@ -135,7 +135,7 @@ impl Charges {
                 None => (Time::estimate(gone.max(charge.from)), normalized(&charge.amounts.max(most))),
             };
             let (uid, pool) = (uid.to_owned(), pool.to_owned());
-            Entry { uid, pool, from: Time::exact(charge.from), until, amounts }.if_valid()
+            Entry { uid, pool, from: Time::exact(charge.from), until, amounts, namespace: String::new() }.if_valid()
         };
         self.0.iter().filter_map(entry).collect()
     }

@@ -1,11 +1,12 @@
 //! One line of a usage record.
 //!
 //! ```text
-//! line    = uid " " pool " " time " " time " " amounts
+//! line    = uid " " pool " " time " " time " " amounts [" " namespace]
 //! time    = ["~"] digits              seconds since 1970; "~": by the writer's own clock, not yet the provider's fact
 //! amounts = "-" | amount *("," amount)    sorted by name, no zeros
 //! amount  = name "=" quantity         a Kubernetes quantity in powers of ten, such as 500m or 1073741824
 //! ```
+//! Only a consumer writes the namespace, for its own budgets.
 //!
 //! Example: `0f9a...-77 default 1767225600 1767225900 cpu=500m,memory=1073741824,pods=1`
 
@@ -36,6 +37,8 @@ pub struct Entry {
     pub until: Time,
     /// What it was charged, without zeros.
     pub amounts: ResourceList,
+    /// Namespace of the local pod; empty if it is not known. A provider does not write it.
+    pub namespace: String,
 }
 
 /// A time in an entry.
@@ -53,10 +56,10 @@ pub enum EntryError {
     /// Longer than [`MAX_LINE_LEN`].
     #[error("a line takes more than {MAX_LINE_LEN} bytes")]
     TooLong,
-    /// Not five fields.
-    #[error("a line has five fields, separated by single spaces")]
+    /// Neither five nor six fields.
+    #[error("a line has five fields, and six with a namespace, separated by single spaces")]
     Fields,
-    /// A UID or the name of a pool.
+    /// A UID, or the name of a pool or of a namespace.
     #[error("{0} of a line is empty, too long, or has characters other than a-z, A-Z, 0-9, - and .")]
     Name(&'static str),
     /// A time.
@@ -86,7 +89,8 @@ impl Entry {
     /// An entry between two facts. `None` if it has no second.
     pub fn exact(uid: &str, pool: &str, from: Seconds, until: Seconds, amounts: &ResourceList) -> Option<Self> {
         let (from, until) = (Time::exact(from), Time::exact(until));
-        Self { uid: uid.to_owned(), pool: pool.to_owned(), from, until, amounts: normalized(amounts) }.if_valid()
+        let (uid, pool, amounts) = (uid.to_owned(), pool.to_owned(), normalized(amounts));
+        Self { uid, pool, from, until, amounts, namespace: String::new() }.if_valid()
     }
 
     /// The entry, if it has a second or an estimate.
@@ -141,6 +145,12 @@ pub(crate) fn read_amounts(text: &str) -> Result<ResourceList, EntryError> {
     if amounts_text(&normalized(&amounts)) == text { Ok(normalized(&amounts)) } else { Err(EntryError::Amounts) }
 }
 
+/// Whether a text can be a UID, or the name of a pool or namespace, in a line.
+pub(crate) fn is_name(text: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    !text.is_empty() && text.len() <= 253 && text.bytes().all(known)
+}
+
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", if self.is_estimate { "~" } else { "" }, self.at)
@@ -161,8 +171,9 @@ impl FromStr for Time {
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { uid, pool, from, until, amounts } = self;
-        write!(f, "{uid} {pool} {from} {until} {}", amounts_text(amounts))
+        let Self { uid, pool, from, until, amounts, namespace } = self;
+        let space = if namespace.is_empty() { "" } else { " " };
+        write!(f, "{uid} {pool} {from} {until} {}{space}{namespace}", amounts_text(amounts))
     }
 }
 
@@ -174,10 +185,14 @@ impl FromStr for Entry {
             return Err(EntryError::TooLong);
         }
         let fields: Vec<&str> = line.split(' ').collect();
-        let [uid, pool, from, until, amounts] = fields.as_slice() else { return Err(EntryError::Fields) };
-        for (what, name) in [("the UID", uid), ("the pool", pool)] {
-            let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
-            if name.is_empty() || name.len() > 253 || !name.bytes().all(known) {
+        let (fields, namespace) = match fields.as_slice() {
+            [fields @ .., namespace] if fields.len() == 5 => (fields, Some(*namespace)),
+            fields => (fields, None),
+        };
+        let [uid, pool, from, until, amounts] = fields else { return Err(EntryError::Fields) };
+        let names = [("the UID", *uid), ("the pool", *pool)];
+        for (what, name) in names.into_iter().chain(namespace.map(|namespace| ("the namespace", namespace))) {
+            if !is_name(name) {
                 return Err(EntryError::Name(what));
             }
         }
@@ -187,6 +202,7 @@ impl FromStr for Entry {
             from: from.parse()?,
             until: until.parse()?,
             amounts: read_amounts(amounts)?,
+            namespace: namespace.unwrap_or_default().to_owned(),
         };
         entry.if_valid().ok_or(EntryError::Order)
     }
@@ -224,7 +240,9 @@ pub(crate) mod tests {
     fn only_the_canonical_text_is_an_entry() {
         for (line, error) in [
             ("u p 1 2", EntryError::Fields),
-            ("u  p 1 2 -", EntryError::Fields),
+            ("u p 1 2 - demo x", EntryError::Fields),
+            ("u p 1 2 - ", EntryError::Name("the namespace")),
+            ("u  p 1 2 -", EntryError::Name("the pool")),
             ("u/ p 1 2 -", EntryError::Name("the UID")),
             ("u  1 2 -", EntryError::Name("the pool")),
             ("u p 01 2 -", EntryError::Time),
@@ -242,15 +260,24 @@ pub(crate) mod tests {
         assert!("u p 1 2 -".parse::<Entry>().is_ok());
     }
 
+    #[test]
+    fn a_consumer_adds_the_namespace_of_the_pod() {
+        let entry: Entry = "u p 1 2 cpu=1 demo".parse().unwrap();
+        assert_eq!((entry.namespace.as_str(), entry.to_string().as_str()), ("demo", "u p 1 2 cpu=1 demo"));
+        assert_eq!("u p 1 2 cpu=1".parse::<Entry>().unwrap().namespace, "");
+    }
+
     pub(crate) fn entries() -> impl Strategy<Value = Entry> {
         let amounts = prop::collection::btree_map("[a-c]/[a-z]{1,3}|cpu|memory", 1..1_000_000_i64, 0..4);
-        ("[a-z]{1,3}", "[a-z]{1,2}", any::<bool>(), 0..5000_i64, any::<bool>(), 1..500_i64, amounts).prop_map(
-            |(uid, pool, estimated_from, from, estimated_until, seconds, amounts)| Entry {
+        let namespaces = prop::sample::select(vec!["", "demo", "shop"]);
+        ("[a-z]{1,3}", "[a-z]{1,2}", any::<bool>(), 0..5000_i64, any::<bool>(), 1..500_i64, amounts, namespaces).prop_map(
+            |(uid, pool, estimated_from, from, estimated_until, seconds, amounts, namespace)| Entry {
                 uid,
                 pool,
                 from: Time { at: from, is_estimate: estimated_from },
                 until: Time { at: from + seconds, is_estimate: estimated_until },
                 amounts: amounts.into_iter().map(|(name, millis)| (name, Quantity::from_millis(millis))).collect(),
+                namespace: namespace.to_owned(),
             },
         )
     }

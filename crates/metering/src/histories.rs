@@ -202,7 +202,8 @@ impl World {
     fn observe(story: &Story, pod: &Objects, n: usize, gone: Option<Seconds>, clock: Seconds, skew: Seconds) -> Vec<Entry> {
         let asked = [list("cpu=1"), list("cpu=2")];
         let (uid, sent) = (format!("u{n}"), story.sent + skew);
-        let observation = Observation { uid: &uid, pool: "p", sent, gone, asked: &asked, charges: &pod.seen_by_consumer };
+        let observation =
+            Observation { uid: &uid, namespace: "demo", pool: "p", sent, gone, asked: &asked, charges: &pod.seen_by_consumer };
         observation.entries(clock, CLOCKS)
     }
 

@@ -26,6 +26,7 @@
 //! * [`observation`]: what the consumer knows of the same pod.
 //! * [`mod@compare`]: both sides' entries, pod by pod.
 //! * [`receipt`]: amounts, rates and costs of one period.
+//! * [`spending`]: what the consumer spent in a day or a month, by namespace.
 
 #![warn(missing_docs)]
 
@@ -36,6 +37,7 @@ pub mod entry;
 pub mod observation;
 pub mod period;
 pub mod receipt;
+pub mod spending;
 pub mod usage;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use liqo_quantity::ResourceList;
 
 use crate::Seconds;
 use crate::charges::Charges;
-use crate::entry::{Entry, Time, normalized};
+use crate::entry::{Entry, Time, is_name, normalized};
 use crate::period::Period;
 
 /// One pod that the consumer sent.
@@ -15,6 +15,8 @@ use crate::period::Period;
 pub struct Observation<'a> {
     /// UID of the local pod.
     pub uid: &'a str,
+    /// Namespace of the local pod.
+    pub namespace: &'a str,
     /// The pool that it used.
     pub pool: &'a str,
     /// When it was sent at the earliest, by the consumer's clock.
@@ -32,6 +34,16 @@ impl Observation<'_> {
     /// The consumer's own entries at the time `now`, by its own clock. `clocks`: how many seconds the clocks of both sides may differ.
     /// Nothing for a pod that the provider never charged, as far as was seen, and that is not gone.
     pub fn entries(&self, now: Seconds, clocks: Seconds) -> Vec<Entry> {
+        let mut entries = self.entries_of_any_namespace(now, clocks);
+        // The provider's copy may have said anything.
+        let namespace = if is_name(self.namespace) { self.namespace } else { "" };
+        for entry in &mut entries {
+            namespace.clone_into(&mut entry.namespace);
+        }
+        entries
+    }
+
+    fn entries_of_any_namespace(&self, now: Seconds, clocks: Seconds) -> Vec<Entry> {
         let latest = self.gone.unwrap_or(now);
         let most = self.asked.iter().fold(ResourceList::new(), |all, one| all.max(one));
         if let Some((from, until)) = self.charges.span() {
@@ -48,7 +60,8 @@ impl Observation<'_> {
             return Vec::new();
         }
         let (from, until) = (Time::estimate(self.sent.min(latest)), Time::estimate(latest));
-        let own = Entry { uid: self.uid.to_owned(), pool: self.pool.to_owned(), from, until, amounts: normalized(&most) };
+        let (uid, pool, namespace) = (self.uid.to_owned(), self.pool.to_owned(), String::new());
+        let own = Entry { uid, pool, from, until, amounts: normalized(&most), namespace };
         own.if_valid().into_iter().collect()
     }
 
@@ -80,7 +93,7 @@ mod tests {
 
     fn entries(charges: &str, gone: Option<Seconds>, asked: &[ResourceList]) -> Vec<String> {
         let charges = charges.parse().unwrap();
-        let observation = Observation { uid: "u", pool: "p", sent: 1000, gone, asked, charges: &charges };
+        let observation = Observation { uid: "u", namespace: "", pool: "p", sent: 1000, gone, asked, charges: &charges };
         observation.entries(2000, 300).iter().map(ToString::to_string).collect()
     }
 
@@ -91,6 +104,24 @@ mod tests {
         assert_eq!(entries("1003- cpu=1", Some(1500), &asked), ["u p 1003 ~1500 cpu=1"]);
         assert_eq!(entries("1003-1490 cpu=1", Some(1500), &asked), ["u p 1003 1490 cpu=1"]);
         assert_eq!(entries("800-1700 cpu=1", Some(1500), &asked), ["u p 800 1700 cpu=1"], "clocks differ");
+    }
+
+    #[test]
+    fn every_entry_has_the_namespace_of_the_pod() {
+        for charges in ["1003- cpu=1", "600- cpu=1", ""] {
+            let charges = charges.parse().unwrap();
+            let asked = [list("cpu=1")];
+            let observation = Observation {
+                uid: "u",
+                namespace: "demo",
+                pool: "p",
+                sent: 1000,
+                gone: Some(1500),
+                asked: &asked,
+                charges: &charges,
+            };
+            assert!(observation.entries(2000, 300).iter().all(|entry| entry.namespace == "demo"));
+        }
     }
 
     #[test]

@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, Money, PriceList, ReceiptLine, ReceiptPool, ReceiptStatement, ReceiptVersion, Time, UsagePeriod};
+use liqo_api::{
+    ClusterId, ContractSpec, Money, PriceList, ReceiptLine, ReceiptPool, ReceiptStatement, ReceiptVersion, Time, UsagePeriod,
+};
 use liqo_quantity::{AmountSeconds, cost, priced_unit};
 
 use crate::Seconds;
@@ -53,8 +55,29 @@ pub struct Contract {
 pub struct TooLong(pub usize);
 
 impl Contract {
+    /// Reads the readable copy of a contract, which its consumer stores as it was signed. `None` if it was never in force.
+    pub fn of(spec: &ContractSpec) -> Option<Self> {
+        let earlier = spec.earlier.iter().map(|earlier| Version {
+            version: earlier.version,
+            digest: earlier.digest.clone(),
+            from: earlier.since.0.as_second(),
+            prices: earlier.prices.clone(),
+        });
+        // Only receipts need the digest of the present terms.
+        let (version, digest) = (spec.terms.version, String::new());
+        let prices = spec.terms.prices.clone();
+        let since = spec.in_force_since.as_ref().map(|since| since.0.as_second());
+        let current = since.map(|from| Version { version, digest, from, prices });
+        let mut versions: Vec<Version> = earlier.chain(current).collect();
+        versions.sort_by_key(|version| (version.from, version.version));
+        versions.first()?;
+        let terms = &spec.terms;
+        let (id, provider, consumer) = (terms.contract.clone(), terms.provider.clone(), terms.consumer.clone());
+        Some(Self { id, provider, consumer, versions, end: spec.ended.as_ref().map(|end| end.at.0.as_second()) })
+    }
+
     /// The versions that apply in a period, each with its first second and the first second after it, within the period.
-    fn spans(&self, period: Period) -> Vec<(&Version, Seconds, Seconds)> {
+    pub(crate) fn spans(&self, period: Period) -> Vec<(&Version, Seconds, Seconds)> {
         let end = self.end.unwrap_or(Seconds::MAX).min(period.end());
         let nexts = self.versions.iter().skip(1).map(|next| next.from).chain([Seconds::MAX]);
         let spans =

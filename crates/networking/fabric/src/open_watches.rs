@@ -23,7 +23,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    decide::reachable_addresses::{Exposure, OpenAddresses, reachable_addresses},
+    decide::reachable_addresses::{Exposure, OpenAddresses, offloaded_addresses, reachable_addresses},
     view::{self, Backends, OffloadingView},
 };
 
@@ -205,7 +205,11 @@ impl ExposureWatches {
             nodes,
             remote,
         };
-        OpenAddresses { reachable: reachable_addresses(&exposure), api_clients: self.api_clients.addresses() }
+        OpenAddresses {
+            reachable: reachable_addresses(&exposure),
+            offloaded: offloaded_addresses(&exposure),
+            api_clients: self.api_clients.addresses(),
+        }
     }
 }
 

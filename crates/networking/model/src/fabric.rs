@@ -133,6 +133,12 @@ pub struct PeerNetwork {
     pub reachable: Reachable,
     /// The addresses of its pods that may reach our API servers; `None` if no pod there ever may. Only gateways know the addresses.
     pub api_server: Option<BTreeSet<IpAddr>>,
+    /// Whether it reaches other peers of which this is true, too, through us.
+    pub transit: bool,
+    /// Our consumers whose pods we offloaded on to it.
+    pub customers: BTreeSet<ClusterId>,
+    /// The addresses of the pods that it offloaded to us, here and at other peers. Only gateways know them.
+    pub offloaded: BTreeSet<IpAddr>,
 }
 
 /// The addresses that a peer may open connections to.
@@ -157,6 +163,18 @@ impl Fabric {
             self.peers.values().flat_map(|peer| peer.maps.imported.pairs().map(|(here, _)| here.0)).collect();
         all.sort();
         all
+    }
+
+    /// The peers whose pods we offloaded on to another peer.
+    pub fn customers(&self) -> BTreeSet<&ClusterId> {
+        let has =
+            |customer: &&ClusterId| self.peers.iter().any(|(id, peer)| id != *customer && peer.customers.contains(*customer));
+        self.peers.keys().filter(has).collect()
+    }
+
+    /// Whether two peers reach through us what each exports to us.
+    pub fn is_transit(&self, one: &ClusterId, other: &ClusterId) -> bool {
+        [one, other].into_iter().all(|id| self.peers.get(id).is_some_and(|peer| peer.transit))
     }
 
     /// Whether peers have prefixes of this family.

@@ -99,6 +99,18 @@ impl PeerMaps {
     pub fn seen_there(&self, address: Here<IpAddr>) -> Option<There<IpAddr>> {
         self.imported.there(address).or_else(|| self.exported.there(address))
     }
+
+    /// How a cluster behind the peer sees our addresses, if the peer and that cluster see each other by `next`: what it exports to us, and
+    /// what of ours the peer passes on to it.
+    #[must_use]
+    pub fn then(&self, next: &Self) -> Self {
+        let through = |last: &PrefixMap| {
+            let all = self.imported.pairs().chain(self.exported.pairs());
+            all.filter_map(|(here, at_peer)| Some((here, *last.pairs.get(&Here(at_peer.0))?))).collect()
+        };
+        // Prefixes of both maps do not overlap, so neither do these.
+        Self { exported: PrefixMap { pairs: through(&next.exported) }, imported: PrefixMap { pairs: through(&next.imported) } }
+    }
 }
 
 /// Single addresses outside of all exported prefixes that peers may reach (an API server, for example). Each has a stand-in within the

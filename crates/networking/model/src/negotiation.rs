@@ -104,16 +104,17 @@ pub fn check(exports: &BTreeSet<IpNet>) -> Result<(), Refused> {
     }
 }
 
-/// Allocates views of all peers' exports. A peer with refused exports gets none. Also returns the exports that did not fit.
+/// Allocates views of all peers' exports, those of each peer in the order of their importance. A peer with refused exports gets none. Also
+/// returns the exports that did not fit.
 pub fn allocate_views(
     ranges: &Ranges,
-    peers: &BTreeMap<ClusterId, BTreeSet<IpNet>>,
+    peers: &BTreeMap<ClusterId, Vec<IpNet>>,
     previous: &Allocations,
 ) -> (Allocations, Vec<(ClusterId, IpNet)>) {
-    let sound = peers.iter().filter(|(_, exports)| check(exports).is_ok());
+    let sound = peers.iter().filter(|(_, exports)| check(&exports.iter().copied().collect()).is_ok());
     let (mut wanted, mut too_much) = (Vec::new(), Vec::new());
     for (peer, exports) in sound {
-        // In a fixed order, so the same prefixes fit each time.
+        // The order is fixed, so the same prefixes fit each time.
         let mut left = [true, false].map(|is_v4| size_of(ranges.pools.iter(), is_v4) / MAX_SHARE_DIVISOR);
         for prefix in exports {
             let is_v4 = prefix.addr().is_ipv4();

@@ -19,6 +19,7 @@
 
 mod api_server;
 mod limits;
+mod open;
 mod syntax;
 
 use std::{collections::BTreeMap, net::IpAddr};
@@ -28,7 +29,7 @@ use liqo_api::{ClusterId, short_hash};
 
 use self::syntax::{Family, INTERVAL, chain, elements, set};
 use crate::{
-    fabric::{Fabric, Gateway, MARK_MASK, OVERLAY, OVERLAY_PORT, PeerNetwork, Reachable, TUNNEL},
+    fabric::{Fabric, Gateway, MARK_MASK, OVERLAY, OVERLAY_PORT, PeerNetwork, TUNNEL},
     map::fallback,
     spread::{self, BUCKETS, Buckets},
 };
@@ -189,6 +190,7 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     forward.push(format!("iifname != {devices} oifname {devices} {keyword} saddr @remote counter drop"));
     if is_gateway {
         text.push_str(&api_server::clients(fabric, family));
+        text.push_str(&open::sets(fabric, family));
         for (id, peer) in &fabric.peers {
             peer_chains(&mut text, fabric, node, family, (id, peer));
         }
@@ -345,21 +347,7 @@ fn peer_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family, (
     }
     chain(text, &format!("from_{id}"), "", &from);
     chain(text, &format!("to_{id}"), "", &to);
-    let mut open = Vec::new();
-    match &peer.reachable {
-        Reachable::Everything => {
-            let mine = elements(pairs.keys().map(ToString::to_string));
-            if !pairs.is_empty() {
-                open.push(format!("{keyword} daddr {{ {mine} }} accept"));
-            }
-        }
-        Reachable::Only(addresses) => {
-            let addresses = addresses.iter().copied().filter(|&address| family.has(&address.into()));
-            text.push_str(&set(family, &format!("opened_{id}"), "", addresses));
-            open.push(format!("{keyword} daddr @opened_{id} accept"));
-        }
-    }
-    chain(text, &format!("open_{id}"), "", &open);
+    open::chain_of(text, fabric, family, (id, peer));
 }
 
 /// The stand-ins for sources without an address that the peer knows, by the low bits of the destination. Answers must come back to this

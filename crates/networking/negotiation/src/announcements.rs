@@ -18,8 +18,8 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ClusterId, GatewayAddress, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus,
-    labels, tenant_namespace,
+    ClusterId, GatewayAddress, MAX_BEHIND, MAX_WAY_LEN, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec,
+    NetworkConfigStatus, labels, tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection, Peers, Queue,
@@ -44,22 +44,34 @@ const ANNOUNCE: &str = "announce our network to";
 /// A `NetworkConfig` that a peer wrote, or why it cannot be used.
 type ReceivedConfig = Result<NetworkConfig, String>;
 
-/// A consumer that has a tenant namespace here.
+/// A namespace that was created here for a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tenant {
+pub struct ConsumerNamespace {
     pub consumer: ClusterId,
+    /// Whether it is the tenant namespace, where both clusters talk. Otherwise it is a mapped namespace, where pods of the consumer run.
+    pub is_tenant: bool,
 }
 
-impl Tenant {
-    /// The value of the label [`labels::NAMESPACE_KIND`] on tenant namespaces.
-    pub const NAMESPACE_KIND: &str = "tenant";
+impl ConsumerNamespace {
+    /// The values of the label [`labels::NAMESPACE_KIND`] on these namespaces.
+    const TENANT: &str = "tenant";
+    const MAPPED: &str = "mapped";
 
-    /// `None` if the namespace is being deleted, or its name is not the consumer's.
+    /// Selects these namespaces.
+    pub fn selector() -> String {
+        format!("{} in ({},{})", labels::NAMESPACE_KIND, Self::TENANT, Self::MAPPED)
+    }
+
+    /// `None` if it is a tenant namespace that is being deleted, or whose name is not the consumer's, or a mapped one that is not ours.
     #[allow(clippy::needless_pass_by_value)] // A cache calls it with a value.
     pub fn of(namespace: Namespace) -> Option<Self> {
         let consumer: ClusterId = namespace.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
-        let is_its_own = namespace.name_any() == tenant_namespace(&consumer);
-        (is_its_own && namespace.metadata.deletion_timestamp.is_none()).then_some(Self { consumer })
+        let is_tenant = namespace.labels().get(labels::NAMESPACE_KIND)? == Self::TENANT;
+        let has_its_name = namespace.name_any() == tenant_namespace(&consumer);
+        // The pods of a mapped namespace need their network until they are gone.
+        let is_ours = namespace.labels().get(labels::MANAGED).is_some_and(|value| value == "true");
+        let counts = if is_tenant { has_its_name && namespace.metadata.deletion_timestamp.is_none() } else { is_ours };
+        counts.then_some(Self { consumer, is_tenant })
     }
 }
 
@@ -259,9 +271,13 @@ fn read(config: DeserializeGuard<NetworkConfig>) -> Option<ReceivedConfig> {
 
 /// Checks the limits of our own schema: the announcement's content ends up in objects here.
 fn check_limits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> {
-    let NetworkAnnouncement { exports, transit, views, gateways, .. } = announcement;
+    let NetworkAnnouncement { exports, transit, behind, views, gateways, .. } = announcement;
     if [exports.len(), transit.len(), views.len()].into_iter().any(|count| count > 1024) {
         return Err("it names more than 1024 prefixes");
+    }
+    let is_way = |way: &Vec<ClusterId>| (1..=MAX_WAY_LEN).contains(&way.len());
+    if behind.len() > MAX_BEHIND || !behind.values().all(is_way) {
+        return Err("it names more than 64 prefixes behind it, or one without a way of at most 8 clusters");
     }
     if gateways.len() > 16 || gateways.iter().any(|gateway| gateway.endpoints.len().max(gateway.tls.len()) > 8) {
         return Err("it names more than 16 gateways, or one with more than 8 addresses");
@@ -290,6 +306,21 @@ mod tests {
     }
 
     #[test]
+    fn a_mapped_namespace_counts_until_it_is_gone_and_a_tenant_namespace_only_under_its_name() {
+        let id = "a".repeat(32);
+        let found = |name: &str, kind: &str, is_deleted: bool, managed: &str| {
+            let labels = json!({ labels::CONSUMER_ID: id, labels::NAMESPACE_KIND: kind, labels::MANAGED: managed });
+            let deleted = is_deleted.then_some("2026-01-01T00:00:00Z");
+            let namespace = json!({ "metadata": { "name": name, "labels": labels, "deletionTimestamp": deleted } });
+            ConsumerNamespace::of(serde_json::from_value(namespace).unwrap()).map(|found| found.is_tenant)
+        };
+        let tenant = format!("liqo-tenant-{id}");
+        assert_eq!(found(&tenant, "tenant", false, "true"), Some(true));
+        assert_eq!((found(&tenant, "tenant", true, "true"), found("other", "tenant", false, "true")), (None, None));
+        assert_eq!((found("demo-rome", "mapped", true, "true"), found("demo-rome", "mapped", false, "")), (Some(false), None));
+    }
+
+    #[test]
     fn an_announcement_that_cannot_be_used_is_kept_as_a_short_error() {
         let key = BASE64.encode(&[7; 32]);
         assert!(
@@ -306,6 +337,9 @@ mod tests {
             json!({ "gateways": [{ "publicKey": key, "endpoints": endpoints }] }),
             json!({ "gateways": [{ "publicKey": key, "tls": endpoints }] }),
             json!({ "gateways": [{ "publicKey": key, "tls": ["a".repeat(301)] }] }),
+            json!({ "behind": { "10.1.0.0/16": [] } }),
+            json!({ "behind": { "10.1.0.0/16": vec!["a".repeat(32); 9] } }),
+            json!({ "behind": (0..65).map(|n| (format!("10.{n}.0.0/16"), json!(["a".repeat(32)]))).collect::<serde_json::Map<_, _>>() }),
             json!({ "exports": (0..1025).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect::<Vec<_>>() }),
         ] {
             assert!(received(NETWORK_CONFIG, &refused).unwrap().unwrap_err().len() <= MAX_ERROR_LEN);

@@ -1,7 +1,7 @@
 //! The controller: watches what decisions depend on, decides, and writes `TunnelEndpoint`s and conditions.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -32,12 +32,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     FIELD_MANAGER,
-    announcements::{Announcements, Tenant},
+    announcements::{Announcements, ConsumerNamespace},
     decide::{
         announced_gateways::{self, observe},
-        exchange::{NetworkSnapshot, Outcome, PeerState, clusters_of_api_clients, decide},
+        exchange::{Outcome, decide},
         links,
         ranges::NodeAddresses,
+        snapshot::{NetworkSnapshot, OffloadedNamespace, PeerState},
     },
     range_discovery::{self, DiscoveredRanges, REFRESH_PERIOD, RETRY_DELAY, Ranges},
 };
@@ -61,9 +62,9 @@ struct NetworkNegotiation {
     policies: Cache<PeeringPolicy>,
     nodes: Cache<NodeAddresses>,
     leases: Cache<GatewayLease>,
-    tenants: Cache<Tenant>,
-    /// The clusters that run pods of each offloaded namespace whose pods may use our API server.
-    offloadings: Cache<BTreeSet<ClusterId>>,
+    /// The namespaces of consumers.
+    consumers: Cache<ConsumerNamespace>,
+    offloadings: Cache<OffloadedNamespace>,
     endpoints: Cache<TunnelEndpoint>,
     announcements: Arc<Announcements>,
     observations: Arc<Mutex<LeaseObservations>>,
@@ -81,8 +82,7 @@ impl NetworkNegotiation {
         };
         let client = || context.client.clone();
         let all = Config::default;
-        let (on_cluster, on_policy, on_node, on_tenant) = (enqueue(), enqueue(), enqueue(), enqueue());
-        let tenants = all().labels(&format!("{}={}", labels::NAMESPACE_KIND, Tenant::NAMESPACE_KIND));
+        let (on_cluster, on_policy, on_node, on_consumer) = (enqueue(), enqueue(), enqueue(), enqueue());
         let real_nodes = all().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
         // Others write the status of policies.
         let rules =
@@ -99,9 +99,17 @@ impl NetworkNegotiation {
                 on_node();
             }),
             leases: watch_leases(&context, stop, observations.clone(), enqueue()),
-            tenants: Cache::watch(Api::<Namespace>::all(client()), tenants, stop.clone(), Tenant::of, move |_, _, _| {
-                on_tenant();
-            }),
+            consumers: Cache::watch(
+                Api::<Namespace>::all(client()),
+                all().labels(&ConsumerNamespace::selector()),
+                stop.clone(),
+                ConsumerNamespace::of,
+                move |_, old, new| {
+                    if old != new {
+                        on_consumer();
+                    }
+                },
+            ),
             offloadings: watch_offloadings(&context, stop, enqueue()),
             endpoints: watch_endpoints(&context, stop, enqueue()),
             announcements: Announcements::start(&context, stop, queue.clone()),
@@ -118,7 +126,7 @@ impl NetworkNegotiation {
             self.policies.synced().await,
             self.nodes.synced().await,
             self.leases.synced().await,
-            self.tenants.synced().await,
+            self.consumers.synced().await,
             self.offloadings.synced().await,
             self.endpoints.synced().await,
             self.announcements.synced().await,
@@ -208,10 +216,13 @@ impl NetworkNegotiation {
         if !self.context.config().spec.network.enabled {
             return BTreeMap::new();
         }
+        let offloadings: Vec<(Option<ClusterId>, Arc<OffloadedNamespace>)> =
+            self.offloadings.all().into_iter().map(|(key, one)| (self.consumer_of(&key.namespace), one)).collect();
         let wanted = foreign_clusters::by_peer(&self.foreign_clusters).into_iter().filter_map(|(id, cluster)| {
             // While a peering is being ended its pods still need their network.
             let borrows = cluster.wants_outgoing() || self.context.peers.get(&id).is_some();
-            let has_peering = borrows || self.tenants.all().iter().any(|(_, tenant)| tenant.consumer == id);
+            let is_tenant = |namespace: &ConsumerNamespace| namespace.is_tenant && namespace.consumer == id;
+            let has_peering = borrows || self.consumers.all().iter().any(|(_, namespace)| is_tenant(namespace));
             let held = policies::effective(&self.policies, &PolicyPeer::new(&id, Some(&cluster)));
             let policy = held.map(|policy| policy.spec.network.clone());
             let is_wanted = match cluster.spec.network {
@@ -223,12 +234,20 @@ impl NetworkNegotiation {
                 // A consumer's announcement is stored here, so its absence is known. A provider's may only be out of sight.
                 let nothing = || (!borrows).then(|| Ok(NetworkAnnouncement::default()));
                 let announcement = self.announcements.of(&self.context.peers, &id).or_else(nothing);
-                let runs_api_clients = self.offloadings.all().iter().any(|(_, clusters)| clusters.contains(&id));
+                let there = || offloadings.iter().filter(|(_, offloaded)| offloaded.clusters.contains(&id));
+                let runs_api_clients = there().any(|(_, offloaded)| offloaded.api_server);
+                let customers = there().filter_map(|(consumer, _)| consumer.clone()).collect();
                 let name = cluster.display_name();
-                (id, PeerState { name, policy: policy.unwrap_or_default(), runs_api_clients, announcement })
+                (id, PeerState { name, policy: policy.unwrap_or_default(), runs_api_clients, customers, announcement })
             })
         });
         wanted.collect()
+    }
+
+    /// The consumer whose pods run in a namespace.
+    fn consumer_of(&self, namespace: &str) -> Option<ClusterId> {
+        let found = self.consumers.get(&Key::new("", namespace))?;
+        (!found.is_tenant).then(|| found.consumer.clone())
     }
 
     fn current_endpoints(&self) -> BTreeMap<ClusterId, Arc<TunnelEndpoint>> {
@@ -304,9 +323,9 @@ fn watch_offloadings(
     context: &Context,
     stop: &CancellationToken,
     enqueue: impl Fn() + Send + 'static,
-) -> Cache<BTreeSet<ClusterId>> {
+) -> Cache<OffloadedNamespace> {
     let api = Api::all(context.client.clone());
-    Cache::watch(api, Config::default(), stop.clone(), clusters_of_api_clients, move |_, old, new| {
+    Cache::watch(api, Config::default(), stop.clone(), OffloadedNamespace::of, move |_, old, new| {
         if old != new {
             enqueue();
         }

@@ -115,7 +115,7 @@ fn fabric(peers: u32) -> io::Result<Fabric> {
         let open = (1..=OPEN).map(|pod| IpAddr::from([10, 244, 1, u8::try_from(pod).unwrap_or(u8::MAX)])).collect();
         fabric.peers.insert(
             ClusterId::of_public_key(&key(number)),
-            PeerNetwork { maps, reachable: Reachable::Only(open), api_server: None },
+            PeerNetwork { maps, reachable: Reachable::Only(open), api_server: None, ..PeerNetwork::default() },
         );
     }
     Ok(fabric)

@@ -20,6 +20,7 @@ use liqo_controller_runtime::put::{marked, put};
 use liqo_controller_runtime::writes::{Step as _, StepError};
 use liqo_controller_runtime::{Cache, Context, Key, Next, Queue, metrics};
 use liqo_metering::receipt::{api_period, period_label, period_of};
+use liqo_metering::spending::Account;
 use liqo_metering::{Book, ChunkWrite, Entry, Period, Seconds};
 use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family};
@@ -58,6 +59,8 @@ struct FoundChunk {
     period: Period,
     chunk: u32,
     chunks: Option<u32>,
+    /// Only a consumer keeps them, for its budgets.
+    entries: Box<str>,
 }
 
 /// What is known of one namespace.
@@ -88,8 +91,12 @@ pub struct Recorder {
 
 impl FoundChunk {
     fn reduce(record: UsageRecord) -> Option<Self> {
-        let UsageRecordSpec { contract, period, chunk, chunks, .. } = record.spec;
-        Some(Self { contract, period: period_of(&period)?, chunk, chunks })
+        let UsageRecordSpec { contract, period, chunk, chunks, entries } = record.spec;
+        Some(Self { contract, period: period_of(&period)?, chunk, chunks, entries: entries.into() })
+    }
+
+    fn without_entries(record: UsageRecord) -> Option<Self> {
+        Some(Self { entries: Box::default(), ..Self::reduce(record)? })
     }
 }
 
@@ -101,7 +108,8 @@ impl Recorder {
         let changed = queue.clone();
         let contracts = Contracts::follow(context, ours.clone(), move |namespace| changed.add(namespace.to_owned()));
         let all = Api::<UsageRecord>::all(client);
-        let records = Cache::watch(all, ours.page_size(PAGE), stop, FoundChunk::reduce, |_, _, _| {});
+        let reduce = if peer_label == labels::PROVIDER_ID { FoundChunk::reduce } else { FoundChunk::without_entries };
+        let records = Cache::watch(all, ours.page_size(PAGE), stop, reduce, |_, _, _| {});
         Arc::new(Self { context: context.clone(), peer_label, role, contracts, records, queue, namespaces: Mutex::default() })
     }
 
@@ -113,6 +121,23 @@ impl Recorder {
     /// The latest contract of a namespace.
     pub fn contract(&self, namespace: &str) -> Option<Arc<MeteredContract>> {
         self.contracts.of(namespace, Timestamp::now()).pop()
+    }
+
+    /// The peers with a contract.
+    pub fn peers(&self) -> Vec<ClusterId> {
+        self.contracts.namespaces().iter().filter_map(|namespace| peer_of(namespace)).collect()
+    }
+
+    /// What is stored about the costs of each contract of a namespace of the consumer.
+    pub fn accounts(&self, namespace: &str) -> Vec<Account> {
+        let contracts = self.contracts.all_of(namespace);
+        let mut accounts: Vec<(&str, Account)> = contracts.iter().map(|one| (one.id.as_str(), one.account())).collect();
+        for (_, found) in self.records.all().into_iter().filter(|(key, _)| key.namespace == namespace) {
+            if let Some((_, account)) = accounts.iter_mut().find(|(id, _)| *id == found.contract) {
+                account.add_record(found.period, found.chunks.is_some(), &found.entries);
+            }
+        }
+        accounts.into_iter().map(|(_, account)| account).collect()
     }
 
     /// The end of the last period whose entries are complete.

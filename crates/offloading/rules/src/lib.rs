@@ -12,12 +12,14 @@
 //!   pod::remote_events which warnings come back          replica::plan, isolation          what objects become
 //!   namespace::placement  where a namespace goes
 //!   node::object       what a virtual node looks like
+//!   budget             which clusters get no new pods because of what they cost
 //!   replica::record    what of an object travels
 //! ```
 //!
 //! Pods are handled as JSON and edited by path, so that fields inside containers and metadata that this version does not know survive.
 //! Everything that comes from a peer is treated as hostile.
 
+pub mod budget;
 mod dns_names;
 mod finalizer;
 #[cfg(test)]

@@ -102,12 +102,14 @@ fn running(shadow: &ShadowPod, now: Timestamp) -> Vec<Entry> {
 }
 
 /// The entry of a local pod, from when it showed that it runs at the provider.
-fn local_entry(pod: &Pod, pool: &str, now: Timestamp) -> Option<Entry> {
+pub(crate) fn local_entry(pod: &Pod, pool: &str, now: Timestamp) -> Option<Entry> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let offloaded = conditions.iter().find(|one| one.type_ == pods::OFFLOADED && one.status == "True")?;
     let since = offloaded.last_transition_time.as_ref()?.0.as_second();
     let amounts = Effective::of_pod(pod.spec.as_ref()?).requests;
-    Entry::exact(pod.uid()?.as_str(), pool, since, now.as_second(), &amounts)
+    let mut entry = Entry::exact(pod.uid()?.as_str(), pool, since, now.as_second(), &amounts)?;
+    entry.namespace = pod.namespace().unwrap_or_default();
+    Some(entry)
 }
 
 fn rows(known: &[ForeignCluster], party: &Party, usage: &Usage, prices: Option<&BTreeMap<String, PriceList>>) -> Vec<Used> {

@@ -121,7 +121,7 @@ pub fn judge(
             Verdict::Refuse(why) if is_pool_name(name) => outcomes.refused.push(format!("pool {name}: {why}")),
             Verdict::Refuse(why) => outcomes.refused.push(why),
         }
-        if number < MAX_POOLS && is_pool_name(name) && offer.spec.pool == *name {
+        if number < MAX_POOLS && is_pool_name(name) && offer.spec.pool == *name && defect_of_way(&offer.spec).is_none() {
             mirrored.insert(name.clone());
             here.extend(mirror(name, offer, &status, local));
         }
@@ -343,8 +343,8 @@ fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: b
     if spec.path.contains(&intent.own) {
         return Some("the resources belong to this cluster, or come through it".to_owned());
     }
-    if spec.path.len() > MAX_PATH_LEN {
-        return Some(format!("its path names more than {MAX_PATH_LEN} clusters"));
+    if let Some(defect) = defect_of_way(spec) {
+        return Some(defect);
     }
     if spec.hops > 1 && spec.path.len() < 2 {
         return Some("the provider says that it borrows the resources, and not from which clusters".to_owned());
@@ -360,6 +360,15 @@ fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: b
         return Some("the provider withdraws it".to_owned());
     }
     None
+}
+
+/// What is wrong with the clusters that an offer comes through. The schema of our own copies does not accept it either.
+fn defect_of_way(spec: &ResourceOfferSpec) -> Option<String> {
+    if spec.path.len() > MAX_PATH_LEN {
+        return Some(format!("its path names more than {MAX_PATH_LEN} clusters"));
+    }
+    let is_possible = (1..=MAX_PATH_LEN).contains(&usize::from(spec.hops));
+    (!is_possible).then(|| format!("its hops are {}, and must be 1 to {MAX_PATH_LEN}", spec.hops))
 }
 
 /// The resources that a node can have, each rounded down to its unit. Leaves out what Kubernetes would refuse.

@@ -11,7 +11,7 @@ use super::reduce::{ADVERTISED, LocalNode, PodUsage};
 /// request. Pods that are charged to an offer are in neither, because what they use is part of the offer.
 ///
 /// A waiting pod comes before every consumer, unless no node could run it even when empty. Such a pod would wait forever, and
-/// reduce the offers forever.
+/// reduce the offers forever. A pod that may also run on a virtual node counts where there is space, on own nodes first.
 pub fn free<'a>(
     groups: &[&[(&str, &LocalNode)]],
     taken: impl Fn(&str) -> [Option<&'a ResourceList>; 2],
@@ -35,7 +35,9 @@ pub fn free<'a>(
         let can_run = |nodes: &[(&str, &LocalNode)]| {
             nodes.iter().any(|(_, node)| accepts(node) && pod.resources.requests.fits_in(&node.allocatable).is_ok())
         };
-        let capable: Vec<usize> = (0..groups.len()).filter(|&group| can_run(&groups[group])).collect();
+        let is_borrowed = |group: &usize| groups[*group].iter().all(|(_, node)| node.upstream.is_some());
+        let mut capable: Vec<usize> = (0..groups.len()).filter(|&group| can_run(&groups[group])).collect();
+        capable.sort_by_key(is_borrowed);
         let with_space = capable.iter().find(|&&group| pod.resources.requests.fits_in(&free[group]).is_ok());
         if let Some(&group) = with_space.or(capable.first()) {
             free[group] = free[group].saturating_sub(&pod.resources.requests);
@@ -65,7 +67,8 @@ pub fn of_all(nodes: &[(&str, &LocalNode)], pods: &super::pods::Pods) -> Resourc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::list;
+    use crate::decide::reduce::Upstream;
+    use crate::tests::{cluster, list};
 
     fn node(allocatable: &str) -> LocalNode {
         LocalNode { eligible: true, allocatable: list(allocatable), labels: BTreeMap::new(), upstream: None }
@@ -114,6 +117,24 @@ mod tests {
     fn own_pods_that_wait_for_a_node_come_first() {
         assert_eq!(free(&[("a", node("cpu=4"))], &[waiting("cpu=3")], 100), "cpu=1");
         assert_eq!(free(&[("a", node("cpu=4"))], &[waiting("cpu=3"), waiting("cpu=3")], 100), "cpu=0");
+    }
+
+    #[test]
+    fn a_pod_that_may_wait_for_any_node_counts_on_own_ones_first() {
+        let upstream = Upstream { provider: cluster(1), pool: "default".into(), offer: None };
+        let (own, borrowed) = (node("cpu=4"), LocalNode { upstream: Some(upstream), ..node("cpu=4") });
+        let left = |requests: &[&str]| {
+            let pods = requests.iter().map(|requests| PodUsage { waits_for_virtual_node: true, ..waiting(requests) });
+            let pods = pods.collect::<Vec<_>>();
+            let groups: [&[(&str, &LocalNode)]; 2] = [&[("turin", &borrowed)], &[("a", &own)]];
+            super::free(&groups, |_| [None, None], &pods.iter().collect::<Vec<_>>())
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(left(&["cpu=3"]), ["cpu=4", "cpu=1"]);
+        assert_eq!(left(&["cpu=3", "cpu=2"]), ["cpu=2", "cpu=1"], "there is space only on the virtual one");
+        assert_eq!(left(&["cpu=3", "cpu=4", "cpu=4"]), ["cpu=0", "cpu=0"]);
     }
 
     #[test]

@@ -5,23 +5,27 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::PolicyPeer;
-use liqo_api::{ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, labels, provider_namespace};
+use liqo_api::{ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, annotations, labels, provider_namespace};
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::peers::call;
 use liqo_controller_runtime::put::{marked, put, put_status};
 use liqo_controller_runtime::writes::Step as _;
 use liqo_controller_runtime::{Cache, Context, Key, Next, PeerConnection, Queue, policies};
 use liqo_metering::receipt::{Contract, receipt_name};
-use liqo_metering::{Tolerance, Usage};
+use liqo_metering::spending::Settled;
+use liqo_metering::{Seconds, Tolerance, Usage};
 use liqo_signing::ClusterIdentity;
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{Papers, Records, of_provider, provider::contracts};
 use crate::consumer::provider_of;
 use crate::decide::metering::answer::{Evidence, answer};
-use crate::decide::metering::issue::{Action, ContractPeriod, ReceiptHead, decide, surplus};
+use crate::decide::metering::issue::{Action, ContractPeriod, ReceiptHead, RecordHead, decide, surplus};
+use crate::decide::metering::settle::{SettledUntil, due, is_allowed};
 use crate::peer_conditions::PeerConditions;
 use crate::{Error, FIELD_MANAGER};
 
@@ -40,6 +44,8 @@ pub(super) struct Controller {
     contracts: Cache<Contract>,
     papers: Papers,
     providers: Mutex<HashMap<ClusterId, Arc<AtProvider>>>,
+    /// Until when the costs of each contract (its object) are settled, as far as that was read or written.
+    settled: Mutex<HashMap<Key, Seconds>>,
     queue: Queue<String>,
 }
 
@@ -78,8 +84,8 @@ impl Controller {
         let queue = Queue::new();
         let contracts = contracts(context, labels::PROVIDER_ID, stop, &queue);
         let papers = Papers::follow(context, labels::PROVIDER_ID, stop, &queue);
-        let (context, providers) = (context.clone(), Mutex::default());
-        Arc::new(Self { context, identity, policies, conditions, contracts, papers, providers, queue })
+        let (context, providers, settled) = (context.clone(), Mutex::default(), Mutex::default());
+        Arc::new(Self { context, identity, policies, conditions, contracts, papers, providers, settled, queue })
     }
 
     /// Answers receipts until `stop`.
@@ -125,7 +131,8 @@ impl Controller {
                 }
             }
         }
-        self.clean_up(namespace, &mut failures).await;
+        let settled = self.settle(namespace, &mut failures).await;
+        self.clean_up(namespace, &settled, &mut failures).await;
         crate::first(failures)?;
         Ok(next)
     }
@@ -144,12 +151,61 @@ impl Controller {
         kept.map(|receipt| (receipt.clone(), copies.get(&receipt.of).copied().cloned())).collect()
     }
 
+    /// Adds what complete periods cost to the settled costs of their contracts.
+    async fn settle(&self, namespace: &str, failures: &mut Vec<Error>) -> SettledUntil {
+        let records = self.heads(namespace);
+        let mut all = SettledUntil::new();
+        for (key, contract) in self.contracts.all().into_iter().filter(|(key, _)| key.namespace == namespace) {
+            let known = self.settled().get(&key).copied();
+            let mut until = known.unwrap_or_default();
+            if !due(&contract.id, &records, until).is_empty() {
+                match self.settle_contract(&key, &contract, &records).await {
+                    Ok(settled) => until = settled,
+                    Err(error) => failures.push(error),
+                }
+                self.settled().insert(key, until);
+            }
+            all.insert(contract.id.clone(), until);
+        }
+        all
+    }
+
+    /// Settles the complete periods of one contract. Returns until when its costs are settled.
+    async fn settle_contract(&self, key: &Key, contract: &Contract, records: &[RecordHead]) -> Result<Seconds, Error> {
+        let api: Api<liqo_api::Contract> = namespaced(&self.context.client, &key.namespace);
+        // The cache may not show what this process wrote last, and the records may be gone by now.
+        let Some(live) = api.get_opt(&key.name).await.step("read", "Contract", key)? else { return Ok(Seconds::MAX) };
+        let mut settled = Settled::of(live.metadata.annotations.as_ref());
+        let due = due(&contract.id, records, settled.until);
+        let own = Records { api: namespaced(&self.context.client, &key.namespace), namespace: &key.namespace, provider: None };
+        for period in &due {
+            let usage = own.usage(&(contract.id.clone(), *period)).await?.unwrap_or_else(|error| {
+                tracing::warn!(contract = %key, error, "own usage records cannot be read, and count for no budget");
+                Usage::default()
+            });
+            settled = settled.with(contract, *period, &usage);
+        }
+        if !due.is_empty() {
+            let version = live.metadata.resource_version;
+            let patch =
+                json!({ "metadata": { "resourceVersion": version, "annotations": { annotations::SPENT: settled.text() } } });
+            let written = api.patch_metadata(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+            written.step("write the costs of", "Contract", key)?;
+        }
+        Ok(settled.until)
+    }
+
+    fn heads(&self, namespace: &str) -> Vec<RecordHead> {
+        self.papers.records(namespace).iter().map(|record| RecordHead::clone(record)).collect()
+    }
+
     /// Deletes what is signed or too old.
-    async fn clean_up(&self, namespace: &str, failures: &mut Vec<Error>) {
-        let (records, receipts) = (self.papers.records(namespace), self.papers.receipts(namespace));
-        let (records, receipts) = (records.iter().map(AsRef::as_ref), receipts.iter().map(AsRef::as_ref));
+    async fn clean_up(&self, namespace: &str, settled: &SettledUntil, failures: &mut Vec<Error>) {
+        let (records, receipts) = (self.heads(namespace), self.papers.receipts(namespace));
         let client = &self.context.client;
-        for action in decide(records, receipts, &self.context.config().spec.metering, Timestamp::now()) {
+        let (metering, now) = (&self.context.config().spec.metering, Timestamp::now());
+        let actions = decide(&records, receipts.iter().map(AsRef::as_ref), metering, now);
+        for action in actions.into_iter().filter(|action| is_allowed(action, &records, settled)) {
             let done = match action {
                 // Only the provider writes receipts.
                 Action::Issue(_) => Ok(()),
@@ -260,6 +316,10 @@ impl Controller {
         let contract = contract.as_ref().map(|(_, contract)| contract.as_ref());
         let evidence = Evidence { provider, contract, theirs: &theirs, ours: &ours, tolerance };
         Ok(answer(receipt, &evidence, &self.identity))
+    }
+
+    fn settled(&self) -> MutexGuard<'_, HashMap<Key, Seconds>> {
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<AtProvider>>> {

@@ -32,7 +32,7 @@ fn fabric() -> Fabric {
         nodes: [("n1".into(), cluster_node(1, true)), ("n2".into(), cluster_node(2, false))].into(),
         peers: [(
             "a".repeat(32).parse().expect("an ID"),
-            PeerNetwork { maps, reachable: Reachable::Everything, api_server: None },
+            PeerNetwork { maps, reachable: Reachable::Everything, api_server: None, ..PeerNetwork::default() },
         )]
         .into(),
         mtu: 1420,

@@ -195,7 +195,8 @@ fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, respo
 
 /// Whether this node has to know the single addresses that are open.
 pub fn needs_open_addresses(snapshot: &Snapshot, this: &str) -> bool {
-    snapshot.is_gateway(this) && snapshot.peers.values().any(|peer| peer.reach == Reach::Offloaded || peer.api_server)
+    let needs = |peer: &TunnelEndpointSpec| peer.reach == Reach::Offloaded || peer.api_server || !peer.customers.is_empty();
+    snapshot.is_gateway(this) && snapshot.peers.values().any(needs)
 }
 
 /// Decides the action on this node. `ours` are the node's keys.
@@ -290,25 +291,31 @@ fn peer(
             return Err(format!("its prefix {} overlaps with {other}, which is in use here", here.0));
         }
     }
+    let is_in = |mut prefixes: std::slice::Iter<IpNet>, address: &IpAddr| prefixes.any(|prefix| prefix.contains(address));
+    // Only pods are ever reachable, without those in the network of a node, which have the node's address.
+    let is_node = |address: &IpAddr| fabric.nodes.values().any(|node| node.addresses.contains(address));
+    let is_pod_here = |address: &IpAddr| !is_node(address) && is_in(fabric.pods.iter(), address);
+    let is_shown = |address: &IpAddr| maps.exported.there(Here(*address)).is_some() && !is_in(own.iter(), address);
     let reachable = match spec.reach {
         Reach::Pods => Reachable::Everything,
         Reach::Offloaded => {
             let found = snapshot.open.as_ref().and_then(|open| open.reachable.get(id)).cloned().unwrap_or_default();
-            let is_in = |prefixes: &[IpNet], address: &IpAddr| prefixes.iter().any(|prefix| prefix.contains(address));
-            // Only pods are ever reachable, without those in the network of a node, which have the node's address. Pods of another peer are
-            // reachable if both policies let the peers reach each other through us: then we export its prefixes to this one.
-            let is_pod = |address: &IpAddr| {
-                let is_node = fabric.nodes.values().any(|node| node.addresses.contains(address));
-                let is_shown = maps.exported.there(Here(*address)).is_some();
-                !is_node && (is_in(&fabric.pods, address) || (is_shown && !is_in(own, address)))
-            };
-            Reachable::Only(found.into_iter().filter(is_pod).collect())
+            // Pods of another peer are reachable if both policies let the peers reach each other through us.
+            let others = snapshot.peers.iter().filter(|(other, peer)| *other != id && spec.transit && peer.transit);
+            let others: Vec<IpNet> = others.flat_map(|(_, peer)| peer.imported.values().copied()).collect();
+            let is_pod_behind = |address: &IpAddr| !is_node(address) && is_shown(address) && is_in(others.iter(), address);
+            Reachable::Only(found.into_iter().filter(|address| is_pod_here(address) || is_pod_behind(address)).collect())
         }
     };
+    let found = snapshot.open.as_ref().and_then(|open| open.offloaded.get(id)).into_iter().flatten().copied();
+    let is_customer = snapshot.peers.iter().any(|(other, peer)| other != id && peer.customers.contains(id));
+    let offloaded = found.filter(|address| is_customer && (is_pod_here(address) || (!is_node(address) && is_shown(address))));
+    let offloaded = offloaded.collect();
     let is_there = |address: &&IpAddr| maps.imported.pairs().any(|(here, _)| here.0.contains(*address));
     let api_clients = || snapshot.open.iter().flat_map(|open| &open.api_clients).filter(is_there).copied().collect();
     let api_server = spec.api_server.then(api_clients);
-    Ok(PeerNetwork { maps, reachable, api_server })
+    let customers = spec.customers.clone();
+    Ok(PeerNetwork { maps, reachable, api_server, transit: spec.transit, customers, offloaded })
 }
 
 /// The smallest of our setting and the MTUs that were agreed with peers: there is one device for all.

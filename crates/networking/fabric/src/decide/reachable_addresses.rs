@@ -18,6 +18,8 @@ pub type ReachableAddresses = BTreeMap<ClusterId, BTreeSet<IpAddr>>;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OpenAddresses {
     pub reachable: ReachableAddresses,
+    /// Addresses of the pods of each consumer, here and at our peers.
+    pub offloaded: ReachableAddresses,
     /// Addresses of our pods at peers that use the API server here.
     pub api_clients: BTreeSet<IpAddr>,
 }
@@ -38,11 +40,17 @@ pub struct Exposure {
     pub remote: Vec<IpNet>,
 }
 
-pub fn reachable_addresses(exposure: &Exposure) -> ReachableAddresses {
+/// The addresses of the pods of each consumer.
+pub fn offloaded_addresses(exposure: &Exposure) -> ReachableAddresses {
     let mut found = ReachableAddresses::new();
     for (consumer, addresses) in &exposure.remote_pods {
         found.entry(consumer.clone()).or_default().extend(addresses);
     }
+    found
+}
+
+pub fn reachable_addresses(exposure: &Exposure) -> ReachableAddresses {
+    let mut found = offloaded_addresses(exposure);
     for backends in exposure.backends.iter().filter(|backends| exposure.services.contains(&backends.service)) {
         let is_remote = |address: &IpAddr| exposure.remote.iter().any(|prefix| prefix.contains(address));
         let reached = backends.pods.iter().flat_map(|(node, addresses)| {

@@ -190,9 +190,9 @@ fn a_gateway_opens_the_api_server_to_the_pods_at_a_peer_that_use_it() {
 }
 
 #[test]
-fn pods_of_another_peer_are_reachable_if_we_export_its_prefix_and_only_pods_ever_are() {
+fn pods_of_another_peer_are_reachable_with_transit_and_only_pods_ever_are() {
     let mut hub = snapshot();
-    hub.peers.insert(id('b'), peer(&id('b'), "10.67.0.0/16", [3, 4]));
+    hub.peers.insert(id('b'), TunnelEndpointSpec { transit: true, ..peer(&id('b'), "10.67.0.0/16", [3, 4]) });
     hub.peers.get_mut(&id('a')).unwrap().reach = Reach::Offloaded;
     let all = ["10.67.0.9", "10.70.0.9", "10.96.0.9", "172.18.0.2", "203.0.113.9"].map(|text| text.parse::<IpAddr>().unwrap());
     hub.open = Some(open(all.into()));
@@ -205,7 +205,30 @@ fn pods_of_another_peer_are_reachable_if_we_export_its_prefix_and_only_pods_ever
     assert_eq!(is_open(&hub), [false; 5]);
     let shown: (IpNet, IpNet) = ("10.67.0.0/16".parse().unwrap(), "10.99.0.0/16".parse().unwrap());
     hub.peers.get_mut(&id('a')).unwrap().exported.extend([shown]);
+    assert_eq!(is_open(&hub), [false; 5]);
+    hub.peers.get_mut(&id('a')).unwrap().transit = true;
     assert_eq!(is_open(&hub), [true, false, false, false, false]);
+}
+
+#[test]
+fn a_customer_reaches_its_own_pods_at_a_provider_whatever_else_it_may_reach() {
+    let mut broker = snapshot();
+    let shown = |here: &str, there: &str| -> [(IpNet, IpNet); 1] { [(here.parse().unwrap(), there.parse().unwrap())] };
+    broker.peers.get_mut(&id('a')).unwrap().exported.extend(shown("10.67.0.0/16", "10.99.0.0/16"));
+    let mut provider = peer(&id('b'), "10.67.0.0/16", [3, 4]);
+    provider.exported.extend(shown("10.66.0.0/16", "10.98.0.0/16"));
+    provider.customers = [id('a')].into();
+    broker.peers.insert(id('b'), provider);
+    assert!(matches!(decide(&broker, "n1", &[OURS]), NodeAction::Wait(_)), "the pods are not known yet");
+    // Here, at the provider, in the network of a node, where no pod of a customer is, at another peer.
+    let all = ["10.244.1.7", "10.67.0.9", "172.18.0.2", "10.70.0.9", "10.66.0.9"].map(|text| text.parse::<IpAddr>().unwrap());
+    let of_another = (id('c'), ["10.67.0.10".parse().unwrap()].into());
+    let offloaded = [(id('a'), all.into()), of_another].into();
+    broker.open = Some(OpenAddresses { offloaded, ..OpenAddresses::default() });
+    let script = wanted(&broker, "n1").plan.tables.into_iter().find(|table| table.name == "liqo").unwrap().script;
+    let set = format!("set pods_{} {{ type ipv4_addr; elements = {{ 10.67.0.9, 10.244.1.7 }}; }}", id('a'));
+    assert!(script.contains(&set), "{script}");
+    assert!(!script.contains("10.67.0.10") && !script.contains(&format!("pods_{}", id('b'))), "{script}");
 }
 
 #[test]

@@ -39,6 +39,9 @@ fn the_prefixes_of_a_tunnel_endpoint_are_read_in_the_right_direction() {
         cluster_name: "milan".into(),
         exported: [(net("10.244.0.0/16"), net("10.245.0.0/16"))].into(),
         imported: [(net("10.244.0.0/16"), net("10.71.0.0/16"))].into(),
+        behind: [].into(),
+        customers: [].into(),
+        transit: false,
         gateways: Vec::new(),
         mtu: 1420,
         reach: liqo_api::Reach::default(),
@@ -50,6 +53,26 @@ fn the_prefixes_of_a_tunnel_endpoint_are_read_in_the_right_direction() {
     assert_eq!(maps.seen_there(Here(ip("10.244.0.5"))), Some(There(ip("10.245.0.5"))));
     endpoint.imported.insert(net("10.244.0.0/24"), net("10.72.0.0/24"));
     assert!(PeerMaps::try_from(&endpoint).is_err());
+}
+
+#[test]
+fn maps_of_two_hops_make_one() {
+    // Rome sees milan at 10.71 and turin behind it at 10.73; milan sees rome at 10.81 and turin at 10.82.
+    let rome = PeerMaps {
+        exported: map(&[("10.244.0.0/16", "10.81.0.0/16"), ("10.70.0.0/24", "10.80.0.0/24")]),
+        imported: map(&[("10.71.0.0/16", "10.244.0.0/16"), ("10.73.0.0/16", "10.82.0.0/16"), ("10.74.0.0/16", "10.83.0.0/16")]),
+    };
+    let milan = PeerMaps {
+        exported: map(&[("10.244.0.0/16", "10.91.0.0/16"), ("10.81.0.0/16", "10.92.0.0/16")]),
+        imported: map(&[("10.82.0.0/16", "10.244.0.0/16")]),
+    };
+    let seen = |address: &str| rome.then(&milan).seen_there(Here(ip(address))).map(|there| there.0);
+    assert_eq!(seen("10.73.0.9"), Some(ip("10.244.0.9")), "a pod of turin itself");
+    assert_eq!(seen("10.244.0.5"), Some(ip("10.92.0.5")), "a pod of rome");
+    assert_eq!(seen("10.71.0.7"), Some(ip("10.91.0.7")), "a pod of milan");
+    for unknown in ["10.70.0.1", "10.74.0.9", "192.0.2.1"] {
+        assert_eq!(seen(unknown), None, "{unknown}");
+    }
 }
 
 #[test]

@@ -31,7 +31,8 @@ fn fabric() -> Fabric {
         pods: vec![net("10.244.0.0/16")],
         external: vec![net("10.70.0.0/24")],
         nodes: [("n1".into(), node(1, Some(gateway(0)))), ("n2".into(), node(2, None)), ("n3".into(), node(3, None))].into(),
-        peers: [(id('a'), PeerNetwork { maps, reachable: Reachable::Everything, api_server: None })].into(),
+        peers: [(id('a'), PeerNetwork { maps, reachable: Reachable::Everything, api_server: None, ..PeerNetwork::default() })]
+            .into(),
         mtu: 1420,
         ..Fabric::default()
     }
@@ -223,7 +224,10 @@ fn a_plan_does_not_grow_with_pods_or_with_nodes_times_peers() {
     let peer = many.peers[&id('a')].clone();
     for letter in 'b'..='f' {
         let maps = PeerMaps { imported: map(&[(&format!("10.{}.0.0/16", letter as u32), "10.244.0.0/16")]), ..peer.maps.clone() };
-        many.peers.insert(id(letter), PeerNetwork { maps, reachable: Reachable::Everything, api_server: None });
+        many.peers.insert(
+            id(letter),
+            PeerNetwork { maps, reachable: Reachable::Everything, api_server: None, ..PeerNetwork::default() },
+        );
     }
     for last in 4..=20 {
         many.nodes.insert(format!("n{last}"), node(last, None));

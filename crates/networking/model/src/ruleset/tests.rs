@@ -6,7 +6,7 @@ use super::*;
 use crate::fixtures::{id, map, net};
 use crate::{
     Here, PeerMaps, PrefixMap, There,
-    fabric::{FabricNode, Mac},
+    fabric::{FabricNode, Mac, Reachable},
 };
 
 fn server(address: &str, stand_in: &str) -> ApiServerEndpoint {
@@ -32,6 +32,7 @@ fn fabric() -> Fabric {
                 maps,
                 reachable: Reachable::Only(["10.244.0.9".parse().unwrap()].into()),
                 api_server: Some(["10.246.0.7".parse().unwrap()].into()),
+                ..PeerNetwork::default()
             },
         )]
         .into(),
@@ -143,12 +144,69 @@ fn the_guard_lets_pass_only_addresses_that_this_peer_knows_us_by() {
     }
 }
 
+/// A broker: `c` is a customer whose pods we offloaded on to `p`, `d` a customer without pods there.
+fn broker() -> Fabric {
+    let peer = |exported: &[(&str, &str)], imported: &str| PeerNetwork {
+        maps: PeerMaps { exported: map(exported), imported: map(&[(imported, "10.244.0.0/16")]) },
+        reachable: Reachable::Everything,
+        ..PeerNetwork::default()
+    };
+    let own = ("10.244.0.0/16", "10.64.0.0/16");
+    let offloaded = ["10.244.0.5", "10.81.0.7", "fd81::7"].map(|address| address.parse().unwrap()).into();
+    let customer = PeerNetwork { offloaded, ..peer(&[own, ("10.81.0.0/16", "10.65.0.0/16")], "10.82.0.0/16") };
+    let provider = PeerNetwork { customers: [id('c')].into(), ..peer(&[own, ("10.82.0.0/16", "10.66.0.0/16")], "10.81.0.0/16") };
+    let other = PeerNetwork { offloaded: ["10.244.0.6".parse().unwrap()].into(), ..peer(&[own], "10.83.0.0/16") };
+    let peers = [(id('c'), customer), (id('p'), provider), (id('d'), other)].into();
+    Fabric { peers, api_servers: Vec::new(), ..fabric() }
+}
+
+/// The lines of a chain or set.
+fn lines(script: &str, name: &str) -> Vec<String> {
+    let mut lines = script.lines().skip_while(|line| !line.contains(&format!("{name} {{")));
+    let first = lines.next().unwrap_or_default();
+    if first.contains('}') {
+        return vec![first.trim().to_owned()];
+    }
+    lines.take_while(|line| line.trim() != "}").map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn a_customer_and_its_pods_at_a_provider_reach_each_other_and_nothing_else_there() {
+    let (script, [c, p, d]) = (script(&broker(), "n1", "ip", TABLE), ['c', 'p', 'd'].map(id));
+    let set = format!("set pods_{c} {{ type ipv4_addr; elements = {{ 10.81.0.7, 10.244.0.5 }}; }}");
+    assert_eq!(lines(&script, &format!("set pods_{c}")), [set]);
+    assert!(!script.contains(&format!("pods_{d}")), "it has no pods at a peer");
+    let own = "ip daddr { 10.244.0.0/16 } accept".to_owned();
+    assert_eq!(lines(&script, &format!("chain open_{c}")), [own.clone(), format!("ip daddr @pods_{c} accept")]);
+    let to_customer = format!("ip saddr @pods_{c} ip daddr {{ 10.82.0.0/16 }} accept");
+    let among_pods = format!("ip saddr @pods_{c} ip daddr @pods_{c} accept");
+    assert_eq!(lines(&script, &format!("chain open_{p}")), [own.clone(), to_customer, among_pods]);
+    assert_eq!(lines(&script, &format!("chain open_{d}")), [own]);
+    // Each is translated to what the other side knows.
+    let to_provider = "snat ip prefix to ip saddr map { 10.82.0.0/16 : 10.66.0.0/16, 10.244.0.0/16 : 10.64.0.0/16 }";
+    assert!(lines(&script, &format!("chain to_{p}")).contains(&to_provider.to_owned()), "{script}");
+}
+
+#[test]
+fn peers_with_transit_reach_all_that_is_exported_to_them() {
+    let mut fabric = broker();
+    for letter in ['c', 'p'] {
+        fabric.peers.get_mut(&id(letter)).unwrap().transit = true;
+    }
+    let script = script(&fabric, "n1", "ip", TABLE);
+    let of = |letter: char| lines(&script, &format!("chain open_{}", id(letter)))[0].clone();
+    assert_eq!(of('c'), "ip daddr { 10.81.0.0/16, 10.244.0.0/16 } accept");
+    assert_eq!(of('p'), "ip daddr { 10.82.0.0/16, 10.244.0.0/16 } accept");
+}
+
 #[test]
 fn peers_that_may_reach_an_api_server_reach_its_port_and_nothing_else() {
     let mut fabric = fabric();
     let maps =
         PeerMaps { exported: map(&[("10.70.0.0/24", "10.9.0.0/24")]), imported: map(&[("10.247.0.0/16", "10.244.0.0/16")]) };
-    fabric.peers.insert(id('b'), PeerNetwork { maps, reachable: Reachable::Everything, api_server: None });
+    fabric
+        .peers
+        .insert(id('b'), PeerNetwork { maps, reachable: Reachable::Everything, api_server: None, ..PeerNetwork::default() });
     // On the gateway, and on the other nodes.
     for (node, rules) in [("n1", 7), ("n2", 3)] {
         let script = script(&fabric, node, "ip", TABLE);

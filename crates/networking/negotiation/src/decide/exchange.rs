@@ -3,48 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use liqo_api::{
-    ClusterId, GatewayAddress, NamespaceOffloading, NetworkAnnouncement, NetworkPolicy, NetworkRanges, NetworkSettings,
-    TunnelEndpointSpec,
-};
+use liqo_api::{ClusterId, GatewayAddress, MAX_CUSTOMERS, NetworkAnnouncement, TunnelEndpointSpec};
 use liqo_network_model::{
     allocator::Allocations,
     negotiation::{Agreement, Announcement, Ranges, Refused, agree, allocate_views},
 };
 
-use super::ranges::NodeAddresses;
+use super::{
+    behind,
+    snapshot::{MAX_PASSED_ON, NetworkSnapshot, PeerState, announced},
+};
 
-/// Maximum number of prefixes of one peer that we pass on to others: its pod ranges and its external ones.
-const MAX_PASSED_ON: usize = 16;
 /// Maximum number of prefixes of others that we pass on to one peer, and accept from one.
 const MAX_TRANSIT: usize = 128;
-
-/// Everything that the outcomes depend on.
-#[derive(Clone, Debug)]
-pub struct NetworkSnapshot {
-    pub own: ClusterId,
-    pub settings: NetworkSettings,
-    pub ranges: NetworkRanges,
-    pub nodes: Vec<NodeAddresses>,
-    /// Our gateways, in the order of their Leases.
-    pub gateways: Vec<GatewayAddress>,
-    /// The peers that we want a network with.
-    pub peers: BTreeMap<ClusterId, PeerState>,
-    /// The existing `TunnelEndpoint`s.
-    pub current: BTreeMap<ClusterId, TunnelEndpointSpec>,
-}
-
-/// A peer that we want a network with.
-#[derive(Clone, Debug)]
-pub struct PeerState {
-    pub name: String,
-    /// From the `PeeringPolicy` that applies to the peer.
-    pub policy: NetworkPolicy,
-    /// Whether a namespace of ours is offloaded to it whose pods may use our API server.
-    pub runs_api_clients: bool,
-    /// Its last announcement, or why that cannot be read. `None` if we do not know it (yet); the default if the peer withdrew it.
-    pub announcement: Option<Result<NetworkAnnouncement, String>>,
-}
 
 /// The decision about a peer.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +46,7 @@ pub enum Progress {
 /// Decides about each peer.
 pub fn decide(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
     let ranges = ranges(snapshot);
-    let exports: BTreeMap<ClusterId, BTreeSet<IpNet>> =
+    let exports: BTreeMap<ClusterId, Vec<IpNet>> =
         snapshot.peers.iter().map(|(id, peer)| (id.clone(), wanted(snapshot, id, peer))).collect();
     let previous: Allocations = snapshot
         .current
@@ -99,33 +70,38 @@ fn ranges(snapshot: &NetworkSnapshot) -> Ranges {
     }
 }
 
-fn announced(peer: &PeerState) -> Option<&NetworkAnnouncement> {
-    peer.announcement.as_ref()?.as_ref().ok()
-}
-
-/// The prefixes of a peer that we want a view of. While its announcement is not known (after a start, for example), the current ones.
-fn wanted(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> BTreeSet<IpNet> {
-    match announced(peer) {
-        Some(theirs) => accepted_exports(snapshot, theirs),
-        None => snapshot.current.get(id).map(|endpoint| endpoint.imported.keys().copied().collect()).unwrap_or_default(),
+/// The prefixes of a peer that we want a view of, its own ones first. While its announcement is not known (after a start, for example), the
+/// current ones.
+fn wanted(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Vec<IpNet> {
+    match (announced(peer), snapshot.current.get(id)) {
+        (Some(theirs), _) => accepted_exports(snapshot, theirs),
+        (None, Some(current)) => {
+            let (behind, own): (Vec<_>, Vec<_>) =
+                current.imported.keys().partition(|prefix| current.behind.contains_key(*prefix));
+            own.into_iter().chain(behind).copied().collect()
+        }
+        (None, None) => Vec::new(),
     }
 }
 
-/// Its own prefixes, and those of clusters that we only reach through it.
-fn accepted_exports(snapshot: &NetworkSnapshot, theirs: &NetworkAnnouncement) -> BTreeSet<IpNet> {
-    let behind = theirs.transit.iter().filter(|(_, owner)| **owner != snapshot.own && !snapshot.peers.contains_key(owner));
-    let behind = behind.take(MAX_TRANSIT);
-    theirs.exports.iter().chain(behind.map(|(prefix, _)| prefix)).copied().collect()
+/// Its own prefixes, those of clusters that we only reach through it, and those behind it.
+fn accepted_exports(snapshot: &NetworkSnapshot, theirs: &NetworkAnnouncement) -> Vec<IpNet> {
+    let transit = theirs.transit.iter().filter(|(_, owner)| **owner != snapshot.own && !snapshot.peers.contains_key(owner));
+    let transit = transit.take(MAX_TRANSIT).map(|(prefix, _)| *prefix);
+    let behind = behind::accept(&snapshot.own, theirs).into_iter().map(|(prefix, _)| prefix);
+    theirs.exports.iter().copied().chain(transit).chain(behind).collect()
 }
 
 fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocations, id: &ClusterId, peer: &PeerState) -> Outcome {
     let mut announcement = NetworkAnnouncement {
         exports: exports(ranges),
         transit: transit(snapshot, allocations, id, peer),
+        behind: behind::announce(snapshot, allocations, id),
         views: allocations.iter().filter(|((owner, _), _)| owner == id).map(|((_, there), here)| (*there, *here)).collect(),
         gateways: snapshot.gateways.clone(),
         mtu: snapshot.settings.mtu,
     };
+    announcement.mtu = smallest_mtu(snapshot, &announcement);
     let (progress, endpoint) = match &peer.announcement {
         // The agreement stays until the peer announces something else. Only what is open to the peer is our own decision.
         None => (Progress::Silent, current_endpoint(snapshot, id, peer)),
@@ -137,32 +113,40 @@ fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocation
                 (Progress::Refused(refused.to_string()), None)
             }
             Ok(agreement) => {
-                let progress = if agreement.is_complete() {
-                    Progress::Agreed
-                } else {
-                    Progress::Partial { unseen: agreement.unseen.clone(), unallocated: agreement.unallocated.clone() }
-                };
-                (progress, Some(endpoint(snapshot, id, peer, theirs, &agreement)))
+                (progress(&announcement, &agreement), Some(endpoint(snapshot, id, peer, [&announcement, theirs], &agreement)))
             }
         },
     };
     Outcome { announcement, endpoint, progress }
 }
 
+/// What is behind us comes and goes with namespaces, and a peer without room for it still has a network with us.
+fn progress(ours: &NetworkAnnouncement, agreement: &Agreement) -> Progress {
+    let unseen: Vec<IpNet> = agreement.unseen.iter().filter(|prefix| !ours.behind.contains_key(*prefix)).copied().collect();
+    let unallocated = agreement.unallocated.clone();
+    if unseen.is_empty() && unallocated.is_empty() { Progress::Agreed } else { Progress::Partial { unseen, unallocated } }
+}
+
 fn current_endpoint(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Option<TunnelEndpointSpec> {
     let current = snapshot.current.get(id)?.clone();
-    Some(TunnelEndpointSpec { reach: peer.policy.reach, api_server: reaches_api_server(peer), ..current })
+    Some(TunnelEndpointSpec {
+        reach: peer.policy.reach,
+        api_server: reaches_api_server(peer),
+        customers: customers(snapshot, id, peer),
+        transit: peer.policy.transit,
+        ..current
+    })
+}
+
+/// The customers that have a network with us, too.
+fn customers(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> BTreeSet<ClusterId> {
+    let known = peer.customers.iter().filter(|customer| *customer != id && snapshot.peers.contains_key(*customer));
+    known.take(MAX_CUSTOMERS).cloned().collect()
 }
 
 /// Whether the peer runs pods of ours that may reach our API server.
 fn reaches_api_server(peer: &PeerState) -> bool {
     peer.policy.api_server && peer.runs_api_clients
-}
-
-/// The clusters that run pods of an offloaded namespace, if these pods may use our API server from there.
-pub fn clusters_of_api_clients(offloading: NamespaceOffloading) -> Option<BTreeSet<ClusterId>> {
-    let status = offloading.status.filter(|_| offloading.spec.api_server)?;
-    Some(status.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect())
 }
 
 /// Our pods and external prefixes of the families in which peers have room: in another family we could not answer peers.
@@ -182,7 +166,8 @@ fn transit(
     let may = |owner: &ClusterId| snapshot.peers.get(owner).filter(|other| owner != id && other.policy.transit);
     let passed = allocations.iter().filter_map(|((owner, there), here)| {
         let is_its_own = announced(may(owner)?)?.exports.contains(there);
-        is_its_own.then(|| (*here, owner.clone()))
+        let is_passed_on = is_its_own && !behind::are_customer_and_provider(snapshot, owner, id);
+        is_passed_on.then(|| (*here, owner.clone()))
     });
     if !peer.policy.transit {
         return BTreeMap::new();
@@ -196,26 +181,42 @@ fn transit(
     few.take(MAX_TRANSIT).collect()
 }
 
+/// The smallest of our MTU and those of the peers that the other one reaches through us. The gateway at the beginning of the way must know
+/// it: it tells senders what passes. A gateway in the middle cannot tell the sender of the first packet of a connection.
+fn smallest_mtu(snapshot: &NetworkSnapshot, ours: &NetworkAnnouncement) -> u16 {
+    let owners = ours.transit.values().chain(ours.behind.values().filter_map(|way| way.last()));
+    let mtu = |owner: &ClusterId| {
+        let known = snapshot.peers.get(owner).and_then(announced).map(|theirs| theirs.mtu);
+        known.or_else(|| snapshot.current.get(owner).map(|endpoint| endpoint.mtu))
+    };
+    owners.filter_map(mtu).filter(|mtu| *mtu > 0).chain([snapshot.settings.mtu]).min().unwrap_or_default()
+}
+
 fn agreement(snapshot: &NetworkSnapshot, ours: &NetworkAnnouncement, theirs: &NetworkAnnouncement) -> Result<Agreement, Refused> {
-    let ours =
-        Announcement { exports: ours.exports.iter().chain(ours.transit.keys()).copied().collect(), views: ours.views.clone() };
-    agree(&ours, &Announcement { exports: accepted_exports(snapshot, theirs), views: theirs.views.clone() })
+    let exports = ours.exports.iter().chain(ours.transit.keys()).chain(ours.behind.keys()).copied().collect();
+    let ours = Announcement { exports, views: ours.views.clone() };
+    agree(&ours, &Announcement { exports: accepted_exports(snapshot, theirs).into_iter().collect(), views: theirs.views.clone() })
 }
 
 fn endpoint(
     snapshot: &NetworkSnapshot,
     id: &ClusterId,
     peer: &PeerState,
-    theirs: &NetworkAnnouncement,
+    [ours, theirs]: [&NetworkAnnouncement; 2],
     agreement: &Agreement,
 ) -> TunnelEndpointSpec {
     let maps = &agreement.maps;
-    let mtu = Some(theirs.mtu).filter(|&mtu| mtu > 0).map_or(snapshot.settings.mtu, |mtu| mtu.min(snapshot.settings.mtu));
+    let imported: BTreeMap<IpNet, IpNet> = maps.imported.pairs().map(|(here, there)| (there.0, here.0)).collect();
+    let behind = behind::accept(&snapshot.own, theirs).into_iter().filter(|(prefix, _)| imported.contains_key(prefix)).collect();
+    let mtu = Some(theirs.mtu).filter(|&mtu| mtu > 0).map_or(ours.mtu, |mtu| mtu.min(ours.mtu));
     TunnelEndpointSpec {
         cluster_id: id.clone(),
         cluster_name: peer.name.clone(),
         exported: maps.exported.pairs().map(|(here, there)| (here.0, there.0)).collect(),
-        imported: maps.imported.pairs().map(|(here, there)| (there.0, here.0)).collect(),
+        imported,
+        behind,
+        customers: customers(snapshot, id, peer),
+        transit: peer.policy.transit,
         gateways: theirs.gateways.iter().filter(|gateway| !is_of_another(snapshot, id, gateway)).cloned().collect(),
         // The minimum MTU of IPv6.
         mtu: mtu.max(1280),

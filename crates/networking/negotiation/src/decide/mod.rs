@@ -1,6 +1,8 @@
 //! The decisions: pure, with times as arguments.
 
 pub mod announced_gateways;
+mod behind;
 pub mod exchange;
 pub mod links;
 pub mod ranges;
+pub mod snapshot;

@@ -7,6 +7,7 @@
 //! Everything has IPv4 and IPv6 addresses, unless a test says otherwise. Every node checks IPv4 sources strictly and masquerades packets
 //! that leave its pod range, as a simple CNI does.
 
+mod broker;
 mod shared;
 mod traffic;
 mod world;

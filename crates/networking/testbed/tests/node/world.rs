@@ -135,20 +135,33 @@ impl World {
 
     /// The same, with these address families in the two clusters.
     pub fn of_families(one: &'static [Family], other: &'static [Family]) -> io::Result<Self> {
-        Self::new(&[(2, 1, one), (2, 1, other)], &[(0, 1)], None)
+        Self::new(&[(2, 1, one), (2, 1, other)], &[(0, 1)], None, |_, _| false)
     }
 
     /// Two clusters with this number of gateways and one more node each.
     pub fn with_gateways(one: usize, other: usize) -> io::Result<Self> {
-        Self::new(&[(one + 1, one, BOTH), (other + 1, other, BOTH)], &[(0, 1)], None)
+        Self::new(&[(one + 1, one, BOTH), (other + 1, other, BOTH)], &[(0, 1)], None, |_, _| false)
     }
 
     /// A hub of two nodes with this number of gateways, and two leaves of one node each that are connected only to the hub.
     pub fn hub_and_leaves(gateways: usize) -> io::Result<Self> {
-        Self::new(&[(2, gateways, BOTH), (1, 1, BOTH), (1, 1, BOTH)], &[(0, 1), (0, 2)], Some(0))
+        Self::new(&[(2, gateways, BOTH), (1, 1, BOTH), (1, 1, BOTH)], &[(0, 1), (0, 2)], Some(0), |_, _| true)
     }
 
-    fn new(shapes: &[Shape], links: &[(usize, usize)], hub: Option<usize>) -> io::Result<Self> {
+    /// A broker with this number of gateways and one more node, and three clusters that are connected only to it: a customer, the provider
+    /// with two nodes, and another customer. Nobody has pods at the provider yet.
+    pub fn broker(gateways: usize) -> io::Result<Self> {
+        let leaf = (1, 1, BOTH);
+        let shapes = [(gateways + 1, gateways, BOTH), leaf, (2, 1, BOTH), leaf];
+        Self::new(&shapes, &[(0, 1), (0, 2), (0, 3)], Some(0), |one, other| [one, other].contains(&2))
+    }
+
+    fn new(
+        shapes: &[Shape],
+        links: &[(usize, usize)],
+        hub: Option<usize>,
+        is_passed_on: fn(usize, usize) -> bool,
+    ) -> io::Result<Self> {
         install_programs()?;
         let switch = Namespace::new()?;
         switch.ip("link add bridge type bridge\nlink set bridge up")?;
@@ -164,7 +177,7 @@ impl World {
         let node_ids =
             shapes.iter().enumerate().flat_map(|(cluster, (_, gateways, _))| (0..*gateways).map(move |node| (cluster, node)));
         let keys: BTreeMap<NodeId, PrivateKey> = node_ids.map(|node_id| (node_id, PrivateKey::generate())).collect();
-        let fabrics = fabrics(shapes, links, hub, &keys);
+        let fabrics = fabrics(shapes, links, hub, is_passed_on, &keys);
         let shapes = shapes.to_vec();
         let mut world = Self { nodes, pods, shapes, fabrics, keys, tunnels: BTreeMap::new(), _switch: switch };
         world.connect()?;
@@ -425,6 +438,28 @@ impl World {
         node_ids.into_iter().try_for_each(|node_id| self.apply(node_id).map(drop))
     }
 
+    /// The broker offloaded pods of these customers on to the provider, where they have these addresses. Nothing else is open at the broker.
+    pub fn offload_on(&mut self, provider: usize, pods: &[(usize, Vec<IpAddr>)]) -> Result<(), String> {
+        let at_broker = |address: &IpAddr| self.sees(0, provider, *address);
+        let seen: Vec<(usize, BTreeSet<IpAddr>)> =
+            pods.iter().map(|(customer, addresses)| (*customer, addresses.iter().filter_map(at_broker).collect())).collect();
+        let peers = &mut self.fabrics[0].peers;
+        for peer in peers.values_mut() {
+            (peer.transit, peer.reachable) = (false, Reachable::Only(BTreeSet::new()));
+        }
+        for (customer, addresses) in seen {
+            let customer = id(customer);
+            if let Some(provider) = peers.get_mut(&id(provider)) {
+                provider.customers.insert(customer.clone());
+            }
+            if let Some(customer) = peers.get_mut(&customer) {
+                customer.offloaded = addresses;
+            }
+        }
+        let node_ids = self.node_ids().into_iter().filter(|node_id| node_id.0 == 0);
+        node_ids.into_iter().try_for_each(|node_id| self.apply(node_id).map(drop))
+    }
+
     /// Declares these machines as the API servers of a cluster, which these pods of peers may reach; none ever may without a list.
     pub fn set_api_servers(
         &mut self,
@@ -488,8 +523,14 @@ fn gateway(keys: &BTreeMap<NodeId, PrivateKey>, node_id: NodeId) -> Option<Gatew
     Some(Gateway { slot: small(node_id.1), number })
 }
 
-/// The fabric of each cluster, after all have exchanged their announcements.
-fn fabrics(shapes: &[Shape], links: &[(usize, usize)], hub: Option<usize>, keys: &BTreeMap<NodeId, PrivateKey>) -> Vec<Fabric> {
+/// The fabric of each cluster, after all have exchanged their announcements. The hub passes prefixes of one peer on to another.
+fn fabrics(
+    shapes: &[Shape],
+    links: &[(usize, usize)],
+    hub: Option<usize>,
+    is_passed_on: fn(usize, usize) -> bool,
+    keys: &BTreeMap<NodeId, PrivateKey>,
+) -> Vec<Fabric> {
     let ranges = |cluster: usize| ranges(cluster, shapes[cluster].2);
     let peers_of = |own: usize| {
         let all = links.iter().flat_map(|&(one, other)| [(one, other), (other, one)]);
@@ -497,14 +538,16 @@ fn fabrics(shapes: &[Shape], links: &[(usize, usize)], hub: Option<usize>, keys:
     };
     let mut allocations = vec![Allocations::new(); shapes.len()];
     let exports = |allocations: &[Allocations], from: usize, to: usize| -> BTreeSet<IpNet> {
-        let others = allocations[from].iter().filter(|((owner, _), _)| hub == Some(from) && *owner != id(to));
+        let is_passed_on =
+            |owner: &ClusterId| (0..shapes.len()).any(|one| id(one) == *owner && one != to && is_passed_on(one, to));
+        let others = allocations[from].iter().filter(|((owner, _), _)| hub == Some(from) && is_passed_on(owner));
         let ranges = ranges(from);
         ranges.pods.into_iter().chain(ranges.external).chain(others.map(|(_, here)| *here)).collect()
     };
     loop {
         let before = allocations.clone();
         for own in 0..shapes.len() {
-            let theirs = peers_of(own).map(|peer| (id(peer), exports(&before, peer, own))).collect();
+            let theirs = peers_of(own).map(|peer| (id(peer), exports(&before, peer, own).into_iter().collect())).collect();
             allocations[own] = allocate_views(&ranges(own), &theirs, &before[own]).0;
         }
         if before == allocations {
@@ -522,7 +565,15 @@ fn fabrics(shapes: &[Shape], links: &[(usize, usize)], hub: Option<usize>, keys:
         let peer = |peer: usize| {
             let agreement = agree(&says(own, peer), &says(peer, own)).expect("an agreement");
             assert!(agreement.is_complete(), "{agreement:?}");
-            (id(peer), PeerNetwork { maps: agreement.maps, reachable: Reachable::Everything, api_server: None })
+            (
+                id(peer),
+                PeerNetwork {
+                    maps: agreement.maps,
+                    reachable: Reachable::Everything,
+                    transit: hub == Some(own),
+                    ..PeerNetwork::default()
+                },
+            )
         };
         let node = |node: usize| ClusterNode {
             addresses: families.iter().map(|family| node_address((own, node), *family)).collect(),

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, Key, provider_namespace};
+use liqo_api::{ClusterId, Key, ResourceList, provider_namespace};
 use liqo_metering::observation::parts_with_witnesses;
+use liqo_metering::spending::Account;
 use liqo_metering::{Charges, Entry, Observation, Period, Seconds};
 use liqo_offloading_rules::pod::chargeable::{chargeable, sent_at};
-use liqo_offloading_rules::pod::local::PeerState as Reachability;
+use liqo_offloading_rules::pod::local::{PeerState as Reachability, Sent};
 use liqo_offloading_rules::pod::local_state::{LocalPod, Shadow};
 use liqo_offloading_rules::pod::remote::MAX_GRACE_SECONDS;
 
@@ -38,7 +39,15 @@ impl Consumer {
         let (Some(_), Some(charges)) = (self.contract(provider), charges_of(shadow.charges.as_deref())) else { return true };
         let now = Timestamp::now().as_second();
         let gone = Some(now + MAX_GRACE_SECONDS);
-        let observation = Observation { uid, pool: &shadow.pool, sent: 0, gone, asked: &[], charges: &charges };
+        let observation = Observation {
+            uid,
+            namespace: &shadow.home.namespace,
+            pool: &shadow.pool,
+            sent: 0,
+            gone,
+            asked: &[],
+            charges: &charges,
+        };
         self.recorder.store(&provider_namespace(provider), uid, observation.entries(now, self.clock_tolerance()))
     }
 
@@ -46,21 +55,86 @@ impl Consumer {
     pub fn store_before_resize(&self, provider: &ClusterId, uid: &str, shadow: &Shadow) {
         let (Some(_), Some(charges)) = (self.contract(provider), charges_of(shadow.charges.as_deref())) else { return };
         let now = Timestamp::now().as_second();
-        let observation = Observation { uid, pool: &shadow.pool, sent: 0, gone: Some(now), asked: &[], charges: &charges };
+        let observation = Observation {
+            uid,
+            namespace: &shadow.home.namespace,
+            pool: &shadow.pool,
+            sent: 0,
+            gone: Some(now),
+            asked: &[],
+            charges: &charges,
+        };
         let entries = observation.entries(now, self.clock_tolerance());
         self.recorder.store(&provider_namespace(provider), &format!("{uid}/{now}"), entries);
+    }
+
+    /// What each contract with a provider cost so far, and what its pods cost now. Where the provider does not answer, or has not said when
+    /// it began to charge a pod, the pod counts as if it had run since it was bound.
+    pub fn accounts(&self, id: &ClusterId) -> Vec<Account> {
+        let namespace = provider_namespace(id);
+        let mut accounts = self.recorder.accounts(&namespace);
+        let (Some(peer), Some(contract)) = (self.peers.get(id), self.contract(id)) else { return accounts };
+        let (remote, now) = (peer.answering(), Timestamp::now().as_second());
+        let mut add = |entries: &[Entry]| accounts.iter_mut().for_each(|account| account.add_running(entries));
+        let mut running = Vec::new();
+        for pod in peer.pods() {
+            let shadow = remote.as_ref().and_then(|remote| remote.shadow(&pod.uid));
+            let is_charged = shadow.is_some() || peer.seen_charges(&pod.uid).is_some();
+            let is_sent = shadow.is_some() || peer.sent(&pod.uid) != Sent::No || (remote.is_none() && peer.may_run(&pod));
+            if (is_charged || is_sent) && !self.recorder.is_stored(&namespace, &pod.uid) {
+                if let Some(shadow) = &shadow {
+                    peer.saw_charges(&pod.uid, shadow);
+                }
+                add(&self.entries(&peer, &pod, &contract, shadow.is_none().then_some(now)));
+                running.extend((is_sent && !pod.finished).then_some(pod));
+            }
+        }
+        for (Key { name: uid, .. }, shadow) in remote.iter().flat_map(|remote| remote.shadows.all()) {
+            if peer.pod(&uid).is_none() && !self.recorder.is_stored(&namespace, &uid) {
+                add(&self.orphan_entries(&uid, &shadow, now));
+            }
+        }
+        for pod in running {
+            let amounts = chargeable(&pod, contract.charge, contract.limit_percentage);
+            let most = amounts.iter().fold(ResourceList::new(), |all, one| all.max(one));
+            let pool = self.pool_of(&peer, &pod);
+            for account in &mut accounts {
+                account.add_rate(&pod.key.namespace, &pool, &most, now);
+            }
+        }
+        accounts
+    }
+
+    /// The entries of a pod that is gone here, and not at the provider.
+    fn orphan_entries(&self, uid: &str, shadow: &Shadow, now: Seconds) -> Vec<Entry> {
+        let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
+        let (namespace, pool) = (&shadow.home.namespace, &shadow.pool);
+        let observation = Observation { uid, namespace, pool, sent: 0, gone: None, asked: &[], charges: &charges };
+        observation.entries(now, self.clock_tolerance())
+    }
+
+    /// The pool that a local pod uses.
+    fn pool_of(&self, peer: &PeerState, pod: &LocalPod) -> String {
+        let pool = peer.seen_charges(&pod.uid).map(|seen| seen.pool);
+        let pool = pool.or_else(|| self.virtual_nodes.get(&pod.virtual_node).map(|node| node.spec.pool.clone()));
+        pool.unwrap_or_else(|| pod.virtual_node.name.clone())
     }
 
     /// The entries of a local pod, which is gone at the provider or not.
     fn entries(&self, peer: &PeerState, pod: &LocalPod, contract: &MeteredContract, gone: Option<Seconds>) -> Vec<Entry> {
         let seen = peer.seen_charges(&pod.uid);
         let charges = charges_of(seen.as_ref().map(|seen| seen.charges.as_ref())).unwrap_or_default();
-        let node = self.virtual_nodes.get(&pod.virtual_node);
-        let pool = seen.map(|seen| seen.pool).or_else(|| node.map(|node| node.spec.pool.clone()));
-        let (pool, asked) =
-            (pool.unwrap_or_else(|| pod.virtual_node.name.clone()), chargeable(pod, contract.charge, contract.limit_percentage));
+        let (pool, asked) = (self.pool_of(peer, pod), chargeable(pod, contract.charge, contract.limit_percentage));
         let sent = sent_at(pod).as_second();
-        let observation = Observation { uid: &pod.uid, pool: &pool, sent, gone, asked: &asked, charges: &charges };
+        let observation = Observation {
+            uid: &pod.uid,
+            namespace: &pod.key.namespace,
+            pool: &pool,
+            sent,
+            gone,
+            asked: &asked,
+            charges: &charges,
+        };
         observation.entries(Timestamp::now().as_second(), self.clock_tolerance())
     }
 }
@@ -89,9 +163,7 @@ impl Side for ConsumerSide {
             }
         }
         for (Key { name: uid, .. }, shadow) in remote.shadows.all().into_iter().filter(|(key, _)| peer.pod(&key.name).is_none()) {
-            let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
-            let observation = Observation { uid: &uid, pool: &shadow.pool, sent: 0, gone: None, asked: &[], charges: &charges };
-            entries.extend(observation.entries(now, consumer.clock_tolerance()));
+            entries.extend(consumer.orphan_entries(&uid, &shadow, now));
         }
         Some(entries)
     }

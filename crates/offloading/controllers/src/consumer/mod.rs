@@ -8,7 +8,8 @@
 //!   VirtualNode ─────────▶ virtual_nodes ──────────┼─▶ Node, lease, kubelet API; evictions and drain
 //!   NamespaceOffloading ─▶ namespaces ─────────────┼─▶ NamespaceMap at each provider, status here
 //!   pods without a node ──▶ unscheduled_pods ───────┼─▶ what the webhook did not give them
-//!   pods that cost more ──▶ savings ────────────────┼─▶ evictions, where the namespace says moveWhenCheaper
+//!   pods that cost more ──▶ savings ────────────────┼─▶ evictions, where the namespace says moveWhenCheaper, or a budget MoveHome
+//!   budgets ─────────────▶ budgets ────────────────┼─▶ which providers get no new pods; the other controllers read it
 //!   pods on our nodes ───▶ pods ───────────────────┼─▶ ShadowPod at the provider, status here     (the hot path)
 //!   what travels along ──▶ records ────────────────┼─▶ ReflectedObject or Secret at the provider
 //!   warnings about remote pods ─▶ remote_events ───┴─▶ Event here
@@ -37,7 +38,7 @@ use std::sync::Arc;
 use liqo_controller_runtime::Context;
 use tokio::{sync::mpsc, task::JoinSet};
 
-use controllers::{connections, namespaces, pods, savings, unscheduled_pods, virtual_nodes};
+use controllers::{budgets, connections, namespaces, pods, savings, unscheduled_pods, virtual_nodes};
 use state::{Consumer, NewPeer};
 
 /// Field manager of server-side apply.
@@ -51,6 +52,7 @@ pub async fn run(context: Context) {
     tasks.spawn(namespaces::run(consumer.clone()));
     tasks.spawn(unscheduled_pods::run(consumer.clone()));
     tasks.spawn(savings::run(consumer.clone()));
+    tasks.spawn(budgets::run(consumer.clone()));
     tasks.spawn(run_peers(consumer.clone(), new_peers));
     tasks.spawn(consumer.recorder.clone().run(Arc::new(metered_pods::ConsumerSide(consumer.clone()))));
     let kubelet = consumer.kubelet.clone();

@@ -11,9 +11,9 @@ use std::{
 
 use kube::ResourceExt as _;
 use liqo_api::reflection::passes;
-use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, VirtualNode, labels};
+use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy, VirtualNode, labels};
 use liqo_controller_runtime::{Cache, Context, Key, Queue};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::{
     sync::{OnceCell, watch},
@@ -28,6 +28,7 @@ use crate::{
     server::ClientAuthority,
     webhook::Selected,
 };
+use liqo_offloading_rules::budget::Standing;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::namespace::placement::Candidate;
 use liqo_offloading_rules::namespace::unoffloaded::Unoffloaded;
@@ -106,6 +107,10 @@ pub struct Consumer {
     pub unoffloaded: Mutex<Unoffloaded>,
     /// Names and ports that were chosen for virtual nodes.
     pub chosen: tokio::sync::Mutex<HashMap<Key, ChosenNode>>,
+    /// Without their status.
+    pub policies: Cache<PeeringPolicy>,
+    /// What budgets do; `None` until all of them were judged.
+    pub budgets: RwLock<Option<Arc<Standing>>>,
     /// Stores what pods used under contracts, as this cluster counts it.
     pub recorder: Arc<Recorder>,
     /// Answers `kubectl logs` and the like.
@@ -217,6 +222,32 @@ impl Consumer {
                 .iter()
                 .filter(|(_, node)| recorded_node(node).is_some())
                 .all(|(key, _)| tasks.get(key).is_some_and(|tasks| tasks.pods.is_synced()))
+    }
+
+    /// Whether the budgets of policies that apply to this provider were judged, if there are any.
+    pub fn policy_budgets_known(&self, id: &ClusterId) -> bool {
+        let has_budgets = || self.policies.all().iter().any(|(_, policy)| policy.spec.consume.budget.is_some());
+        self.policies.is_synced() && (self.budgets.read().as_ref().is_some_and(|standing| standing.knows(id)) || !has_budgets())
+    }
+
+    /// Why a budget lets no new pod of this namespace go to this provider. `Err` while that is not known.
+    pub fn closed_by_budget(
+        &self,
+        offloading: &NamespaceOffloading,
+        namespace: &str,
+        id: &ClusterId,
+    ) -> Result<Option<String>, ()> {
+        let standing = self.budgets.read().clone();
+        let is_judged = |standing: &Standing| {
+            let judged = standing.of_namespace(namespace).map(|verdict| &verdict.held.budget);
+            judged == offloading.spec.budget.as_ref() && (offloading.spec.budget.is_none() || standing.knows(id))
+        };
+        match standing {
+            _ if !self.policy_budgets_known(id) => Err(()),
+            Some(standing) if is_judged(&standing) => Ok(standing.closed_for(namespace, id).map(str::to_owned)),
+            None if offloading.spec.budget.is_none() => Ok(None),
+            _ => Err(()),
+        }
     }
 
     /// Whether everything is listed that decides where namespaces go.

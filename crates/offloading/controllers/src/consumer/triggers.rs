@@ -146,8 +146,11 @@ pub fn offloading(key: &Key, old: Option<&NamespaceOffloading>, new: Option<&Nam
         return Vec::new();
     }
     let mut due = vec![NamespaceKey::Namespace(key.namespace.clone())];
-    // Its status is our own.
-    let intent = |one: Option<&NamespaceOffloading>| one.map(|one| (one.spec.clone(), one.metadata.deletion_timestamp.is_some()));
+    // Most of its status is our own, but pods that a budget holds wait for what it says.
+    let budget = |one: &NamespaceOffloading| one.status.as_ref().and_then(|status| status.budget.clone());
+    let intent = |one: Option<&NamespaceOffloading>| {
+        one.map(|one| (one.spec.clone(), one.metadata.deletion_timestamp.is_some(), budget(one)))
+    };
     if intent(old) != intent(new) {
         due.extend([NamespaceKey::Pods(key.namespace.clone()), NamespaceKey::AllMaps]);
     }

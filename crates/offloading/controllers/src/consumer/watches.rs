@@ -19,13 +19,14 @@ use kube::{
     api::{ApiResource, DynamicObject},
     runtime::watcher,
 };
-use liqo_api::reflection::{is_denied, is_own};
-use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, VirtualNode, labels};
+use liqo_api::policies::without_status;
+use liqo_api::reflection::is_denied;
+use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, PeeringPolicy, VirtualNode, labels};
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection,
     cache::{self, parsed_len, whole},
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::sync::{OnceCell, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -51,7 +52,7 @@ use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::remote_events;
 use liqo_offloading_rules::pod::remote_events::RemoteEvent;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
-use liqo_offloading_rules::replica::isolation::lent_on_prefix;
+use liqo_offloading_rules::replica::isolation::may_travel;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
 use liqo_offloading_rules::replica::network_policy_translation;
@@ -77,6 +78,8 @@ pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPee
         nodes: nodes(&context, &queues),
         offloadings: offloadings(&context, &queues),
         foreign_clusters: foreign_clusters(&context, &queues),
+        policies: peering_policies(&context),
+        budgets: RwLock::default(),
         networks: networks(&context, consumer.clone()),
         recorder: Recorder::start(&context, labels::PROVIDER_ID, "consumer"),
         kubelet: KubeletApi::new(client, Arc::new(kubelet_index::LocalPods::new(consumer.clone()))),
@@ -125,6 +128,10 @@ fn foreign_clusters(context: &Context, queues: &Queues) -> Cache<ForeignCluster>
     Cache::watch(api, watcher::Config::default(), context.stop.clone(), whole, move |_, _, new| {
         enqueue_keys(&queues, (triggers::foreign_cluster(new.map(AsRef::as_ref)).into_iter().collect(), Vec::new()));
     })
+}
+
+fn peering_policies(context: &Context) -> Cache<PeeringPolicy> {
+    Cache::watch(Api::all(context.client.clone()), watcher::Config::default(), context.stop.clone(), without_status, |_, _, _| {})
 }
 
 /// While the state is being created there are no providers yet, so no change is lost.
@@ -347,8 +354,8 @@ fn policies(consumer: &Arc<Consumer>, namespace: &str, stop: CancellationToken) 
     // As JSON: a field that this version does not know must not vanish unseen.
     let resource = ApiResource::erase::<v1::NetworkPolicy>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(consumer.context.client.clone(), namespace, &resource);
-    let prefix = lent_on_prefix(&consumer.context.cluster_id);
-    let travels = move |object: &DynamicObject| !is_denied(object) && (!is_own(object) || object.name_any().starts_with(&prefix));
+    let cluster = consumer.context.cluster_id.clone();
+    let travels = move |object: &DynamicObject| !is_denied(object) && may_travel(object, &cluster);
     let reduce = move |object: DynamicObject| travels(&object).then(|| NetworkPolicy::of(&object.data["spec"]));
     let weak = Arc::downgrade(consumer);
     Cache::watch(api, watcher::Config::default(), stop, reduce, move |key, _, _| {

@@ -7,6 +7,8 @@ use jiff::Timestamp;
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::{Charge, Contract};
 use liqo_controller_runtime::{Cache, Context};
+use liqo_metering::receipt::Contract as Priced;
+use liqo_metering::spending::{Account, Settled};
 use liqo_metering::{Entry, Period, Seconds};
 use parking_lot::RwLock;
 
@@ -24,21 +26,31 @@ pub struct MeteredContract {
     pub charge: Charge,
     /// What the provider makes of pods that have no limits, see [`liqo_api::ContractLimits`].
     pub limit_percentage: u32,
+    /// What budgets need: its prices, and what its periods cost so far.
+    priced: Priced,
+    settled: Settled,
 }
 
 impl MeteredContract {
     /// Reduces a contract; `None` if it was never in force.
     fn reduce(contract: Contract) -> Option<Self> {
-        let spec = contract.spec;
+        let (settled, spec) = (Settled::of(contract.metadata.annotations.as_ref()), contract.spec);
+        let priced = Priced::of(&spec)?;
         let start = spec.first_in_force()?.0.as_second();
         let end = spec.ended.as_ref().map(|end| end.at.0.as_second());
         let terms = spec.terms;
         let (charge, limit_percentage) = (terms.limits.charge, terms.limits.default_limit_percentage);
-        Some(Self { id: terms.contract, period_seconds: terms.metering_period_seconds, start, end, charge, limit_percentage })
+        let (id, period_seconds) = (terms.contract, terms.metering_period_seconds);
+        Some(Self { id, period_seconds, start, end, charge, limit_percentage, priced, settled })
     }
 
     fn is_metered(&self, now: Seconds) -> bool {
         self.end.is_none_or(|end| Period::at(end, self.period_seconds).end().saturating_add(AFTER_END) > now)
+    }
+
+    /// An account without records.
+    pub fn account(&self) -> Account {
+        Account::new(self.priced.clone(), self.period_seconds, self.settled.clone())
     }
 
     /// The part of an entry that the contract is about.
@@ -85,6 +97,16 @@ impl Contracts {
         self.cache.synced().await
     }
 
+    /// All contracts of a namespace, also those that ended long ago.
+    pub fn all_of(&self, namespace: &str) -> Vec<Arc<MeteredContract>> {
+        self.by_namespace.read().get(namespace).into_iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// The namespaces with a contract.
+    pub fn namespaces(&self) -> Vec<String> {
+        self.by_namespace.read().keys().cloned().collect()
+    }
+
     /// The contracts of a namespace under which pods are charged now, or were until lately, in their order of time.
     pub fn of(&self, namespace: &str, now: Timestamp) -> Vec<Arc<MeteredContract>> {
         let known = self.by_namespace.read();
@@ -101,8 +123,11 @@ mod tests {
 
     #[test]
     fn a_contract_is_about_the_time_in_which_it_is_in_force() {
+        let id = |byte: u8| liqo_api::ClusterId::of_public_key(&[byte; 32]);
         let contract = MeteredContract {
             id: "c".into(),
+            priced: Priced { id: "c".into(), provider: id(1), consumer: id(2), versions: Vec::new(), end: Some(200) },
+            settled: Settled::default(),
             period_seconds: 60,
             start: 100,
             end: Some(200),

@@ -19,8 +19,8 @@ use k8s_openapi::api::{
 use kube::{Api, Resource, api::ApiResource, runtime::watcher::Config};
 use liqo_api::policies::without_status;
 use liqo_api::{
-    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, NamespaceOffloading, PeeringPolicy, ReflectedObject,
-    ResourceOffer, ShadowPod, annotations, labels, requests, tenant_namespace,
+    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PeeringPolicy,
+    ReflectedObject, ResourceOffer, ShadowPod, annotations, labels, requests, tenant_namespace,
 };
 use liqo_controller_runtime::writes::StepError;
 use liqo_controller_runtime::{Cache, Context, Key, Queue, cache::whole, foreign_clusters};
@@ -252,7 +252,7 @@ impl Watches<'_> {
         };
         self.all(ours, without_status, move |key, _, _| {
             let namespace = namespaces.get(&Key::new("", key.namespace.as_str()));
-            namespace.map(|namespace| triggers::lent_on_changed(&namespace.consumer)).unwrap_or_default()
+            namespace.map(|namespace| triggers::lent_on_changed(&namespace)).unwrap_or_default()
         })
     }
 
@@ -353,8 +353,9 @@ impl Provider {
         mapped::destination(self.tenant(tenant).as_deref(), self.map(tenant).as_deref(), home, |name| self.namespace(name))
     }
 
-    /// Where pods of a consumer's namespace belong. They wait until the namespace enforces the Pod Security standard of the policy.
-    pub fn destination_of_pods(&self, tenant: &str, home: &str) -> Destination {
+    /// Where pods of a consumer's namespace and pool belong. They wait until the namespace enforces the Pod Security standard of the
+    /// policy and, if the pool is borrowed, until the namespace is lent on: otherwise nothing would keep them apart at its providers.
+    pub fn destination_of_pods(&self, tenant: &str, home: &str, pool: &str) -> Destination {
         let mut destination = self.destination(tenant, home);
         if destination.state == DestinationState::Ready
             && let Some(found) = self.namespace(&destination.namespace)
@@ -364,6 +365,10 @@ impl Provider {
                 "namespace {} is being set to Pod Security level {level}",
                 destination.namespace
             ));
+        }
+        let is_borrowed = || self.offers.get(&Key::new(tenant, pool)).is_some_and(|offer| offer.borrowed);
+        if destination.state == DestinationState::Ready && !self.is_lent_on(&destination.namespace) && is_borrowed() {
+            destination.state = DestinationState::NotReady(mapped::not_lent_on(&destination.namespace));
         }
         destination
     }
@@ -375,15 +380,20 @@ impl Provider {
         })
     }
 
-    /// Whether pods of this consumer run at other clusters.
-    pub fn is_lent_on(&self, consumer: &ClusterId) -> bool {
-        let tenant = tenant_namespace(consumer);
-        self.offers.all().iter().any(|(key, offer)| key.namespace == tenant && offer.borrowed)
+    /// Whether pods of this mapped namespace may run at other clusters: also after the offers that they came with, until the last
+    /// of them is gone.
+    pub fn is_lent_on(&self, namespace: &str) -> bool {
+        self.lent_on.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some()
     }
 
     /// Whether a namespace has remote pods.
     pub fn has_pods(&self, namespace: &str) -> bool {
         self.pods.all().iter().any(|(key, _)| key.namespace == namespace)
+    }
+
+    /// Whether a namespace has remote pods that were created for virtual nodes.
+    pub fn has_lent_on_pods(&self, namespace: &str) -> bool {
+        self.pods.all().iter().any(|(key, pod)| key.namespace == namespace && pod.is_lent_on)
     }
 
     /// The resolver that new pods of this tenant ask. `None` if there is none.

@@ -154,14 +154,13 @@ pub fn map_changed(tenant: &str, old: Option<&NamespaceMap>, new: Option<&Namesp
 pub fn offer_changed(offer: &Key, old: Option<&Offer>, new: Option<&Offer>) -> Vec<Trigger> {
     let nodes = |offer: Option<&Offer>| offer.filter(|offer| offer.borrowed).map(|offer| offer.nodes.clone());
     let lent_on = (nodes(old) != nodes(new)).then(|| namespaces(&offer.namespace));
-    // Their policies change, too.
-    let isolation = (nodes(old).is_some() != nodes(new).is_some()).then(|| Target::Isolation.now());
-    [pods_of(&offer.namespace, false), Target::Account(offer.clone()).now()].into_iter().chain(lent_on).chain(isolation).collect()
+    [pods_of(&offer.namespace, false), Target::Account(offer.clone()).now()].into_iter().chain(lent_on).collect()
 }
 
-/// The `NamespaceOffloading` of a mapped namespace changed.
-pub fn lent_on_changed(consumer: &ClusterId) -> Vec<Trigger> {
-    vec![namespaces(&tenant_namespace(consumer))]
+/// The `NamespaceOffloading` of a mapped namespace changed. While it exists, the namespace has policies that travel, and pods that do.
+pub fn lent_on_changed(namespace: &ConsumerNamespace) -> Vec<Trigger> {
+    let tenant = tenant_namespace(&namespace.consumer);
+    [namespaces(&tenant), pods_of(&tenant, false)].into_iter().chain(isolation_changed([namespace])).collect()
 }
 
 /// A shadow pod changed. The provider itself writes the status, so a change of that alone is none.

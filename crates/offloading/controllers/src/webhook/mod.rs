@@ -33,7 +33,8 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use liqo_api::{
-    ClusterConfig, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, PodPlacement, annotations, labels,
+    BudgetStatus, ClusterConfig, ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, PodPlacement,
+    annotations, labels,
 };
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::context::every_address;
@@ -48,7 +49,7 @@ use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::node::priced::{PricedNode, charged_json};
 use liqo_offloading_rules::pod::preference::{self, prefer};
 use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner};
-use liqo_offloading_rules::pod::scheduling::{Placement, place};
+use liqo_offloading_rules::pod::scheduling::{Placement, held, place};
 
 pub use certificate::CertificateError;
 pub use configuration::{Selected, follow, keep_configured, selected};
@@ -90,6 +91,8 @@ pub(crate) struct Offloading {
     placement: Option<PodPlacement>,
     /// Providers that refused pods.
     refusals: Refusals,
+    /// What its budget does, if it has one.
+    budget: Option<BudgetStatus>,
 }
 
 /// What the preferences of pods depend on.
@@ -108,17 +111,22 @@ impl Offloading {
         }
         let refusals = refusals(&object);
         let terms = |term| serde_json::to_value(term).unwrap_or_default();
-        let spec = object.spec;
+        let (spec, status) = (object.spec, object.status.unwrap_or_default());
+        let budget = status.budget.filter(|_| spec.budget.is_some());
         let selected = spec.cluster_selector.as_ref();
         let selector = selected.map(|selector| selector.node_selector_terms.iter().map(terms).collect());
         let strategy = spec.pod_offloading_strategy;
-        Some(Self { strategy, selector, cluster_selector: spec.cluster_selector, placement: spec.placement, refusals })
+        let (cluster_selector, placement) = (spec.cluster_selector, spec.placement);
+        Some(Self { strategy, selector, cluster_selector, placement, refusals, budget })
     }
 
     /// Where a new pod of the namespace may run, and where it prefers to.
     fn place(&self, pod: &Value, choice: Choice, now: Timestamp) -> Placement {
-        let avoided: Vec<&str> = self.refusals_of(pod, now).into_iter().map(|one| one.cluster_id.as_str()).collect();
-        let mut placed = place(pod, self.strategy, self.selector.as_deref(), &avoided);
+        let mut avoided: Vec<&str> = self.refusals_of(pod, now).into_iter().map(|one| one.cluster_id.as_str()).collect();
+        if let Some(budget) = self.budget.as_ref().filter(|budget| !budget.all_closed) {
+            avoided.extend(budget.closed_cluster_ids.iter().map(ClusterId::as_str));
+        }
+        let mut placed = self.hold(pod, place(pod, self.strategy, self.selector.as_deref(), &avoided));
         let placement = self.placement.as_ref().filter(|_| placed.may_leave);
         if let Some((placement, amounts)) = placement.and_then(|placement| Some((placement, charged_json(pod)?))) {
             let is_allowed = |node: &&PricedNode| {
@@ -135,7 +143,16 @@ impl Offloading {
 
     /// Where it may run, if no provider had refused a pod of its owner.
     pub(crate) fn place_anywhere(&self, pod: &Value) -> Placement {
-        place(pod, self.strategy, self.selector.as_deref(), &[])
+        self.hold(pod, place(pod, self.strategy, self.selector.as_deref(), &[]))
+    }
+
+    /// Whether a budget lets no cluster have new pods of the namespace.
+    pub(crate) fn is_held(&self) -> bool {
+        self.budget.as_ref().is_some_and(|budget| budget.all_closed)
+    }
+
+    fn hold(&self, pod: &Value, placed: Placement) -> Placement {
+        if self.is_held() { held(pod, self.strategy, placed) } else { placed }
     }
 
     /// The providers to which the pod would not be sent, because they refused one of its owner. None where pods may run only at

@@ -100,7 +100,7 @@ async fn nothing_cached(store: &Store, stop: &CancellationToken) -> Cache<Offloa
 }
 
 fn offloading(strategy: PodOffloadingStrategy) -> Offloading {
-    Offloading { strategy, selector: None, cluster_selector: None, placement: None, refusals: Refusals::default() }
+    Offloading { strategy, selector: None, cluster_selector: None, placement: None, refusals: Refusals::default(), budget: None }
 }
 
 fn review(pod: &Value) -> Value {
@@ -165,6 +165,30 @@ async fn a_pod_of_an_offloaded_namespace_is_patched() {
     let patch: Vec<u8> = serde_json::from_value(response["patch"].clone()).unwrap();
     let patch: Value = serde_json::from_slice(&patch).unwrap();
     assert_eq!((&patch[0]["path"], &patch[1]["path"]), (&json!("/spec/tolerations"), &json!("/spec/affinity")));
+}
+
+#[tokio::test]
+async fn a_pod_whose_namespace_has_spent_its_budget_gets_no_toleration() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": []}});
+    let paths = |all_closed: bool| {
+        let store = store_with("Remote");
+        let mut offloading = store.get(OFFLOADING);
+        offloading["spec"]["budget"] = json!({"currency": "EUR", "amount": "1"});
+        let id = liqo_api::ClusterId::of_public_key(&[3; 32]);
+        offloading["status"] = json!({"budget": {"closedClusterIDs": [id], "allClosed": all_closed}});
+        store.put(OFFLOADING, offloading);
+        let pod = pod.clone();
+        async move {
+            let response = answered(&store, review(&pod).to_string()).await;
+            let patch: Vec<u8> = serde_json::from_value(response["patch"].clone()).unwrap();
+            let patch: Vec<Value> = serde_json::from_slice(&patch).unwrap();
+            let paths = patch.iter().map(|one| one["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+            (paths, patch.last().unwrap().to_string().contains(id.as_str()))
+        }
+    };
+    assert_eq!(paths(true).await, (vec!["/spec/affinity".to_owned()], false));
+    let (open, avoids) = paths(false).await;
+    assert_eq!((open.len(), avoids), (2, true), "it goes to the others");
 }
 
 #[tokio::test]

@@ -21,9 +21,16 @@ use crate::pod::admission::Offer;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     Nothing,
-    /// Create it, or give it this content.
-    Apply(Value),
+    /// Create it with this content, unless a person created one.
+    Create(Value),
+    /// Give it this content.
+    Update(Value),
     Delete,
+}
+
+/// Whether Liqo created this one. That of a person stays as it is.
+pub fn is_ours(offloading: &NamespaceOffloading) -> bool {
+    offloading.labels().get(labels::MANAGED).is_some_and(|value| value == "true")
 }
 
 /// The terms that select the virtual nodes of all borrowed pools of a consumer; none if it has no such pool.
@@ -39,24 +46,29 @@ pub fn terms<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Vec<Value> {
     terms
 }
 
-/// The change to what a mapped namespace has. It stays as long as pods run in the namespace: its end ends them.
-pub fn change(namespace: &str, live: Option<&NamespaceOffloading>, terms: &[Value], has_pods: impl FnOnce() -> bool) -> Change {
-    let is_ours = |live: &&NamespaceOffloading| live.labels().get(labels::MANAGED).is_some_and(|value| value == "true");
+/// The change to what a mapped namespace has; `live` is ours. It stays as long as the namespace has pods for virtual nodes: its end ends them.
+pub fn change(
+    namespace: &str,
+    live: Option<&NamespaceOffloading>,
+    terms: &[Value],
+    has_lent_on_pods: impl FnOnce() -> bool,
+) -> Change {
     match live {
         None if terms.is_empty() => Change::Nothing,
+        None => Change::Create(offloading(namespace, terms)),
         // Its end is written before another one.
         Some(live) if live.metadata.deletion_timestamp.is_some() => Change::Nothing,
-        Some(live) if terms.is_empty() => {
-            if is_ours(&live) && !has_pods() {
-                Change::Delete
-            } else {
+        Some(_) if terms.is_empty() => {
+            if has_lent_on_pods() {
                 Change::Nothing
+            } else {
+                Change::Delete
             }
         }
-        live => {
+        Some(live) => {
             let wanted = offloading(namespace, terms);
-            let has = |live: &NamespaceOffloading| serde_json::to_value(live).is_ok_and(|live| holds(&live, &wanted));
-            if live.is_some_and(has) { Change::Nothing } else { Change::Apply(wanted) }
+            let is_settled = serde_json::to_value(live).is_ok_and(|live| holds(&live, &wanted));
+            if is_settled { Change::Nothing } else { Change::Update(wanted) }
         }
     }
 }
@@ -102,24 +114,29 @@ mod tests {
     #[test]
     fn the_namespace_is_offloaded_while_the_consumer_has_borrowed_pools() {
         let terms = terms(&[offer(true, "turin")]);
-        let Change::Apply(wanted) = change(NAMESPACE, None, &terms, || false) else { panic!("it is created") };
+        let Change::Create(wanted) = change(NAMESPACE, None, &terms, || false) else { panic!("it is created") };
         assert_eq!(wanted["metadata"]["name"], "offloading");
         assert_eq!(wanted["spec"]["podOffloadingStrategy"], "LocalAndRemote");
         assert_eq!(change(NAMESPACE, Some(&live(&terms, |_| {})), &terms, || false), Change::Nothing, "it is settled");
         let others = super::terms(&[offer(true, "genoa")]);
-        assert_eq!(change(NAMESPACE, Some(&live(&others, |_| {})), &terms, || true), Change::Apply(wanted));
+        assert_eq!(change(NAMESPACE, Some(&live(&others, |_| {})), &terms, || true), Change::Update(wanted));
         assert_eq!(change(NAMESPACE, None, &[], || false), Change::Nothing);
     }
 
     #[test]
-    fn the_offloading_ends_after_the_pods_and_that_of_a_person_stays() {
+    fn the_offloading_ends_after_the_pods() {
         let terms = terms(&[offer(true, "turin")]);
         let ours = live(&terms, |_| {});
         assert_eq!(change(NAMESPACE, Some(&ours), &[], || true), Change::Nothing);
         assert_eq!(change(NAMESPACE, Some(&ours), &[], || false), Change::Delete);
         let leaving = live(&terms, |object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
         assert_eq!(change(NAMESPACE, Some(&leaving), &terms, || false), Change::Nothing);
-        let of_a_person = live(&terms, |object| object["metadata"]["labels"] = json!({}));
-        assert_eq!(change(NAMESPACE, Some(&of_a_person), &[], || false), Change::Nothing);
+    }
+
+    #[test]
+    fn what_a_person_created_is_not_ours() {
+        let terms = terms(&[offer(true, "turin")]);
+        assert!(is_ours(&live(&terms, |_| {})));
+        assert!(!is_ours(&live(&terms, |object| object["metadata"]["labels"] = json!({}))));
     }
 }

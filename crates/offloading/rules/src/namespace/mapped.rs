@@ -77,6 +77,14 @@ pub struct Destination {
     pub state: DestinationState,
 }
 
+/// Why pods for other clusters wait that nothing would keep apart there from those of other consumers.
+pub fn not_lent_on(namespace: &str) -> String {
+    format!(
+        "namespace {namespace} is being offloaded to the clusters that its pods run at; if that does not end, somebody else created a \
+         NamespaceOffloading in it, and has to delete it"
+    )
+}
+
 /// Whether pods may be created in a mapped namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DestinationState {

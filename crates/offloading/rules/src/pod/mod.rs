@@ -6,6 +6,7 @@ pub mod chargeable;
 pub mod controller;
 pub mod ephemeral;
 pub mod eviction;
+pub mod homecoming;
 pub mod ledger;
 pub mod local;
 pub mod local_state;

@@ -11,6 +11,8 @@ use crate::pod::local_status::EPHEMERAL_CONTAINERS;
 /// replica again and again.
 pub const ROOT_CA: &str = "kube-root-ca.crt";
 
+const PULL_SECRETS: &str = "/spec/imagePullSecrets";
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct References {
     pub config_maps: BTreeSet<String>,
@@ -22,10 +24,20 @@ pub struct References {
 /// Optional references count like the others: an object that is not there yet is reflected when it appears.
 pub fn refs(pod: &Value) -> References {
     let mut found = named(pod, &["/spec/containers", "/spec/initContainers", EPHEMERAL_CONTAINERS], &|_| true);
-    for secret in items(pod, "/spec/imagePullSecrets") {
-        found.secret(text(secret, "/name"));
-    }
+    found.secrets.extend(pull_secrets(pod).into_iter().filter(|name| !name.is_empty()));
     found
+}
+
+/// The Secrets in a pod's `imagePullSecrets`.
+pub fn pull_secrets(pod: &Value) -> BTreeSet<String> {
+    items(pod, PULL_SECRETS).iter().filter_map(|secret| text(secret, "/name")).map(str::to_owned).collect()
+}
+
+/// Leaves these Secrets out of a pod's `imagePullSecrets`.
+pub fn leave_out_pull_secrets(pod: &mut Value, left_out: &BTreeSet<String>) {
+    if let Some(secrets) = pod.pointer_mut(PULL_SECRETS).and_then(Value::as_array_mut) {
+        secrets.retain(|secret| text(secret, "/name").is_none_or(|name| !left_out.contains(name)));
+    }
 }
 
 /// The objects without which its containers do not start: neither optional ones nor those of `imagePullSecrets`. Ephemeral
@@ -106,6 +118,19 @@ mod tests {
             "imagePullSecrets": [{"name": "s-pull"}]}}));
         assert_eq!(names(&found.config_maps), ["cm-env", "cm-from", "cm-init", "cm-proj", "cm-vol"]);
         assert_eq!(names(&found.secrets), ["s-env", "s-from", "s-proj", "s-pull", "s-vol"]);
+    }
+
+    #[test]
+    fn image_pull_secrets_of_this_cluster_are_left_out_and_nothing_else() {
+        let mut pod = json!({ "spec": { "imagePullSecrets": [{ "name": "own" }, { "name": "sent" }],
+            "volumes": [{ "name": "v", "secret": { "secretName": "own" } }] } });
+        assert_eq!(names(&pull_secrets(&pod)), ["own", "sent"]);
+        leave_out_pull_secrets(&mut pod, &["own".to_owned()].into());
+        assert_eq!(pod["spec"]["imagePullSecrets"], json!([{ "name": "sent" }]));
+        assert_eq!(names(&refs(&pod).secrets), ["own", "sent"]);
+        let mut strange = json!({ "spec": { "imagePullSecrets": "own" } });
+        leave_out_pull_secrets(&mut strange, &["own".to_owned()].into());
+        assert!(pull_secrets(&strange).is_empty());
     }
 
     #[test]

@@ -109,6 +109,7 @@ pub fn lasting(reason: &str) -> Option<OffloadedReason> {
         | Reason::OfferExceeded
         | Reason::PoolWithdrawn
         | Reason::ContractNotInForce
+        | Reason::BudgetSpent
         | Reason::NodeLeaving
         | Reason::NamespaceNotOffloaded
         | Reason::NamespaceNotReady

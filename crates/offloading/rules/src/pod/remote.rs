@@ -277,6 +277,13 @@ fn delete(pod: &Arc<RemotePod>, grace: Option<i64>) -> Option<Step> {
     needed.then(|| Step::Delete(pod.clone(), grace))
 }
 
+/// Whether nobody will ever report how this pod, which is being deleted, ended: it has no node, or it was lent on and was removed
+/// there before it ended. A virtual node writes a grace of zero when it has nothing more to report.
+fn ends_unseen(pod: &RemotePod) -> bool {
+    let was_removed_there = pod.is_lent_on && pod.deletion_grace == Some(0);
+    pod.end.is_none() && (!pod.is_scheduled || was_removed_there)
+}
+
 /// The pod's own grace, limited to that of a pod whose end its consumer did not ask for.
 fn bounded_grace(pod: &RemotePod) -> i64 {
     default_grace(Some(pod.own_grace))
@@ -316,8 +323,7 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
             continue;
         }
         let nobody_reads_the_end = shadow.deleted || shadow.deletion_grace == Some(0);
-        let never_ran = !pod.is_scheduled && pod.end.is_none();
-        if nobody_reads_the_end || never_ran || snapshot.reported.phase.is_final() {
+        if nobody_reads_the_end || ends_unseen(pod) || snapshot.reported.phase.is_final() {
             return Step::StripFinalizer(pod.clone());
         }
         if pod.end.is_some() {
@@ -374,8 +380,7 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         wanted.phase = ShadowPodPhase::Created;
         wanted.pod.clone_from(&snapshot.reported.pod);
     }
-    if leaving && pod.has_finalizer && !pod.is_scheduled && pod.end.is_none() {
-        // It never ran, so no kubelet will ever report how it ended.
+    if leaving && pod.has_finalizer && ends_unseen(pod) {
         return Step::StripFinalizer(pod.clone());
     }
     let news = news(&snapshot.reported, &wanted, shadow.restarts);

@@ -56,6 +56,8 @@ pub struct RemotePod {
     /// Whether it has the finalizer that keeps it until its final status is recorded.
     pub has_finalizer: bool,
     pub is_scheduled: bool,
+    /// Whether it was created for the virtual nodes of this cluster.
+    pub is_lent_on: bool,
     /// Its addresses, until it ends: then another pod may get them.
     pub addresses: Vec<IpAddr>,
 }
@@ -73,14 +75,10 @@ impl RemotePod {
             _ => None,
         };
         let ended_at = end.and_then(|_| time_of_end(&status));
-        // The address of a pod on a virtual node is in another cluster's range, where its consumer does not look for it.
         let is_lent_on = tolerates_virtual_nodes(&pod.spec);
-        let addresses = if end.is_none() && !is_lent_on { addresses(&status) } else { Vec::new() };
+        // A pod that was lent on has the address by which this cluster sees it: its consumer sees that one behind this cluster.
+        let addresses = if end.is_none() { addresses(&status) } else { Vec::new() };
         let mut reduced = reduce_status(&json!({ "status": status }));
-        if let Some(fields) = reduced.as_object_mut().filter(|_| is_lent_on) {
-            fields.remove("podIP");
-            fields.remove("podIPs");
-        }
         add_earlier_runs(&mut reduced, meta.annotations.as_ref(), meta.creation_timestamp.as_ref().map(|created| created.0));
         let asked = Effective::of_pod(&pod.spec);
         let own_grace = pod.spec.termination_grace_period_seconds.unwrap_or(30);
@@ -97,6 +95,7 @@ impl RemotePod {
             pool: label(labels::POOL)?,
             own_grace,
             is_scheduled,
+            is_lent_on,
             asked: (asked != charge).then_some(asked),
             charge,
             status: PodStatusText::of(&reduced),
@@ -263,14 +262,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_lent_on_has_no_address_here() {
+    fn a_pod_that_was_lent_on_has_the_address_by_which_the_broker_sees_it() {
         let lent_on = pod("web", "u", |object| {
             object["spec"]["tolerations"] = json!([{ "key": "virtual-node.liqo.io/not-allowed", "operator": "Exists" }]);
             object["status"] = json!({ "phase": "Running", "podIP": "10.65.0.9" });
         });
-        assert!(lent_on.addresses.is_empty());
-        let reported = lent_on.status.value();
-        assert_eq!((&reported["phase"], reported.get("podIP")), (&json!("Running"), None));
+        assert!(lent_on.is_lent_on && lent_on.addresses.len() == 1);
+        assert_eq!(lent_on.status.value().get("podIP"), Some(&json!("10.65.0.9")));
     }
 
     #[test]

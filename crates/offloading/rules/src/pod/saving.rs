@@ -7,8 +7,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::NodeSelector;
-use liqo_api::{Key, Money, NamespaceOffloading, PlacementStrategy, PodOffloadingStrategy, ResourceList, pods};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm};
+use liqo_api::{Key, Money, NamespaceOffloading, PlacementStrategy, PodOffloadingStrategy, ResourceList, labels, pods};
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -37,6 +37,8 @@ pub struct RunningPod {
     pub ready: bool,
     /// The nodes that its own node selector and affinity exclude.
     pub excluded: BTreeSet<String>,
+    /// Whether it does not ask for virtual nodes.
+    pub may_run_at_home: bool,
     /// The `PodDisruptionBudgets` that select it.
     pub budgets: Vec<Key>,
 }
@@ -60,6 +62,7 @@ impl RunningPod {
             controller: local.controller.as_ref().filter(|one| one.recreates()).map(|one| one.uid.clone()),
             ready: ready && local.deletion.is_none(),
             excluded,
+            may_run_at_home: may_run_at_home(&pod),
             budgets: Vec::new(),
         })
     }
@@ -89,6 +92,22 @@ fn may_run_on(pod: &Value, node: &PricedNode) -> bool {
             Some(Err(_)) => false,
             None => true,
         }
+}
+
+/// Whether the node selector and the required affinity of a pod do not ask for virtual nodes. Whether a node of this cluster matches the
+/// rest, and has room, is up to the scheduler.
+fn may_run_at_home(pod: &Value) -> bool {
+    let selector = pod.pointer("/spec/nodeSelector").and_then(|selector| selector.get(labels::TYPE));
+    let terms = items(pod, "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms");
+    selector.is_none() && (terms.is_empty() || !terms.iter().all(asks_for_virtual_nodes))
+}
+
+fn asks_for_virtual_nodes(term: &Value) -> bool {
+    let Ok(term) = NodeSelectorTerm::deserialize(term) else { return true };
+    term.match_expressions.iter().flatten().any(|one| {
+        let is_in = one.operator == "In" || one.operator == "Exists";
+        is_in && (one.key == labels::TYPE || one.key == labels::REMOTE_CLUSTER_ID)
+    })
 }
 
 /// Whether running pods of this namespace may be evicted to save money.
@@ -151,44 +170,71 @@ pub struct Facts<'a> {
 /// The pods to evict now, the largest saving first: at most one of each controller, and none of a controller whose pods are not all
 /// Ready. So a controller without a `PodDisruptionBudget` never lacks more than one pod.
 pub fn savings(facts: &Facts) -> Vec<Saving> {
-    let not_ready = facts.pods.iter().filter(|pod| !pod.ready).filter_map(|pod| pod.controller.as_ref());
-    let mut busy: BTreeSet<&String> = not_ready.chain(facts.unsettled).collect();
-    let mut candidates: Vec<(&RunningPod, &String, Money)> = Vec::new();
-    for pod in facts.pods {
-        let Some(controller) = pod.controller.as_ref().filter(|controller| !busy.contains(controller)) else { continue };
+    let mut turns = Turns::new(facts.pods, facts.unsettled, facts.allowed);
+    let mut candidates: Vec<(&RunningPod, Money)> = Vec::new();
+    for pod in facts.pods.iter().filter(|pod| turns.may_wait_for_another(pod)) {
         if let Some((_, saving)) = saving(pod, facts.targets, None) {
-            candidates.push((pod, controller, saving));
+            candidates.push((pod, saving));
         }
     }
-    candidates.sort_by_key(|(pod, _, saving)| (Reverse(*saving), &pod.key));
+    candidates.sort_by_key(|(pod, saving)| (Reverse(*saving), &pod.key));
     let mut free: Vec<Option<ResourceList>> = facts.targets.iter().map(|target| target.free.clone()).collect();
-    let mut allowed = facts.allowed.clone();
     let mut chosen = Vec::new();
-    for (pod, controller, _) in candidates {
+    for (pod, _) in candidates {
         if chosen.len() >= facts.max {
             break;
         }
-        // The API server evicts no pod that several budgets select.
-        let budget = match pod.budgets.as_slice() {
-            [] => None,
-            [one] if allowed.get(one).is_some_and(|left| *left > 0) => Some(one),
-            _ => continue,
-        };
-        if busy.contains(controller) {
+        if !turns.is_next(pod) {
             continue;
         }
         // Those before it may have taken the room.
         let Some((index, per_hour)) = saving(pod, facts.targets, Some(&free)) else { continue };
-        if let Some(left) = budget.and_then(|budget| allowed.get_mut(budget)) {
-            *left -= 1;
-        }
-        busy.insert(controller);
+        let Some(controller) = turns.take(pod) else { continue };
         free[index] = free[index].as_ref().map(|free| free.saturating_sub(&pod.amounts));
         let (from, to) = (pod.node.clone(), facts.targets[index].node.name.clone());
-        let (key, uid, controller) = (pod.key.clone(), pod.uid.clone(), controller.clone());
-        chosen.push(Saving { key, uid, controller, from, to, per_hour });
+        chosen.push(Saving { key: pod.key.clone(), uid: pod.uid.clone(), controller, from, to, per_hour });
     }
     chosen
+}
+
+/// Which pods may be evicted in one round: at most one of each controller, none of a controller whose pods are not all Ready, and as the
+/// `PodDisruptionBudgets` allow.
+pub(super) struct Turns<'a> {
+    busy: BTreeSet<&'a String>,
+    allowed: BTreeMap<Key, u32>,
+}
+
+impl<'a> Turns<'a> {
+    pub(super) fn new(pods: &'a [RunningPod], unsettled: &'a BTreeSet<String>, allowed: &BTreeMap<Key, u32>) -> Self {
+        let not_ready = pods.iter().filter(|pod| !pod.ready).filter_map(|pod| pod.controller.as_ref());
+        Self { busy: not_ready.chain(unsettled).collect(), allowed: allowed.clone() }
+    }
+
+    /// Whether its controller creates it again, and can do without it now.
+    pub(super) fn may_wait_for_another(&self, pod: &RunningPod) -> bool {
+        pod.controller.as_ref().is_some_and(|controller| !self.busy.contains(controller))
+    }
+
+    /// The same, if its disruption budget allows it, too.
+    pub(super) fn is_next(&self, pod: &RunningPod) -> bool {
+        // The API server evicts no pod that several budgets select.
+        let is_allowed = match pod.budgets.as_slice() {
+            [] => true,
+            [one] => self.allowed.get(one).is_some_and(|left| *left > 0),
+            _ => false,
+        };
+        is_allowed && self.may_wait_for_another(pod)
+    }
+
+    /// The pod is evicted. Returns the UID of its controller; `None` if it must not be evicted now.
+    pub(super) fn take(&mut self, pod: &'a RunningPod) -> Option<String> {
+        let controller = pod.controller.as_ref().filter(|_| self.is_next(pod))?;
+        if let Some(left) = pod.budgets.first().and_then(|budget| self.allowed.get_mut(budget)) {
+            *left -= 1;
+        }
+        self.busy.insert(controller);
+        Some(controller.clone())
+    }
 }
 
 /// The index of the cheapest target with room, and what the pod costs less there; `None` if that is not enough. `free` replaces what

@@ -62,6 +62,27 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
     Placement { patch, obstacle: None, may_leave: true }
 }
 
+/// The same for a pod that no other cluster gets now: it lacks the toleration for virtual nodes, which Kubernetes lets us add later. A pod
+/// that has it by itself stays at home if it may run there; otherwise the virtual node does not send it.
+pub fn held(pod: &Value, strategy: PodOffloadingStrategy, mut placed: Placement) -> Placement {
+    if !placed.may_leave {
+        return placed;
+    }
+    placed.patch.retain(|operation| !text(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS)));
+    if strategy == PodOffloadingStrategy::LocalAndRemote && items(pod, TOLERATIONS).iter().any(tolerates_virtual_nodes) {
+        placed.patch = require(pod, &[at_home()]).into_iter().collect();
+    }
+    placed
+}
+
+/// As Kubernetes compares a toleration with the taint of virtual nodes.
+fn tolerates_virtual_nodes(toleration: &Value) -> bool {
+    let field = |name: &str| toleration[name].as_str().unwrap_or_default();
+    let (exists, key) = (field("operator") == "Exists", field("key"));
+    let is_meant = key == pods::VIRTUAL_NODE_TAINT || (key.is_empty() && exists);
+    is_meant && ["", "NoExecute"].contains(&field("effect"))
+}
+
 fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
     json!({"key": key, "operator": operator, "values": values})
 }
@@ -195,6 +216,42 @@ mod tests {
 
     fn not_virtual_node() -> Value {
         json!({"key": "liqo.io/type", "operator": "NotIn", "values": ["virtual-node"]})
+    }
+
+    #[test]
+    fn a_pod_that_is_held_lacks_only_the_toleration() {
+        let hold = |spec: &Value, strategy, selector| {
+            let pod = pod(spec);
+            held(&pod, strategy, place(&pod, strategy, selector, &[])).patch
+        };
+        assert_eq!(hold(&json!({}), LocalAndRemote, None), Vec::<Value>::new());
+        let remote = hold(&json!({}), Remote, None);
+        assert_eq!(
+            (remote.len(), text(&remote[0], "/path")),
+            (1, Some("/spec/affinity")),
+            "it can run nowhere until it tolerates"
+        );
+        // As soon as it is not held any more, only the toleration is missing.
+        let mut pod = pod(&json!({ "tolerations": [{ "key": "other", "operator": "Exists" }] }));
+        let selector = [zone("a")];
+        let patch = held(&pod, Remote, place(&pod, Remote, Some(&selector), &[])).patch;
+        json_patch::patch(&mut pod, &serde_json::from_value::<json_patch::Patch>(patch.into()).unwrap()).unwrap();
+        let later = place(&pod, Remote, Some(&selector), &[]);
+        assert!(!later.patch.is_empty() && later.adds_only_a_toleration());
+    }
+
+    #[test]
+    fn a_pod_that_tolerates_everything_and_is_held_stays_at_home() {
+        for toleration in [json!({ "operator": "Exists" }), toleration()] {
+            let pod = pod(&json!({ "tolerations": [toleration] }));
+            let patch = held(&pod, LocalAndRemote, place(&pod, LocalAndRemote, None, &[])).patch;
+            assert_eq!(patch.len(), 1);
+            let required =
+                "/value/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions/0";
+            assert_eq!(patch[0].pointer(required), Some(&not_virtual_node()));
+        }
+        let pod = pod(&json!({ "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }] }));
+        assert!(held(&pod, LocalAndRemote, place(&pod, LocalAndRemote, None, &[])).patch.is_empty());
     }
 
     #[test]

@@ -90,6 +90,8 @@ pub struct Facts<'a> {
     pub placement: &'a Placement,
     /// Providers that did.
     pub refusals: &'a [&'a RefusedOwner],
+    /// Why a budget lets no cluster have it now.
+    pub held: Option<&'a str>,
     /// When the first pod of its controller was deleted, in the last [`RECREATION_INTERVAL`].
     pub recreated_since: Option<Timestamp>,
     pub now: Timestamp,
@@ -103,12 +105,12 @@ const UNSEEN: &str = "the pod lacks node affinity for other clusters, and so did
 
 /// What to do about the pod.
 pub fn repair(facts: &Facts) -> Repair {
-    let Facts { pod, placement, refusals, recreated_since, now } = *facts;
+    let Facts { pod, placement, refusals, held, recreated_since, now } = *facts;
     let is_handled = placement.patch.is_empty();
-    if placement.obstacle.is_some() || (is_handled && refusals.is_empty()) {
+    if placement.obstacle.is_some() || (is_handled && refusals.is_empty() && held.is_none()) {
         return Repair::Nothing;
     }
-    if !is_handled && refusals.is_empty() && placement.adds_only_a_toleration() {
+    if !is_handled && held.is_none() && refusals.is_empty() && placement.adds_only_a_toleration() {
         return Repair::Tolerate;
     }
     // Whoever holds it back may change it, too. When the gates are gone, it is due again.
@@ -118,6 +120,9 @@ pub fn repair(facts: &Facts) -> Repair {
     let age = Duration::try_from(now.duration_since(pod.created)).unwrap_or_default();
     if let Some(rest) = SETTLING_TIME.checked_sub(age).filter(|rest| !rest.is_zero()) {
         return Repair::Later(rest);
+    }
+    if let Some(why) = held {
+        return Repair::Tell(format!("the pod is not sent to another cluster: {why}"));
     }
     if is_handled {
         return Repair::Tell(avoided(refusals));
@@ -155,7 +160,7 @@ mod tests {
     fn repaired(changes: &Value, strategy: PodOffloadingStrategy, recreated_since: Option<Timestamp>) -> Repair {
         let pod = pod(changes).unwrap();
         let placement = place(&pod.json(), strategy, None, &[]);
-        repair(&Facts { pod: &pod, placement: &placement, refusals: &[], recreated_since, now: at(10) })
+        repair(&Facts { pod: &pod, placement: &placement, refusals: &[], held: None, recreated_since, now: at(10) })
     }
 
     #[test]
@@ -214,6 +219,21 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_a_budget_holds_says_so_and_leaves_when_it_may() {
+        let pod = pod(&json!({})).unwrap();
+        let placement = place(&pod.json(), LocalAndRemote, None, &[]);
+        let repaired = |held, second| {
+            repair(&Facts { pod: &pod, placement: &placement, refusals: &[], held, recreated_since: None, now: at(second) })
+        };
+        assert_eq!(repaired(Some("the budget is spent"), 3), Repair::Later(Duration::from_secs(7)));
+        assert_eq!(
+            repaired(Some("the budget is spent"), 10),
+            Repair::Tell("the pod is not sent to another cluster: the budget is spent".into())
+        );
+        assert_eq!(repaired(None, 3), Repair::Tolerate);
+    }
+
+    #[test]
     fn a_pod_that_a_provider_would_refuse_is_not_opened_to_it() {
         let cluster_id = liqo_api::ClusterId::of_public_key(&[2; 32]);
         let refusal = RefusedOwner {
@@ -225,7 +245,7 @@ mod tests {
         };
         let repaired = |placement: &Placement, second| {
             let pod = pod(&json!({})).unwrap();
-            repair(&Facts { pod: &pod, placement, refusals: &[&refusal], recreated_since: None, now: at(second) })
+            repair(&Facts { pod: &pod, placement, refusals: &[&refusal], held: None, recreated_since: None, now: at(second) })
         };
         let unseen = place(&pod(&json!({})).unwrap().json(), LocalAndRemote, None, &[]);
         assert_eq!(repaired(&unseen, 10), Repair::Recreate, "a toleration alone would open it");

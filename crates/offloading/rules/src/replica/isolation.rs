@@ -24,7 +24,8 @@ use std::{
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
-use liqo_api::{ClusterConfig, ClusterId, RESOLVER_PORT, labels};
+use kube::{Resource, ResourceExt as _};
+use liqo_api::{ClusterConfig, ClusterId, RESOLVER_PORT, labels, reflection};
 use serde_json::Value;
 
 use crate::json::managed_object;
@@ -252,12 +253,27 @@ pub fn lent_on_prefix(own: &ClusterId) -> String {
     format!("lent-on-{}-", own.short())
 }
 
+/// The name of the copy that closes all pods. It always exists, and sorts before the others; no pod travels before it.
+pub fn lent_on_closed(own: &ClusterId) -> String {
+    format!("{}all", lent_on_prefix(own))
+}
+
+/// Whether a `NetworkPolicy` of an offloaded namespace may travel. Of our own policies only the copies do. Only Liqo's label
+/// proves that the copy that closes all pods is ours: anybody may create a policy with its name.
+pub fn may_travel(policy: &impl Resource, own: &ClusterId) -> bool {
+    let name = policy.name_any();
+    if reflection::is_own(policy) { name.starts_with(&lent_on_prefix(own)) } else { name != lent_on_closed(own) }
+}
+
 /// Adds copies of our own policies that travel. Here they open nothing that is closed, because they say the same.
 pub fn with_lent_on(mut policies: BTreeMap<String, NetworkPolicy>, own: &ClusterId) -> BTreeMap<String, NetworkPolicy> {
     let prefix = lent_on_prefix(own);
     let of_ours = |(name, policy): (&String, &NetworkPolicy)| {
-        let rest = name.strip_prefix(OWN)?.strip_prefix('-')?;
-        Some((format!("{prefix}{rest}"), policy.clone()))
+        let copy = match name.strip_prefix(OWN)? {
+            "" => lent_on_closed(own),
+            rest => format!("{prefix}{}", rest.strip_prefix('-')?),
+        };
+        Some((copy, policy.clone()))
     };
     let copies: Vec<_> = policies.iter().filter_map(of_ours).collect();
     policies.extend(copies);

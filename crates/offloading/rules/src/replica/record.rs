@@ -15,8 +15,9 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use kube::Resource;
 use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, RecordTextError};
-use liqo_api::reflection::{is_allowed, is_denied, is_reflected};
+use liqo_api::reflection::{is_allowed, is_denied, is_reflected, is_replica};
 use liqo_api::{Exposure, Key, OffloadedReason, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
 use liqo_network_model::{Here, PeerMaps};
 use serde_json::{Value, json};
@@ -43,6 +44,12 @@ const NEVER: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kube
 
 /// Reason of an object that is too large to travel.
 pub const TOO_LARGE: &str = OffloadedReason::TooLarge.as_str();
+
+/// Whether a `ConfigMap` or Secret that a pod names travels with it. In a namespace of one of our consumers whose pods run at a provider
+/// of ours, only what that consumer sent does: everything else there belongs to this cluster.
+pub fn travels_on(object: &impl Resource, is_lent_on: bool) -> bool {
+    !is_lent_on || is_replica(object)
+}
 
 /// An object at home that is reflected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -351,6 +358,16 @@ mod tests {
     }
 
     #[test]
+    fn only_what_a_consumer_sent_travels_on_from_its_namespace() {
+        let secret = |labels: Value| -> Secret {
+            serde_json::from_value(json!({ "metadata": { "name": "registry", "labels": labels } })).unwrap()
+        };
+        let (own, replica) = (secret(json!({})), secret(json!({ labels::REFLECTED: "true" })));
+        assert!(travels_on(&own, false) && !travels_on(&own, true));
+        assert!(travels_on(&replica, true));
+    }
+
+    #[test]
     fn records_of_different_objects_have_different_names() {
         let names: std::collections::BTreeSet<String> =
             [reference(Kind::ConfigMap, "a"), reference(Kind::Secret, "a"), reference(Kind::ConfigMap, "b")]
@@ -530,6 +547,9 @@ mod tests {
             cluster_name: "milan".into(),
             exported: [("10.244.0.0/16".parse().unwrap(), "10.245.0.0/16".parse().unwrap())].into(),
             imported: [("10.244.0.0/16".parse().unwrap(), "10.71.0.0/16".parse().unwrap())].into(),
+            behind: [].into(),
+            customers: [].into(),
+            transit: false,
             gateways: Vec::new(),
             mtu: 1420,
             reach: liqo_api::Reach::default(),

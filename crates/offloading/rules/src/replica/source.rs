@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use liqo_api::record_text::{self, MAX_OBJECT_LEN};
-use liqo_api::{Exposure, Key, ReflectedObject, annotations, finalizers, labels, short_hash};
+use liqo_api::{ClusterId, Exposure, Key, ReflectedObject, annotations, finalizers, labels, short_hash};
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, text};
@@ -325,8 +325,9 @@ fn problem_of(kind: Kind, name: &str, kept: Option<&str>) -> Option<Problem> {
     }
 }
 
-/// Cuts the `NetworkPolicy`s of a namespace down to these limits. Policies beyond the maximum close all pods.
-pub fn clamp_policies(mut sources: Vec<Source>, isolation: &IsolationPolicy) -> Vec<Source> {
+/// Cuts the `NetworkPolicy`s of a namespace down to these limits. Policies beyond the maximum close all pods, and so do those that
+/// have a name which this cluster, `own`, keeps for its own ones.
+pub fn clamp_policies(mut sources: Vec<Source>, isolation: &IsolationPolicy, own: &ClusterId) -> Vec<Source> {
     sources.sort_by(|one, other| one.key.cmp(&other.key));
     let too_many = || {
         Problem::new(
@@ -334,7 +335,15 @@ pub fn clamp_policies(mut sources: Vec<Source>, isolation: &IsolationPolicy) -> 
             format!("a namespace has at most {MAX_POLICIES} NetworkPolicies here; no traffic reaches or leaves its pods"),
         )
     };
+    let prefix = isolation::lent_on_prefix(own);
+    let reserved = || {
+        let message = format!(
+            "NetworkPolicies whose names begin with {prefix} are the provider's own; no traffic reaches or leaves its pods"
+        );
+        Problem::new("NameTaken", message)
+    };
     let clamped = sources.into_iter().enumerate().map(|(number, source)| match number {
+        ..MAX_POLICIES if source.name.starts_with(&prefix) => Source { problem: Some(reserved()), content: None, ..source },
         ..MAX_POLICIES => source.clamp_policy(isolation),
         _ => Source { problem: Some(too_many()), content: None, ..source },
     });

@@ -1,15 +1,18 @@
-//! `liqoctl cost`: what the pods in other clusters cost now, and what workloads would cost where.
+//! `liqoctl cost`: what the pods in other clusters cost now and so far, what is left of budgets, and what workloads would cost where.
 //!
-//! Costs are amounts times the prices on the virtual nodes, as the webhook computes them for the placement of pods.
+//! Costs of now are amounts times the prices on the virtual nodes, as the webhook computes them for the placement of pods. Costs so far are
+//! what this cluster metered under contracts.
 
 pub mod plan;
 pub mod running;
+mod spent;
 mod workload;
 
 use std::{collections::BTreeMap, io::Read as _, path::Path};
 
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{ForeignCluster, Money, labels};
@@ -40,7 +43,8 @@ fn in_words(amount: Money, currency: Option<&str>) -> String {
     currency.map_or_else(|| amount.to_string(), |currency| format!("{amount} {currency}"))
 }
 
-/// What the unfinished pods on virtual nodes cost now: those of one namespace or of all, at one peer or at all.
+/// What the unfinished pods on virtual nodes cost now and what was spent so far, of one namespace or of all, at one peer or at all; and
+/// the budgets that concern all of that.
 pub async fn running(cluster: &Cluster, namespace: Option<&str>, peer: Option<&str>) -> anyhow::Result<Costs> {
     let peer = match peer {
         Some(peer) => Some(unpeer::find(cluster, peer).await?.spec.cluster_id.to_string()),
@@ -54,7 +58,16 @@ pub async fn running(cluster: &Cluster, namespace: Option<&str>, peer: Option<&s
         anyhow::Ok(Running { node, pods })
     });
     let running: Vec<Running> = futures::stream::iter(pods).buffered(CONCURRENCY).try_collect().await?;
-    Ok(running::costs(&running, &names(cluster).await?))
+    let now = Timestamp::now();
+    let mut contracts = spent::contracts(cluster).await?;
+    contracts.retain(|contract| peer.as_ref().is_none_or(|peer| contract.provider.as_str() == peer));
+    spent::add_running(&mut contracts, &running, now);
+    let names = names(cluster).await?;
+    let mut costs = running::costs(&running, &names, &spent::spent(&contracts, namespace, now));
+    if peer.is_none() {
+        costs.budgets = spent::budgets(cluster, &contracts, &running, namespace, now).await?;
+    }
+    Ok(costs)
 }
 
 /// The names of peers, by their ID.

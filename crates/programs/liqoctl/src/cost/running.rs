@@ -1,10 +1,10 @@
-//! What pods in other clusters cost now. Pure.
+//! What pods in other clusters cost now and so far. Pure.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
-use liqo_api::Money;
+use liqo_api::{BudgetPeriod, Money, ResourceList};
 use liqo_offloading_rules::node::priced::{PricedNode, charged_on_node};
 use serde::Serialize;
 
@@ -25,18 +25,62 @@ pub struct Costs {
     pub lines: Vec<Line>,
     /// One for each currency.
     pub totals: Vec<Total>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub budgets: Vec<BudgetLine>,
 }
 
-/// The pods of one namespace at one peer.
+/// What one namespace spent under one contract.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// ID of the provider.
+    pub provider: String,
+    /// Name of the contract.
+    pub contract: String,
+    /// Whether what runs now is charged under it.
+    pub in_force: bool,
+    /// Empty if it is not known.
+    pub namespace: String,
+    pub currency: String,
+    pub today: Money,
+    pub this_month: Money,
+}
+
+/// A budget, and what is left of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BudgetLine {
+    /// `namespace demo` or `PeeringPolicy default`.
+    pub of: String,
+    pub period: BudgetPeriod,
+    pub amount: Money,
+    pub currency: String,
+    pub spent: Money,
+    /// Never below zero.
+    pub left: Money,
+    /// Whether new pods go to all clusters.
+    pub open: bool,
+    /// Why they do not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// The pods of one namespace at one peer under one contract.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
     pub namespace: String,
     /// Name of the peer; its ID where it is no longer known.
     pub peer: String,
+    /// Name of the contract, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contract: Option<String>,
     pub pods: usize,
     pub per_hour: Money,
     pub per_thirty_days: Money,
+    /// What was spent today (UTC).
+    pub today: Money,
+    /// What was spent in this month (UTC).
+    pub this_month: Money,
     /// Nothing if the pods cost nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub currency: Option<String>,
@@ -49,61 +93,114 @@ pub struct Total {
     pub pods: usize,
     pub per_hour: Money,
     pub per_thirty_days: Money,
+    /// What was spent today (UTC).
+    pub today: Money,
+    /// What was spent in this month (UTC).
+    pub this_month: Money,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub currency: Option<String>,
 }
 
-/// What the pods on these nodes cost. `names` are the names of peers by their ID.
-pub fn costs(running: &[Running], names: &BTreeMap<String, String>) -> Costs {
-    let mut sums: BTreeMap<(String, String, Option<String>), (usize, Money)> = BTreeMap::new();
-    let mut totals: BTreeMap<Option<String>, (usize, Money)> = BTreeMap::new();
+/// The costs of pods of one namespace, at one peer, under one contract, in one currency.
+type Key = (String, String, Option<String>, Option<String>);
+
+/// A number of pods, what they cost for one hour, and what was spent today and in this month.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    pods: usize,
+    per_hour: Money,
+    today: Money,
+    this_month: Money,
+}
+
+impl Sum {
+    fn add(&mut self, other: Self) {
+        self.pods += other.pods;
+        self.per_hour += other.per_hour;
+        self.today += other.today;
+        self.this_month += other.this_month;
+    }
+}
+
+/// What the pods on these nodes cost, and what was spent so far. `names` are the names of peers by their ID.
+pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spent]) -> Costs {
+    let name = |id: &str| names.get(id).map_or_else(|| id.to_owned(), Clone::clone);
+    let in_force = |id: &str| spent.iter().find(|one| one.in_force && one.provider == id).map(|one| one.contract.clone());
+    let mut sums: BTreeMap<Key, Sum> = BTreeMap::new();
     for Running { node, pods } in running {
         let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
-        let peer = names.get(node.cluster_id()).map_or_else(|| node.cluster_id(), String::as_str);
+        let contract = in_force(node.cluster_id());
         for pod in pods {
-            let amounts = pod
-                .spec
-                .clone()
-                .map(|spec| charged_on_node(pod.metadata.generation, spec, &pod.status.clone().unwrap_or_default()));
-            let (amount, currency) = node.per_hour(&amounts.unwrap_or_default());
+            let (per_hour, currency) = node.per_hour(&amounts(pod));
             let currency = currency.map(str::to_owned);
-            let key = (pod.namespace().unwrap_or_default(), peer.to_owned(), currency.clone());
-            for sum in [sums.entry(key).or_default(), totals.entry(currency).or_default()] {
-                sum.0 += 1;
-                sum.1 += amount;
-            }
+            let key = (pod.namespace().unwrap_or_default(), name(node.cluster_id()), contract.clone(), currency);
+            sums.entry(key).or_default().add(Sum { pods: 1, per_hour, ..Sum::default() });
         }
     }
-    let line = |((namespace, peer, currency), (pods, per_hour))| Line {
-        namespace,
-        peer,
-        pods,
-        per_hour,
-        per_thirty_days: in_thirty_days(per_hour),
-        currency,
+    for one in spent.iter().filter(|one| !one.this_month.is_zero() || !one.today.is_zero()) {
+        let namespace = if one.namespace.is_empty() { "(unknown)" } else { &one.namespace };
+        let key = (namespace.to_owned(), name(&one.provider), Some(one.contract.clone()), Some(one.currency.clone()));
+        sums.entry(key).or_default().add(Sum { today: one.today, this_month: one.this_month, ..Sum::default() });
+    }
+    let mut totals: BTreeMap<Option<String>, Sum> = BTreeMap::new();
+    for ((.., currency), sum) in &sums {
+        totals.entry(currency.clone()).or_default().add(*sum);
+    }
+    let line = |((namespace, peer, contract, currency), sum): (Key, Sum)| {
+        let Sum { pods, per_hour, today, this_month } = sum;
+        Line { namespace, peer, contract, pods, per_hour, per_thirty_days: in_thirty_days(per_hour), today, this_month, currency }
     };
-    let total = |(currency, (pods, per_hour))| Total { pods, per_hour, per_thirty_days: in_thirty_days(per_hour), currency };
-    Costs { lines: sums.into_iter().map(line).collect(), totals: totals.into_iter().map(total).collect() }
+    let total = |(currency, sum): (Option<String>, Sum)| {
+        let Sum { pods, per_hour, today, this_month } = sum;
+        Total { pods, per_hour, per_thirty_days: in_thirty_days(per_hour), today, this_month, currency }
+    };
+    let (lines, totals) = (sums.into_iter().map(line).collect(), totals.into_iter().map(total).collect());
+    Costs { lines, totals, budgets: Vec::new() }
+}
+
+/// What a pod is charged.
+pub(super) fn amounts(pod: &Pod) -> ResourceList {
+    let status = pod.status.clone().unwrap_or_default();
+    pod.spec.clone().map(|spec| charged_on_node(pod.metadata.generation, spec, &status)).unwrap_or_default()
 }
 
 /// The costs as text for people.
 pub fn table(costs: &Costs) -> String {
-    if costs.lines.is_empty() {
-        return "No pod runs in another cluster.".to_owned();
+    if costs.lines.is_empty() && costs.budgets.is_empty() {
+        return "No pod runs in another cluster, and nothing was spent in this month.".to_owned();
     }
-    let row = |namespace: &str, peer: &str, pods: usize, amounts: [Money; 2], currency: Option<&str>| {
-        let [per_hour, per_month] = amounts.map(|amount| in_words(amount, currency));
-        vec![namespace.to_owned(), output::plain(peer), pods.to_string(), per_hour, per_month]
+    let row = |names: [&str; 3], pods: usize, amounts: [Money; 4], currency: Option<&str>| {
+        let mut row: Vec<String> = names.map(output::plain).to_vec();
+        row.push(pods.to_string());
+        row.extend(amounts.map(|amount| in_words(amount, currency)));
+        row
     };
-    let lines = costs
-        .lines
-        .iter()
-        .map(|line| row(&line.namespace, &line.peer, line.pods, [line.per_hour, line.per_thirty_days], line.currency.as_deref()));
-    let totals = costs
-        .totals
-        .iter()
-        .map(|total| row("(total)", "", total.pods, [total.per_hour, total.per_thirty_days], total.currency.as_deref()));
-    output::table(&["NAMESPACE", "PEER", "PODS", "PER HOUR", "PER 30 DAYS"], lines.chain(totals))
+    let lines = costs.lines.iter().map(|line| {
+        let names = [line.namespace.as_str(), &line.peer, line.contract.as_deref().unwrap_or("-")];
+        row(names, line.pods, [line.per_hour, line.per_thirty_days, line.today, line.this_month], line.currency.as_deref())
+    });
+    let totals = costs.totals.iter().map(|total| {
+        let amounts = [total.per_hour, total.per_thirty_days, total.today, total.this_month];
+        row(["(total)", "", ""], total.pods, amounts, total.currency.as_deref())
+    });
+    let header = ["NAMESPACE", "PEER", "CONTRACT", "PODS", "PER HOUR", "PER 30 DAYS", "TODAY", "THIS MONTH"];
+    let mut text = output::table(&header, lines.chain(totals));
+    if !costs.budgets.is_empty() {
+        text.push_str("\n\n");
+        text.push_str(&budgets_table(&costs.budgets));
+    }
+    text
+}
+
+fn budgets_table(budgets: &[BudgetLine]) -> String {
+    let rows = budgets.iter().map(|one| {
+        let money = |amount: Money| in_words(amount, Some(&one.currency));
+        let state =
+            if one.open { "open".to_owned() } else { one.message.as_deref().map_or_else(|| "closed".to_owned(), output::plain) };
+        let period = format!("{:?}", one.period).to_lowercase();
+        vec![output::plain(&one.of), period, money(one.amount), money(one.spent), money(one.left), state]
+    });
+    output::table(&["BUDGET OF", "FOR EACH", "AMOUNT", "SPENT", "LEFT", "STATE"], rows)
 }
 
 #[cfg(test)]
@@ -135,23 +232,69 @@ mod tests {
         ];
         let names = [("milan", "milan"), ("milan-gpu", "milan"), ("turin", "turin")];
         let names = names.map(|(node, peer)| (format!("id-of-{node}"), peer.to_owned())).into();
-        let costs = costs(&all, &names);
+        let mut costs = costs(&all, &names, &[]);
         let shown = "\
-NAMESPACE   PEER         PODS   PER HOUR    PER 30 DAYS
-demo        id-of-free   1      0           0
-demo        milan        3      1.11 EUR    799.2 EUR
-demo        turin        1      3 credits   2160 credits
-shop        milan        1      0.045 EUR   32.4 EUR
-(total)                  1      0           0
-(total)                  4      1.155 EUR   831.6 EUR
-(total)                  1      3 credits   2160 credits";
+NAMESPACE   PEER         CONTRACT   PODS   PER HOUR    PER 30 DAYS    TODAY       THIS MONTH
+demo        id-of-free   -          1      0           0              0           0
+demo        milan        -          3      1.11 EUR    799.2 EUR      0 EUR       0 EUR
+demo        turin        -          1      3 credits   2160 credits   0 credits   0 credits
+shop        milan        -          1      0.045 EUR   32.4 EUR       0 EUR       0 EUR
+(total)                             1      0           0              0           0
+(total)                             4      1.155 EUR   831.6 EUR      0 EUR       0 EUR
+(total)                             1      3 credits   2160 credits   0 credits   0 credits";
         assert_eq!(table(&costs), shown);
+        costs.budgets = vec![budget(true), budget(false)];
+        let shown = "\
+BUDGET OF        FOR EACH   AMOUNT   SPENT     LEFT      STATE
+namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   open
+namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   it is spent";
+        assert!(table(&costs).ends_with(shown), "{}", table(&costs));
         let json = serde_json::to_value(&costs).unwrap();
         assert_eq!(
             json["lines"][1],
-            json!({ "namespace": "demo", "peer": "milan", "pods": 3, "perHour": "1.11", "perThirtyDays": "799.2", "currency": "EUR" })
+            json!({ "namespace": "demo", "peer": "milan", "pods": 3, "perHour": "1.11", "perThirtyDays": "799.2", "today": "0",
+                "thisMonth": "0", "currency": "EUR" })
         );
-        assert_eq!(json["totals"][0], json!({ "pods": 1, "perHour": "0", "perThirtyDays": "0" }));
-        assert_eq!(table(&Costs::default()), "No pod runs in another cluster.");
+        assert_eq!(json["totals"][0], json!({ "pods": 1, "perHour": "0", "perThirtyDays": "0", "today": "0", "thisMonth": "0" }));
+        assert_eq!((&json["budgets"][0]["left"], &json["budgets"][0]["open"]), (&json!("0.6"), &json!(true)));
+        assert!(table(&Costs::default()).starts_with("No pod runs in another cluster"));
+    }
+
+    fn budget(open: bool) -> BudgetLine {
+        let money = |text: &str| text.parse().unwrap();
+        BudgetLine {
+            of: "namespace demo".to_owned(),
+            period: BudgetPeriod::Day,
+            amount: money("1"),
+            currency: "EUR".to_owned(),
+            spent: money("0.4"),
+            left: money("0.6"),
+            open,
+            message: (!open).then(|| "it is spent".to_owned()),
+        }
+    }
+
+    #[test]
+    fn what_was_spent_is_next_to_what_runs_under_the_same_contract() {
+        let eur = r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#;
+        let all = [running("milan", Some(eur), &[("demo", "2")])];
+        let spent = |contract: &str, in_force, namespace: &str, today: &str| Spent {
+            provider: "id-of-milan".to_owned(),
+            contract: contract.to_owned(),
+            in_force,
+            namespace: namespace.to_owned(),
+            currency: "EUR".to_owned(),
+            today: today.parse().unwrap(),
+            this_month: "5".parse().unwrap(),
+        };
+        let spent = [spent("old", false, "demo", "0"), spent("new", true, "demo", "1"), spent("new", true, "", "0.5")];
+        let costs = costs(&all, &BTreeMap::from([("id-of-milan".to_owned(), "milan".to_owned())]), &spent);
+        let shown = "\
+NAMESPACE   PEER    CONTRACT   PODS   PER HOUR   PER 30 DAYS   TODAY     THIS MONTH
+(unknown)   milan   new        0      0 EUR      0 EUR         0.5 EUR   5 EUR
+demo        milan   new        1      0.08 EUR   57.6 EUR      1 EUR     5 EUR
+demo        milan   old        0      0 EUR      0 EUR         0 EUR     5 EUR
+(total)                        1      0.08 EUR   57.6 EUR      1.5 EUR   15 EUR";
+        assert_eq!(table(&costs), shown);
     }
 }

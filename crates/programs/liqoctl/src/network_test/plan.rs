@@ -145,6 +145,9 @@ impl Questions<'_> {
                 Sees::Itself | Sees::By(_) => {}
             }
         }
+        if let Sees::Nothing(why) = scene.sees(asker) {
+            return Some(Obstacle::Missing(why.clone()));
+        }
         if self.path.to.1 == To::NodePort && asker.cluster != 0 {
             return Some(Obstacle::Closed(format!(
                 "nodes of {home} are closed to other clusters, and a Service has node ports only in {home}"
@@ -160,7 +163,7 @@ impl Questions<'_> {
         }
         // Home decides whether two providers reach each other, and both have to allow it.
         let is_leaf_to_leaf = asker.cluster != *target && asker.cluster != 0 && *target != 0;
-        if is_leaf_to_leaf && addresses.iter().all(|address| scene.seen(asker.cluster, *address).is_none()) {
+        if is_leaf_to_leaf && addresses.iter().all(|address| scene.sees(asker).address(*address).is_none()) {
             if from.transit && to.transit {
                 return Some(Obstacle::Missing(format!(
                     "{home} should forward packets between {} and {} (spec.network.transit of its PeeringPolicies), but {} does not see the other's pods: \
@@ -206,13 +209,13 @@ impl Questions<'_> {
         self.plan.lost.push(Untestable { asker: self.number, path: self.path, words, why, advice });
     }
 
-    /// The addresses of a pod as a cluster sees them, and why others are not visible, with advice. Leaves out an address family that the
-    /// cluster and home do not share.
-    fn seen(&self, cluster: usize, pod: &Prober) -> (Vec<IpAddr>, Vec<(String, &'static str)>) {
-        let member = &self.scene.clusters[cluster];
+    /// The addresses of a pod as another pod or a node sees them, and why others are not visible, with advice. Leaves out an address family
+    /// that the cluster and home do not share.
+    fn seen(&self, by: &Prober, pod: &Prober) -> (Vec<IpAddr>, Vec<(String, &'static str)>) {
+        let (member, view) = (&self.scene.clusters[by.cluster], self.scene.sees(by));
         let (mut seen, mut unseen) = (Vec::new(), Vec::new());
         for &address in &pod.addresses {
-            match self.scene.seen(cluster, address) {
+            match view.address(address) {
                 Some(address) => seen.push(address),
                 None if member.shares(address.is_ipv4()) => unseen.push((
                     format!("{} has the address {address}, which is in no prefix that {} knows", pod.pod, member.name),
@@ -238,13 +241,28 @@ impl Questions<'_> {
         own.is_empty() || own.iter().any(|own| own.is_ipv4() == of.is_ipv4())
     }
 
-    /// The source addresses that pods see if the asker calls them by their addresses; nothing if any is right. A missing address that
-    /// should be known is an error.
+    /// The different views of home that the asked pods have.
+    fn views(&self) -> Vec<&'_ Prober> {
+        let mut views: Vec<&Prober> = Vec::new();
+        for pod in self.scene.pods(self.target) {
+            if views.iter().all(|known| self.scene.sees(known) != self.scene.sees(pod)) {
+                views.push(pod);
+            }
+        }
+        views
+    }
+
+    /// The source addresses that pods see if the asker calls them by their addresses; nothing if any is right, or if nobody knows. A missing
+    /// address that should be known is an error.
     fn own_address(&mut self) -> Option<BTreeSet<IpAddr>> {
+        if self.views().into_iter().any(|pod| matches!(self.scene.sees(pod), Sees::Nothing(_))) {
+            return None;
+        }
         let (known, unknown): (BTreeSet<IpAddr>, Vec<_>) = match self.asker.kind {
             From::Pod => {
-                let (seen, unseen) = self.seen(self.target, self.asker);
-                (seen.into_iter().collect(), unseen)
+                let all: Vec<_> = self.views().into_iter().map(|pod| self.seen(pod, self.asker)).collect();
+                let (seen, unseen): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+                (seen.into_iter().flatten().collect(), unseen.into_iter().flatten().collect())
             }
             // Within one cluster it may be any address of the node.
             From::Node if self.is_near() => return None,
@@ -264,8 +282,9 @@ impl Questions<'_> {
 
     /// The fallback addresses of the asker's node, as the asked pods see them.
     fn stand_ins(&self) -> BTreeSet<IpAddr> {
-        let all = self.scene.clusters[self.asker.cluster].stand_ins.iter();
-        all.filter_map(|&address| self.scene.seen(self.target, address)).collect()
+        let all = &self.scene.clusters[self.asker.cluster].stand_ins;
+        let seen = |pod: &Prober| all.iter().filter_map(|&address| self.scene.sees(pod).address(address)).collect::<Vec<_>>();
+        self.views().into_iter().flat_map(seen).collect()
     }
 
     /// The same for a call to a Service: the source may be the asker's node. Within one cluster that can be any address.
@@ -285,7 +304,7 @@ impl Questions<'_> {
         let others: Vec<&Prober> = scene.pods(self.target).filter(|pod| pod.pod != asker.pod).collect();
         let sources = if others.is_empty() { None } else { self.own_address() };
         for pod in others {
-            let (seen, mut unseen) = self.seen(asker.cluster, pod);
+            let (seen, mut unseen) = self.seen(asker, pod);
             let reached: Vec<IpAddr> = seen.iter().copied().filter(|address| self.has_family(*address)).collect();
             if !seen.is_empty() && reached.is_empty() {
                 let advice = if asker.kind == From::Node { NO_STAND_IN } else { NO_ADDRESS };
@@ -332,7 +351,7 @@ impl Questions<'_> {
             self.add(&whom, name, What::Tcp, expected.clone());
         }
         self.add(&whom, &full, What::Udp { bytes: 0 }, expected);
-        let addresses = scene.pods(self.target).flat_map(|pod| scene.in_services(self.asker.cluster, pod)).collect();
+        let addresses = scene.pods(self.target).flat_map(|pod| scene.in_services(pod, scene.sees(self.asker))).collect();
         let each = format!("{}-each.{namespace}.svc:{PORT}", service.name);
         self.add(&format!("Service {}-each", service.name), &each, What::Resolve, Expected::Addresses(addresses));
     }

@@ -60,6 +60,17 @@ pub enum Sees {
     Nothing(String),
 }
 
+impl Sees {
+    /// An address of home's address space, as the cluster sees it.
+    pub fn address(&self, of_home: IpAddr) -> Option<IpAddr> {
+        match self {
+            Self::Itself => Some(of_home),
+            Self::By(maps) => maps.seen_there(Here(of_home)).map(|there| there.0),
+            Self::Unwanted(_) | Self::Nothing(_) => None,
+        }
+    }
+}
+
 /// A Service and its headless counterpart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
@@ -102,23 +113,21 @@ pub struct Prober {
     pub node: String,
     /// A pod's addresses, as home knows them, one of each family that it has.
     pub addresses: Vec<IpAddr>,
+    /// How the cluster that runs it sees home, if that is a cluster behind its own one: a broker offloads pods on.
+    pub behind: Option<Sees>,
 }
 
 impl Scene {
-    /// How a cluster sees an address of home's address space.
-    pub fn seen(&self, cluster: usize, address: IpAddr) -> Option<IpAddr> {
-        match &self.clusters[cluster].sees {
-            Sees::Itself => Some(address),
-            Sees::By(maps) => maps.seen_there(Here(address)).map(|there| there.0),
-            Sees::Unwanted(_) | Sees::Nothing(_) => None,
-        }
+    /// How a pod or node sees home.
+    pub fn sees<'a>(&'a self, prober: &'a Prober) -> &'a Sees {
+        prober.behind.as_ref().unwrap_or(&self.clusters[prober.cluster].sees)
     }
 
     /// The addresses of a pod in the endpoints of its Services, as a cluster sees them.
-    pub fn in_services(&self, cluster: usize, pod: &Prober) -> impl Iterator<Item = IpAddr> {
+    pub fn in_services(&self, pod: &Prober, by: &Sees) -> Vec<IpAddr> {
         let service = &self.clusters[pod.cluster].service;
         let of_service = pod.addresses.iter().filter(|own| service.addresses.iter().any(|one| one.is_ipv4() == own.is_ipv4()));
-        of_service.filter_map(move |address| self.seen(cluster, *address))
+        of_service.filter_map(|address| by.address(*address)).collect()
     }
 
     /// The pods of a cluster that are asked.

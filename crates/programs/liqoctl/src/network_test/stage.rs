@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
+use ipnet::IpNet;
 use k8s_openapi::api::{
     core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Service as ServiceObject},
     discovery::v1::EndpointSlice,
@@ -199,7 +200,10 @@ pub async fn set(
         let made = found.iter().find(|made| made.name_any() == pod.name);
         let cluster = setup.scene.clusters.iter().position(|member| member.service.name == pod.group).unwrap_or_default();
         let addresses = made.map(pods::addresses).unwrap_or_default();
-        setup.scene.probers.push(Prober { cluster, kind: From::Pod, pod: pod.name.clone(), node: pod.node.clone(), addresses });
+        let provider = cluster.checked_sub(1).and_then(|number| providers.get(number));
+        let behind = provider.and_then(|id| behind(all, here, id, &addresses));
+        let (kind, pod, node) = (From::Pod, pod.name.clone(), pod.node.clone());
+        setup.scene.probers.push(Prober { cluster, kind, pod, node, addresses, behind });
         setup.locations.push(ProberLocation { cluster: here.cluster.clone(), namespace: namespace.clone() });
     }
     for (known, pod) in &hosts {
@@ -211,6 +215,7 @@ pub async fn set(
             pod: pod.name.clone(),
             node: pod.node.clone(),
             addresses: Vec::new(),
+            behind: None,
         });
         setup.locations.push(ProberLocation { cluster: all[*known].cluster.clone(), namespace: apart[known].clone() });
     }
@@ -258,8 +263,9 @@ pub fn unpublished(scene: &Scene, cluster: usize, slices: &[EndpointSlice]) -> O
         let addresses = those.flat_map(|one| &one.addresses).filter_map(|address| address.parse().ok());
         ready.extend(addresses.map(|address| (service.as_str(), address)));
     }
-    let all = scene.probers.iter().flat_map(|prober| scene.in_services(cluster, prober).map(move |address| (prober, address)));
-    all.into_iter().find_map(|(prober, address)| {
+    let seen = |prober| scene.in_services(prober, &scene.clusters[cluster].sees);
+    let mut all = scene.probers.iter().flat_map(|prober| seen(prober).into_iter().map(move |address| (prober, address)));
+    all.find_map(|(prober, address)| {
         let service = &scene.clusters[prober.cluster].service.name;
         let each = format!("{service}-each");
         let is_known = [service, &each].iter().all(|name| ready.contains(&(name.as_str(), address)));
@@ -357,6 +363,30 @@ fn provider(here: &KnownCluster, id: &ClusterId, there: Option<&KnownCluster>) -
     }
     let transit = here.transit.contains(id);
     Member { name, namespace: String::new(), sees, stand_ins, service: Service::default(), transit, left_out, tunnel }
+}
+
+/// How a cluster behind a provider sees home, if a pod with these addresses runs there. Each cluster on the way knows the next one's view.
+fn behind(all: &[KnownCluster], here: &KnownCluster, provider: &ClusterId, addresses: &[IpAddr]) -> Option<Sees> {
+    let spec = &here.endpoints.get(provider)?.spec;
+    let has = |there: &IpNet| spec.imported.get(there).is_some_and(|here| addresses.iter().any(|address| here.contains(address)));
+    let (_, way) = spec.behind.iter().find(|(there, _)| has(there))?;
+    let mut maps = PeerMaps::try_from(spec).ok()?;
+    let mut at = provider;
+    for next in way.iter().rev() {
+        let known = all.iter().find(|known| known.id == *at);
+        let step = known.and_then(|known| PeerMaps::try_from(&known.endpoints.get(next)?.spec).ok());
+        let Some(step) = step else {
+            return Some(Sees::Nothing(format!(
+                "pods run in cluster {} behind {}, and only the latter knows how that sees {}: give access to it with --remote-kubeconfig",
+                next.short(),
+                known.map_or_else(|| at.short().to_owned(), |known| known.name.clone()),
+                here.name
+            )));
+        };
+        maps = maps.then(&step);
+        at = next;
+    }
+    Some(Sees::By(maps))
 }
 
 /// Why there is no network to a provider.

@@ -53,7 +53,7 @@ fn member(name: &str, sees: Sees, number: u16) -> Member {
 }
 
 fn pod(cluster: usize, pod: &str, node: &str, here: &str) -> Prober {
-    Prober { cluster, kind: From::Pod, pod: pod.into(), node: node.into(), addresses: vec![address(here)] }
+    Prober { cluster, kind: From::Pod, pod: pod.into(), node: node.into(), addresses: vec![address(here)], behind: None }
 }
 
 fn scene(transit: bool) -> Scene {
@@ -67,7 +67,7 @@ fn scene(transit: bool) -> Scene {
             pod(0, "r", "rome-1", "10.244.0.5"),
             pod(1, "m", "milan", "10.65.0.9"),
             pod(2, "t", "turin", "10.66.0.9"),
-            Prober { cluster: 0, kind: From::Node, pod: "n".into(), node: "rome-2".into(), addresses: Vec::new() },
+            Prober { cluster: 0, kind: From::Node, pod: "n".into(), node: "rome-2".into(), addresses: Vec::new(), behind: None },
         ],
         nodes: vec![("rome-1".into(), address("172.18.0.2"))],
     }
@@ -106,6 +106,37 @@ fn each_pod_is_asked_where_the_asker_sees_it_and_sees_the_asker_as_its_cluster_d
     assert_eq!(first(&plan, 3, (1, To::Pod)), told("10.65.0.9", "10.69.1.1"), "a node is seen as its fallback address");
     assert_eq!(first(&plan, 3, (0, To::Pod)), ("10.244.0.5:7462".into(), None), "near, by any of its addresses");
     assert!(asked(&plan, 0, (0, To::Pod)).is_empty(), "nobody asks itself");
+}
+
+/// Milan's pod runs at a cluster behind milan, which sees itself at 10.244, and rome at 10.99.
+fn scene_with_a_broker(behind: Sees) -> Scene {
+    let mut scene = scene(false);
+    scene.clusters.truncate(2);
+    scene.probers.retain(|prober| prober.cluster < 2);
+    scene.probers[1] = Prober { behind: Some(behind), ..pod(1, "m", "milan", "10.63.0.9") };
+    scene
+}
+
+#[test]
+fn a_pod_behind_a_broker_sees_home_as_the_cluster_does_that_runs_it() {
+    let spec = json!({ "clusterID": ClusterId::of_public_key(&[2; 32]), "mtu": 1420,
+        "imported": { "10.244.0.0/16": "10.63.0.0/16" }, "exported": { "10.244.0.0/16": "10.99.0.0/16", "10.70.0.0/24": "10.98.1.0/24" } });
+    let maps = PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap()).unwrap();
+    let plan = plan(&scene_with_a_broker(Sees::By(maps)));
+    let told = |to: &str, source: &str| (format!("{to}:7462"), Some(vec![source.to_owned()]));
+    assert_eq!(first(&plan, 0, (1, To::Pod)), told("10.63.0.9", "10.99.0.5"), "home to the pod");
+    assert_eq!(first(&plan, 1, (0, To::Pod)), told("10.99.0.5", "10.63.0.9"), "the pod to home");
+    assert_eq!(first(&plan, 2, (1, To::Pod)), told("10.63.0.9", "10.98.1.1"), "a node of home to the pod");
+    let names = |ask: &&Ask| ask.asker == 1 && ask.path.to == (0, To::Service) && ask.question.what == What::Resolve;
+    assert_eq!(plan.asks.iter().find(names).unwrap().expected, Expected::Addresses([address("10.99.0.5")].into()));
+}
+
+#[test]
+fn without_access_to_the_broker_a_pod_behind_it_is_asked_and_asks_nobody() {
+    let plan = plan(&scene_with_a_broker(Sees::Nothing("give access to milan".into())));
+    assert_eq!(first(&plan, 0, (1, To::Pod)), ("10.63.0.9:7462".into(), None), "as whom it sees home is not known");
+    assert!(asked(&plan, 1, (0, To::Pod)).is_empty());
+    assert!(plan.missing[&path((1, From::Pod), (0, To::Pod))].contains("give access to milan"));
 }
 
 #[test]
@@ -422,7 +453,7 @@ fn each_family_that_two_clusters_share_is_asked() {
     // If Services have one family, their endpoints have that one.
     let mut single = scene.clone();
     single.clusters[0].service.addresses.truncate(1);
-    assert_eq!(single.in_services(1, &single.probers[0]).collect::<Vec<_>>(), [address("10.67.0.5")]);
+    assert_eq!(single.in_services(&single.probers[0], &single.clusters[1].sees), [address("10.67.0.5")]);
 
     // A shared address that is not seen is reported, and the rest is asked.
     scene.probers[0].addresses[1] = address("fd00:99::5");

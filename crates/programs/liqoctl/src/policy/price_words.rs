@@ -1,6 +1,6 @@
 //! Describes prices in plain sentences.
 
-use liqo_api::{PriceList, PricePolicy, Rates, ScheduleEntry};
+use liqo_api::{Budget, BudgetPeriod, PriceList, PricePolicy, Rates, ScheduleEntry, WhenSpent};
 use liqo_quantity::{ResourceArgument, priced_unit};
 
 /// The prices of a policy: field and text of each sentence.
@@ -37,6 +37,22 @@ pub fn of_limits(limits: &PriceList) -> String {
     }
     let each: Vec<String> = limits.rates.iter().map(|(name, rate)| format!("{rate} for {}", unit(name))).collect();
     format!("at most {} ({} per hour) is accepted; other offers wait", each.join(", "), limits.currency)
+}
+
+/// How much may be spent.
+pub fn of_budget(budget: &Budget) -> String {
+    let period = match budget.period {
+        BudgetPeriod::Day => "day",
+        BudgetPeriod::Month => "month",
+    };
+    let pods = match budget.when_spent {
+        WhenSpent::Keep => "what runs goes on",
+        WhenSpent::MoveHome => "what runs moves home",
+    };
+    format!(
+        "all peers of the policy together may cost {} {} for each {period} (UTC); then no new pods go there, and {pods}",
+        budget.amount, budget.currency
+    )
 }
 
 /// `a core of cpu costs 0.04 EUR per hour`.

@@ -281,6 +281,7 @@ fn of_consume(consume: &Consume) -> Vec<Sentence> {
     }
     all.extend(contract_words::of_consume(&consume.contract).into_iter().map(|(field, text)| sentence(field, text)));
     all.extend(consume.max_prices.as_ref().map(|limits| sentence("consume.maxPrices", price_words::of_limits(limits))));
+    all.extend(consume.budget.as_ref().map(|budget| sentence("consume.budget", price_words::of_budget(budget))));
     if !consume.node_labels.is_empty() {
         let text = format!("its virtual nodes also take over the labels {}", consume.node_labels.join(", "));
         all.push(sentence("consume.nodeLabels", text));

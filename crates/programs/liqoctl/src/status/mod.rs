@@ -145,6 +145,9 @@ pub struct Networking {
     pub links: Vec<Link>,
     /// The peer's prefixes, and what they are mapped to here.
     pub prefixes: BTreeMap<IpNet, IpNet>,
+    /// Those of clusters behind it, with the IDs of the clusters on the way, the owner first.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub behind: BTreeMap<IpNet, Vec<ClusterId>>,
     /// What our gateways report about their tunnels to it.
     pub gateways: Vec<GatewayStatus>,
 }

@@ -73,11 +73,8 @@ fn network(foreign: &ForeignCluster, objects: &LiqoObjects) -> Read<Option<Netwo
     }
     let tunnel = objects.tunnel(&foreign.spec.cluster_id).map_err(Clone::clone)?.cloned();
     let (spec, status) = tunnel.map(|tunnel| (tunnel.spec, tunnel.status.unwrap_or_default())).unzip();
-    Ok(Some(Networking {
-        links,
-        prefixes: spec.map(|spec| spec.imported).unwrap_or_default(),
-        gateways: status.unwrap_or_default().gateways,
-    }))
+    let (prefixes, behind) = spec.map(|spec| (spec.imported, spec.behind)).unwrap_or_default();
+    Ok(Some(Networking { links, prefixes, behind, gateways: status.unwrap_or_default().gateways }))
 }
 
 fn borrowing(foreign: &ForeignCluster, links: Vec<Link>, objects: &LiqoObjects, usage: &Usage) -> Read<Borrowing> {

@@ -150,7 +150,13 @@ fn lending(name: &str, lending: &Lending, paint: Paint) -> Branch {
 
 fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
     let mut children: Vec<_> = network.links.iter().map(|one| link(one, paint)).collect();
-    let seen: Vec<String> = network.prefixes.iter().map(|(there, here)| format!("{there} is mapped here to {here}")).collect();
+    let behind = |there| {
+        let owner = network.behind.get(there).and_then(|way| way.first());
+        owner.map(|owner| format!(" (cluster {} behind it)", owner.short())).unwrap_or_default()
+    };
+    let (own, others): (Vec<_>, Vec<_>) = network.prefixes.iter().partition(|(there, _)| !network.behind.contains_key(*there));
+    let seen = own.into_iter().chain(others).map(|(there, here)| format!("{there}{} is mapped here to {here}", behind(there)));
+    let seen: Vec<String> = seen.collect();
     if !seen.is_empty() {
         children.push(Branch::leaf(format!("its {}", seen.join(", "))));
     }
@@ -305,7 +311,10 @@ mod tests {
             }),
             network: Some(Networking {
                 links: vec![link("NetworkAgreed", "True"), link("TunnelConnected", "Unknown")],
-                prefixes: [("10.244.0.0/16".parse().unwrap(), "10.65.0.0/16".parse().unwrap())].into(),
+                prefixes: [("10.244.0.0/16", "10.65.0.0/16"), ("10.81.0.0/16", "10.67.0.0/16")]
+                    .map(|(there, here)| (there.parse().unwrap(), here.parse().unwrap()))
+                    .into(),
+                behind: [("10.81.0.0/16".parse().unwrap(), vec!["q".repeat(32).parse().unwrap()])].into(),
                 gateways: vec![
                     GatewayStatus {
                         node: "rome-1".into(),
@@ -402,7 +411,7 @@ rome (ID {rome}, Liqo 0.1.0)
 │  └─ network to milan
 │     ├─ ✓ NetworkAgreed
 │     ├─ ? TunnelConnected: Reason: what is the case (since 2026-01-01T00:00:00Z)
-│     ├─ its 10.244.0.0/16 is mapped here to 10.65.0.0/16
+│     ├─ its 10.244.0.0/16 is mapped here to 10.65.0.0/16, 10.81.0.0/16 (cluster qqqqqq behind it) is mapped here to 10.67.0.0/16
 │     ├─ tunnel from node rome-1 to 203.0.113.9:51840, 203.0.113.10:51840, 12.3 ms, 5 % lost
 │     └─ no tunnel from node rome-2
 ├─ turin (ID {turin}) is ending

@@ -164,6 +164,9 @@ fn invalid_offers_are_refused_with_the_reason() {
     assert!(refusal(|offer| offer.spec.cluster_id = cluster(9)).contains("as its provider"));
     assert!(refusal(|offer| offer.spec.path.push(cluster(ROME))).contains("belong to this cluster"));
     assert!(refusal(|offer| offer.spec.path = vec![cluster(MILAN); 65]).contains("more than 64 clusters"));
+    assert!(
+        refusal(|offer| offer.spec.hops = 0).contains("1 to 64") && refusal(|offer| offer.spec.hops = 65).contains("1 to 64")
+    );
     assert!(refusal(|offer| offer.spec.hops = 2).contains("not from which clusters"));
     assert!(refusal(|offer| offer.spec.pool = "another".to_owned()).contains("name of the offer"));
     let many = (0..65).map(|number| (format!("label-{number}"), String::new()));
@@ -232,6 +235,23 @@ fn pools_without_a_dns_label_as_name_are_refused_and_not_copied() {
         bad.spec.pool = name.to_owned();
         let actions = judged(bad, &LocalObjects::default()).actions;
         assert!(matches!(actions.as_slice(), [Action::Answer(_, _)]), "{name:?}: {actions:?}");
+    }
+}
+
+#[test]
+fn an_offer_that_comes_an_impossible_way_is_not_copied_and_a_former_copy_goes() {
+    let changes: [fn(&mut ResourceOfferSpec); 3] =
+        [|spec| spec.hops = 0, |spec| spec.hops = 65, |spec| spec.path = vec![cluster(MILAN); 65]];
+    for change in changes {
+        let (mut bad, local) = settled("cpu=4");
+        change(&mut bad.spec);
+        let new = judged(bad.clone(), &LocalObjects::default()).actions;
+        assert!(matches!(new.as_slice(), [Action::Answer(_, _)]), "{new:?}");
+        let actions = judged(bad, &local).actions;
+        assert!(
+            matches!(actions.as_slice(), [Action::DeleteNode(_), Action::DeleteMirror(_), Action::Answer(_, _)]),
+            "{actions:?}"
+        );
     }
 }
 

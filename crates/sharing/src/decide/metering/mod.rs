@@ -3,6 +3,7 @@
 //! ```text
 //!   provider   issue      records of a period that are complete ──▶ Receipt; signed by both ──▶ the records go
 //!   consumer   answer     receipt, the provider's records, own records ──▶ signature, or the pods that differ
+//!              settle     what complete periods cost is added up before their records go
 //!   both       document   the signed bytes, and what they say
 //!              contract   what a receipt needs of a contract
 //! ```
@@ -13,3 +14,4 @@ pub mod answer;
 pub mod contract;
 pub mod document;
 pub mod issue;
+pub mod settle;

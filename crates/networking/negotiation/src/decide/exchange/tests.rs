@@ -1,4 +1,7 @@
+use liqo_api::{GatewayAddress, NamespaceOffloading, NetworkPolicy, NetworkRanges, NetworkSettings};
+
 use super::*;
+use crate::decide::{ranges::NodeAddresses, snapshot::OffloadedNamespace};
 
 fn id(letter: char) -> ClusterId {
     ClusterId::of_public_key(&[u8::try_from(letter).unwrap(); 32])
@@ -9,7 +12,13 @@ fn net(text: &str) -> IpNet {
 }
 
 fn silent(name: &str) -> PeerState {
-    PeerState { name: name.into(), policy: NetworkPolicy::default(), runs_api_clients: false, announcement: None }
+    PeerState {
+        name: name.into(),
+        policy: NetworkPolicy::default(),
+        runs_api_clients: false,
+        customers: BTreeSet::new(),
+        announcement: None,
+    }
 }
 
 fn snapshot(own: char, peers: &[(char, PeerState)]) -> NetworkSnapshot {
@@ -128,8 +137,10 @@ fn a_namespace_opens_the_api_server_only_if_its_pods_may_use_it() {
         });
         serde_json::from_value(object).unwrap()
     };
-    assert_eq!(clusters_of_api_clients(offloading(true)), Some([id('b')].into()));
-    assert_eq!(clusters_of_api_clients(offloading(false)), None);
+    for api_server in [true, false] {
+        let wanted = OffloadedNamespace { clusters: [id('b')].into(), api_server };
+        assert_eq!(OffloadedNamespace::of(offloading(api_server)), Some(wanted));
+    }
 }
 
 #[test]
@@ -248,4 +259,146 @@ fn missing_prefixes_are_named_and_the_others_work() {
     );
     let endpoint = outcome.endpoint.as_ref().unwrap();
     assert_eq!((endpoint.imported.len(), endpoint.exported.len(), endpoint.mtu), (1, 1, 1300));
+}
+
+/// A broker `m` that offloaded pods of `r` on to `t`, and pods of `f` on to nobody.
+fn brokered() -> (BTreeMap<char, NetworkSnapshot>, [(char, char); 3]) {
+    let provider = PeerState { customers: [id('r')].into(), ..silent("t") };
+    let broker = snapshot('m', &[('r', silent("r")), ('f', silent("f")), ('t', provider)]);
+    let leaf = |own| snapshot(own, &[('m', silent("m"))]);
+    let clusters = [('m', broker), ('r', leaf('r')), ('f', leaf('f')), ('t', leaf('t'))].into();
+    (clusters, [('m', 'r'), ('m', 'f'), ('m', 't')])
+}
+
+/// Where `own` sees the prefix `there` of `peer`.
+fn seen(outcomes: &BTreeMap<char, BTreeMap<ClusterId, Outcome>>, own: char, peer: char, there: IpNet) -> Option<IpNet> {
+    outcomes[&own][&id(peer)].endpoint.as_ref()?.imported.get(&there).copied()
+}
+
+#[test]
+fn a_customer_and_the_provider_that_runs_its_pods_see_each_other_behind_the_broker_and_nobody_else_does() {
+    let (mut clusters, links) = brokered();
+    let outcomes = settle(&mut clusters, &links);
+    assert!(outcomes.values().flat_map(BTreeMap::values).all(|outcome| outcome.progress == Progress::Agreed));
+    let endpoint = |own: char, peer: char| outcomes[&own][&id(peer)].endpoint.as_ref().unwrap();
+    let pods = net("10.244.0.0/16");
+    for (own, other) in [('r', 't'), ('t', 'r')] {
+        let at_broker = seen(&outcomes, 'm', other, pods).unwrap();
+        let here = seen(&outcomes, own, 'm', at_broker).expect("it is mapped like any prefix of a peer");
+        assert_ne!(seen(&outcomes, own, 'm', pods), Some(here), "the broker's own pods are elsewhere");
+        assert_eq!(endpoint(own, 'm').behind[&at_broker], [id(other)]);
+        assert_eq!(endpoint('m', own).exported[&at_broker], here);
+    }
+    assert_eq!((endpoint('f', 'm').imported.len(), endpoint('f', 'm').behind.len()), (2, 0));
+    assert_eq!((&endpoint('m', 't').customers, endpoint('m', 'r').customers.len()), (&[id('r')].into(), 0));
+    assert!(outcomes.values().flat_map(BTreeMap::values).all(|outcome| outcome.announcement.transit.is_empty()));
+    // Its pods are gone.
+    clusters.get_mut(&'m').unwrap().peers.get_mut(&id('t')).unwrap().customers.clear();
+    let after = settle(&mut clusters, &links);
+    assert!(after.values().flat_map(BTreeMap::values).all(|outcome| outcome.endpoint.as_ref().unwrap().behind.is_empty()));
+}
+
+#[test]
+fn the_smallest_mtu_of_the_way_applies_and_rises_again() {
+    let (mut clusters, links) = brokered();
+    let mut agreed = |of_provider: u16| {
+        clusters.get_mut(&'t').unwrap().settings.mtu = of_provider;
+        let outcomes = settle(&mut clusters, &links);
+        [('r', 'm'), ('m', 'r'), ('m', 't'), ('t', 'm'), ('f', 'm')]
+            .map(|(own, peer)| outcomes[&own][&id(peer)].endpoint.as_ref().unwrap().mtu)
+    };
+    assert_eq!(agreed(1300), [1300, 1300, 1300, 1300, 1420]);
+    assert_eq!(agreed(1420), [1420; 5]);
+}
+
+#[test]
+fn a_customer_sees_what_is_behind_the_broker_although_it_knows_the_provider_itself() {
+    let (mut clusters, _) = brokered();
+    clusters.get_mut(&'r').unwrap().peers.insert(id('t'), silent("t"));
+    clusters.get_mut(&'t').unwrap().peers.insert(id('r'), silent("r"));
+    let outcomes = settle(&mut clusters, &[('m', 'r'), ('m', 'f'), ('m', 't'), ('r', 't')]);
+    let pods = net("10.244.0.0/16");
+    let behind = seen(&outcomes, 'r', 'm', seen(&outcomes, 'm', 't', pods).unwrap());
+    assert!(behind.is_some() && behind != seen(&outcomes, 'r', 't', pods), "two ways, two prefixes");
+}
+
+#[test]
+fn a_broker_that_starts_again_passes_on_what_it_passed_on_before() {
+    let (mut clusters, links) = brokered();
+    let outcomes = settle(&mut clusters, &links);
+    let broker = clusters.get_mut(&'m').unwrap();
+    broker.peers.get_mut(&id('t')).unwrap().announcement = None;
+    let after = decide(broker);
+    for letter in ['r', 'f', 't'] {
+        assert_eq!(after[&id(letter)].announcement, outcomes[&'m'][&id(letter)].announcement, "to {letter}");
+        assert_eq!(after[&id(letter)].endpoint, outcomes[&'m'][&id(letter)].endpoint, "of {letter}");
+    }
+}
+
+#[test]
+fn over_three_hops_each_broker_passes_on_what_is_behind_its_neighbours() {
+    // r borrows from m, m from t, t from g. Each lends on.
+    let with = |letter: char, customers: &[char]| {
+        (letter, PeerState { customers: customers.iter().copied().map(id).collect(), ..silent("p") })
+    };
+    let mut clusters: BTreeMap<char, NetworkSnapshot> = [
+        ('r', snapshot('r', &[with('m', &[])])),
+        ('m', snapshot('m', &[with('r', &[]), with('t', &['r'])])),
+        ('t', snapshot('t', &[with('m', &[]), with('g', &['m'])])),
+        ('g', snapshot('g', &[with('t', &[])])),
+    ]
+    .into();
+    let outcomes = settle(&mut clusters, &[('r', 'm'), ('m', 't'), ('t', 'g')]);
+    let ways = |own: char, peer: char| {
+        let endpoint = outcomes[&own][&id(peer)].endpoint.as_ref().unwrap();
+        endpoint.behind.values().cloned().collect::<BTreeSet<_>>()
+    };
+    assert_eq!(ways('r', 'm'), [vec![id('t')], vec![id('g'), id('t')]].into());
+    assert_eq!(ways('g', 't'), [vec![id('m')], vec![id('r'), id('m')]].into());
+    assert_eq!((ways('m', 't'), ways('m', 'r').len()), ([vec![id('g')]].into(), 0));
+    let at = |own, peer, there| seen(&outcomes, own, peer, there).unwrap();
+    at('r', 'm', at('m', 't', at('t', 'g', net("10.244.0.0/16"))));
+}
+
+#[test]
+fn in_a_circle_of_brokers_prefixes_do_not_circulate() {
+    // Each offloads pods of the one before it on to the next one.
+    let ring = ['a', 'b', 'c', 'd'];
+    let of = |at: usize| {
+        let (before, next) = (ring[(at + 3) % 4], ring[(at + 1) % 4]);
+        let next = (next, PeerState { customers: [id(before)].into(), ..silent("p") });
+        snapshot(ring[at], &[(before, silent("p")), next])
+    };
+    let mut clusters: BTreeMap<char, NetworkSnapshot> = (0..4).map(|at| (ring[at], of(at))).collect();
+    let links: Vec<(char, char)> = (0..4).map(|at| (ring[at], ring[(at + 1) % 4])).collect();
+    for outcome in settle(&mut clusters, &links).values().flat_map(BTreeMap::values) {
+        let endpoint = outcome.endpoint.as_ref().unwrap();
+        let is_simple = |way: &Vec<ClusterId>| way.iter().collect::<BTreeSet<_>>().len() == way.len();
+        assert!(outcome.progress == Progress::Agreed && endpoint.behind.values().all(is_simple));
+        assert_eq!(endpoint.behind.len(), 4, "two clusters are behind the neighbour, with two prefixes each");
+    }
+}
+
+#[test]
+fn what_a_peer_says_about_what_is_behind_it_is_bounded_and_comes_after_its_own() {
+    let behind =
+        |count: u8, way: Vec<ClusterId>| (0..count).map(move |number| (net(&format!("10.{number}.0.0/16")), way.clone()));
+    let decided = |behind: BTreeMap<IpNet, Vec<ClusterId>>, pools: &[&str]| {
+        let theirs = NetworkAnnouncement { exports: [net("10.244.0.0/16")].into(), behind, ..NetworkAnnouncement::default() };
+        let mut snapshot = snapshot('a', &[('b', PeerState { announcement: Some(Ok(theirs)), ..silent("b") })]);
+        snapshot.settings.peer_cidrs = pools.iter().map(|pool| net(pool)).collect();
+        decide(&snapshot)[&id('b')].announcement.views.keys().copied().collect::<Vec<_>>()
+    };
+    let large = ["100.64.0.0/10", "11.0.0.0/8"];
+    assert_eq!(decided(behind(3, vec![id('c')]).collect(), &large).len(), 4);
+    assert_eq!(decided(behind(200, vec![id('c')]).collect(), &large).len(), 65, "its own, and as many as may be");
+    // Ways through ourselves, without a cluster or without an end.
+    for way in [vec![id('c'), id('a')], Vec::new(), (0..9).map(|byte| ClusterId::of_public_key(&[byte; 32])).collect()] {
+        assert_eq!(decided(behind(3, way).collect(), &large), [net("10.244.0.0/16")]);
+    }
+    // A quarter of four ranges is one: its own.
+    assert_eq!(decided(behind(3, vec![id('c')]).collect(), &["100.64.0.0/14"]), [net("10.244.0.0/16")]);
+    // Ranges that overlap with its own are refused, with all others.
+    let overlapping = [(net("10.244.9.0/24"), vec![id('c')])].into();
+    assert!(decided(overlapping, &large).is_empty());
 }

@@ -16,8 +16,9 @@ use kube::{
 };
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    CONTROLLER_MANAGER, ClusterId, Exposed, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceMapSpec,
-    NamespaceOffloading, RemoteNamespace, annotations, finalizers, labels, may_be_offloaded, roles,
+    BudgetStatus, CONTROLLER_MANAGER, ClusterId, Condition, Exposed, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap,
+    NamespaceMapSpec, NamespaceOffloading, RemoteNamespace, WITHIN_BUDGET, annotations, finalizers, labels, may_be_offloaded,
+    roles,
 };
 use liqo_controller_runtime::{
     Key, Next,
@@ -53,6 +54,9 @@ const LATE_PODS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Maximum number of Services and Ingresses in the status of a `NamespaceOffloading`, for each provider.
 const MAX_EXPOSED: usize = 50;
+
+/// Maximum number of clusters in the status that a budget closes.
+const MAX_CLOSED: usize = 256;
 
 /// The name of the manager's own `RoleBinding`.
 const ROLE_BINDING: &str = "liqo-manager";
@@ -161,7 +165,8 @@ async fn reconcile_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Resu
         return unoffload(consumer, namespace, &offloading).await;
     }
     if !may_be_offloaded(namespace, &consumer.context.namespace) {
-        write_status(consumer, namespace, &offloading, Vec::new(), placement::not_allowed()).await?;
+        let shown = Shown { remote_namespaces: Vec::new(), conditions: vec![placement::not_allowed()], budget: None };
+        write_status(consumer, namespace, &offloading, shown).await?;
         return Ok(Next::OnChange);
     }
     let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), namespace);
@@ -191,7 +196,32 @@ async fn update_status(consumer: &Consumer, namespace: &str, offloading: &Namesp
         .collect();
     let placed = webhook::selected(&consumer.webhook).covers(namespace, offloading.spec.pod_offloading_strategy);
     let ready = placement::ready(&remote_namespaces, placed);
-    write_status(consumer, namespace, offloading, remote_namespaces, ready).await
+    let (within, budget) = budget(consumer, namespace, offloading).unzip();
+    let conditions = [ready].into_iter().chain(within).collect();
+    write_status(consumer, namespace, offloading, Shown { remote_namespaces, conditions, budget }).await
+}
+
+/// What the budget of a namespace does, if it has one. Until that is known, what is shown stays.
+fn budget(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading) -> Option<(DesiredCondition, BudgetStatus)> {
+    let budget = offloading.spec.budget.as_ref()?;
+    let standing = consumer.budgets.read().clone();
+    let verdict = standing.as_ref().and_then(|standing| standing.of_namespace(namespace));
+    let Some(verdict) = verdict.filter(|verdict| verdict.held.budget == *budget) else {
+        let status = offloading.status.clone().unwrap_or_default();
+        let shown = status.conditions.into_iter().find(|one| one.type_ == WITHIN_BUDGET)?;
+        let known = match shown.status.as_str() {
+            "True" => Some(true),
+            "False" => Some(false),
+            _ => None,
+        };
+        let condition = DesiredCondition { kind: WITHIN_BUDGET, status: known, reason: shown.reason, message: shown.message };
+        return Some((condition, status.budget.unwrap_or_default()));
+    };
+    let is_selected = |id: &ClusterId| consumer.candidates(id).is_none_or(|nodes| placement::is_wanted(offloading, &nodes));
+    let selected: Vec<ClusterId> = consumer.providers().into_iter().map(|(id, _)| id).filter(is_selected).collect();
+    let all_closed = !selected.is_empty() && selected.iter().all(|id| verdict.closed.contains_key(id));
+    let closed_cluster_ids = verdict.closed.keys().filter(|id| selected.contains(id)).take(MAX_CLOSED).cloned().collect();
+    Some((verdict.condition(), BudgetStatus { closed_cluster_ids, all_closed }))
 }
 
 /// The namespace at one provider; `shown` is what the status says of it so far.
@@ -242,23 +272,32 @@ fn exposed(consumer: &Consumer, remote: &RemoteState, namespace: &str) -> Vec<Ex
     all
 }
 
-/// Writes the status, if it changed.
-async fn write_status(
-    consumer: &Consumer,
-    namespace: &str,
-    offloading: &NamespaceOffloading,
+/// What the status shows.
+struct Shown {
     remote_namespaces: Vec<RemoteNamespace>,
-    ready: DesiredCondition,
-) -> Result<(), Error> {
+    conditions: Vec<DesiredCondition>,
+    budget: Option<BudgetStatus>,
+}
+
+/// Writes the status, if it changed.
+async fn write_status(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading, shown: Shown) -> Result<(), Error> {
+    let Shown { remote_namespaces, conditions: wanted, budget } = shown;
     let status = offloading.status.clone().unwrap_or_default();
     let generation = offloading.metadata.generation;
-    let conditions = liqo_api::conditions::decide_for(generation, &status.conditions, &[ready], Timestamp::now());
-    if conditions.is_none() && status.remote_namespaces == remote_namespaces {
+    let conditions = liqo_api::conditions::decide_for(generation, &status.conditions, &wanted, Timestamp::now());
+    let conditions = conditions.or_else(|| {
+        (status.conditions.len() != wanted.len()).then(|| {
+            let is_wanted = |one: &Condition| wanted.iter().any(|want| want.kind == one.type_);
+            status.conditions.iter().filter(|one| is_wanted(one)).cloned().collect()
+        })
+    });
+    if conditions.is_none() && status.budget == budget && status.remote_namespaces == remote_namespaces {
         return Ok(());
     }
     let patch = json!({ "status": {
         "conditions": conditions.unwrap_or(status.conditions),
         "remoteNamespaces": remote_namespaces,
+        "budget": budget,
     } });
     let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), namespace);
     let answer = api.patch_status(NAMESPACE_OFFLOADING, &PatchParams::default(), &Patch::Merge(&patch)).await;

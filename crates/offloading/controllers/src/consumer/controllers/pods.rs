@@ -179,6 +179,11 @@ fn namespace_state(consumer: &Consumer, remote: &RemoteState, node: &VirtualNode
         let message = format!("the clusterSelector of the NamespaceOffloading of {namespace} does not select node {name}");
         return NamespaceState::Refused { reason: OffloadedReason::ClusterNotSelected.as_str(), message };
     }
+    match consumer.closed_by_budget(&offloading, namespace, &node.spec.cluster_id) {
+        Ok(None) => {}
+        Ok(Some(message)) => return NamespaceState::Refused { reason: OffloadedReason::BudgetSpent.as_str(), message },
+        Err(()) => return NamespaceState::Waiting,
+    }
     let (map, cluster_name) = (remote.map(), consumer.context.config().spec.cluster_name.clone());
     let wanted = placement::remote_name(namespace, &offloading, (&cluster_name, &consumer.context.cluster_id));
     if map.as_ref().is_some_and(|map| placement::is_outdated(map, namespace, &wanted, &consumer.context.cluster_id)) {

@@ -1,7 +1,8 @@
-//! Running pods of namespaces with `moveWhenCheaper`: evicts those that another virtual node would serve for clearly less.
+//! Running pods that cost too much: evicts those of namespaces with `moveWhenCheaper` that another virtual node would serve for clearly
+//! less, and those that go home because a budget with `MoveHome` is spent.
 //!
 //! ```text
-//!   every 30 s: pods and free amounts of virtual nodes (caches) --> rules: pod::saving --> Eviction API, as budgets allow
+//!   every 30 s: pods and free amounts of virtual nodes (caches) --> rules: pod::saving, pod::homecoming --> Eviction API, as budgets allow
 //! ```
 //! The new pod of an evicted one prefers the cheapest node by itself. Where it does not get there, for a reason that the rule does not
 //! know, the pods of its controller stay for an hour.
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{Api, ResourceExt as _, api::ListParams, core::SelectorExt as _};
-use liqo_api::{Key, NAMESPACE_OFFLOADING, NamespaceOffloading, ResourceList, selectors::label_selector};
+use liqo_api::{Key, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, ResourceList, selectors::label_selector};
 use liqo_controller_runtime::{
     events::object_ref,
     eviction::{self, Outcome},
@@ -22,8 +23,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::consumer::state::{Consumer, recorded_node};
+use liqo_offloading_rules::budget::Standing;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::node::priced::PricedNode;
+use liqo_offloading_rules::pod::homecoming::homecomings;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::saving::{Facts, RunningPod, Saving, Target, amounts, moves_pods, savings, takes_new_pods};
 
@@ -35,6 +38,9 @@ const MAX_AT_ONCE: usize = 10;
 const PAUSE: Duration = Duration::from_secs(60);
 /// The same, if the new pod is at another provider than the eviction was for.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(3600);
+
+/// The place of pods that come home: no virtual node has this name.
+const HOME: &str = "";
 
 /// A virtual node with its pods.
 struct NodePods {
@@ -67,8 +73,9 @@ impl Memory {
         self.0.iter().filter(is_paused).map(|(controller, _)| controller.clone()).collect()
     }
 
-    fn evicted(&mut self, saving: &Saving, elsewhere: usize, now: Instant) {
-        self.0.insert(saving.controller.clone(), Evicted { at: now, to: saving.to.clone(), elsewhere });
+    /// `to` is the node to which the pod should go.
+    fn evicted(&mut self, controller: &str, to: &str, elsewhere: usize, now: Instant) {
+        self.0.insert(controller.to_owned(), Evicted { at: now, to: to.to_owned(), elsewhere });
     }
 }
 
@@ -80,19 +87,37 @@ pub async fn run(consumer: Arc<Consumer>) {
             () = consumer.context.stop.cancelled() => return,
             () = tokio::time::sleep(INTERVAL) => {}
         }
+        let standing = consumer.budgets.read().clone().unwrap_or_default();
         let offloadings = consumer.offloadings.all();
-        let asking: Vec<_> =
-            offloadings.iter().filter(|(key, one)| key.name == NAMESPACE_OFFLOADING && moves_pods(one)).collect();
+        let come_home = |one: &NamespaceOffloading| standing.moves_any_home() && may_come_home(one);
+        let asking: Vec<_> = offloadings
+            .iter()
+            .filter(|(key, one)| key.name == NAMESPACE_OFFLOADING && (moves_pods(one) || come_home(one)))
+            .collect();
         if asking.is_empty() {
             continue;
         }
         let nodes = nodes(&consumer);
         for (key, offloading) in asking {
-            if let Err(error) = save(&consumer, &key.namespace, offloading, &nodes, &mut memory).await {
-                tracing::warn!(namespace = key.namespace, %error, "pods not moved to cheaper nodes, trying again");
+            let namespace = key.namespace.as_str();
+            if come_home(offloading)
+                && let Err(error) = bring_home(&consumer, namespace, &standing, &nodes, &mut memory).await
+            {
+                tracing::warn!(namespace, %error, "pods not brought home although a budget is spent, trying again");
+            }
+            if moves_pods(offloading)
+                && let Err(error) = save(&consumer, namespace, offloading, (&standing, &nodes), &mut memory).await
+            {
+                tracing::warn!(namespace, %error, "pods not moved to cheaper nodes, trying again");
             }
         }
     }
+}
+
+/// Whether the pods of a namespace may run in this cluster, too.
+fn may_come_home(offloading: &NamespaceOffloading) -> bool {
+    offloading.metadata.deletion_timestamp.is_none()
+        && offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::LocalAndRemote
 }
 
 /// The virtual nodes whose pods are all known.
@@ -128,11 +153,14 @@ async fn save(
     consumer: &Consumer,
     namespace: &str,
     offloading: &NamespaceOffloading,
-    nodes: &[NodePods],
+    (standing, nodes): (&Standing, &[NodePods]),
     memory: &mut Memory,
 ) -> Result<(), StepError> {
     let selector = offloading.spec.cluster_selector.as_ref();
-    let is_open = |one: &NodePods| one.open && node_selector::matches(selector, &one.node.name, &one.node.labels);
+    let is_open = |one: &NodePods| {
+        let is_closed = one.node.cluster_id().parse().is_ok_and(|id| standing.closed_for(namespace, &id).is_some());
+        one.open && !is_closed && node_selector::matches(selector, &one.node.name, &one.node.labels)
+    };
     let open: Vec<&PricedNode> = nodes.iter().filter(|one| is_open(one)).map(|one| &one.node).collect();
     let targets: Vec<Target> =
         nodes.iter().map(|one| Target { node: &one.node, free: is_open(one).then(|| one.free.clone()) }).collect();
@@ -155,8 +183,42 @@ async fn save(
     let allowed = budgets(consumer, namespace, &mut pods).await?;
     let facts = Facts { pods: &pods, targets: &targets, allowed: &allowed, unsettled: &unsettled, max: MAX_AT_ONCE };
     for saving in savings(&facts) {
-        if evict(consumer, &saving).await? {
-            memory.evicted(&saving, elsewhere(&saving.controller, &saving.to), Instant::now());
+        let Saving { key, uid, controller, from, to, per_hour } = &saving;
+        let message = format!("evicted from node {from}, because node {to} costs {per_hour} less per hour");
+        if evict(consumer, key, uid, "MovedWhenCheaper", message).await? {
+            memory.evicted(controller, to, elsewhere(controller, to), Instant::now());
+        }
+    }
+    Ok(())
+}
+
+/// Evicts pods of one namespace from the virtual nodes that a spent budget closes.
+async fn bring_home(
+    consumer: &Consumer,
+    namespace: &str,
+    standing: &Standing,
+    nodes: &[NodePods],
+    memory: &mut Memory,
+) -> Result<(), StepError> {
+    let is_left = |one: &&NodePods| one.node.cluster_id().parse().is_ok_and(|id| standing.moves_home(namespace, &id));
+    let closed: BTreeSet<String> = nodes.iter().filter(is_left).map(|one| one.node.name.clone()).collect();
+    let of_namespace = |one: &NodePods| -> Vec<RunningPod> {
+        let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
+        pods.filter_map(|pod| RunningPod::of(pod, &one.node.name, &[])).collect()
+    };
+    let mut pods: Vec<RunningPod> = nodes.iter().flat_map(of_namespace).collect();
+    if !pods.iter().any(|pod| closed.contains(&pod.node)) {
+        return Ok(());
+    }
+    let owners: Vec<Option<String>> = pods.iter().map(|pod| pod.controller.clone()).collect();
+    let elsewhere = |controller: &str| owners.iter().filter(|owner| owner.as_deref() == Some(controller)).count();
+    let mut unsettled = memory.paused(|controller, _| elsewhere(controller), Instant::now());
+    unsettled.extend(waiting(consumer, namespace));
+    let allowed = budgets(consumer, namespace, &mut pods).await?;
+    for one in homecomings(&pods, &closed, &allowed, &unsettled, MAX_AT_ONCE) {
+        let message = format!("evicted from node {}, because a budget is spent: the next pod runs in this cluster", one.from);
+        if evict(consumer, &one.key, &one.uid, "MovedHome", message).await? {
+            memory.evicted(&one.controller, HOME, elsewhere(&one.controller), Instant::now());
         }
     }
     Ok(())
@@ -187,8 +249,7 @@ async fn budgets(consumer: &Consumer, namespace: &str, pods: &mut [RunningPod]) 
 }
 
 /// Whether the pod was evicted. The API server checks the budgets again.
-async fn evict(consumer: &Consumer, saving: &Saving) -> Result<bool, StepError> {
-    let Saving { key, uid, from, to, per_hour, .. } = saving;
+async fn evict(consumer: &Consumer, key: &Key, uid: &str, reason: &'static str, message: String) -> Result<bool, StepError> {
     let answer = match eviction::evict(&consumer.context.client, key, uid, None).await {
         // An admission policy protects pods in namespaces of the cluster.
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(Outcome::NotAllowed(status.message)),
@@ -196,9 +257,8 @@ async fn evict(consumer: &Consumer, saving: &Saving) -> Result<bool, StepError> 
     };
     match answer.step("evict", "Pod", key)? {
         Outcome::Accepted => {
-            tracing::info!(pod = %key, from, to, %per_hour, "pod evicted, another node costs less");
-            let message = format!("evicted from node {from}, because node {to} costs {per_hour} less per hour");
-            consumer.context.events.normal(&object_ref("v1", "Pod", key, Some(uid.clone())), "MovedWhenCheaper", message).await;
+            tracing::info!(pod = %key, reason, message, "pod evicted");
+            consumer.context.events.normal(&object_ref("v1", "Pod", key, Some(uid.to_owned())), reason, message).await;
             Ok(true)
         }
         Outcome::Gone => Ok(false),
@@ -216,15 +276,7 @@ mod tests {
     #[test]
     fn a_controller_pauses_for_a_minute_and_for_an_hour_if_the_eviction_did_not_help() {
         let (mut memory, start) = (Memory::default(), Instant::now());
-        let saving = Saving {
-            key: Key::new("demo", "web-1"),
-            uid: "u".to_owned(),
-            controller: "web".to_owned(),
-            from: "milan".to_owned(),
-            to: "turin".to_owned(),
-            per_hour: liqo_api::Money::ZERO,
-        };
-        memory.evicted(&saving, 2, start);
+        memory.evicted("web", "turin", 2, start);
         let mut paused = |elsewhere: usize, after: Duration| {
             let count = move |controller: &str, node: &str| if (controller, node) == ("web", "turin") { elsewhere } else { 0 };
             !memory.paused(count, start + after).is_empty()

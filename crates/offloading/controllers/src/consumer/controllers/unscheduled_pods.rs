@@ -11,7 +11,7 @@ use kube::{
     api::{ApiResource, DeleteParams, Patch, PatchParams, Preconditions},
     core::PartialObjectMeta,
 };
-use liqo_api::NAMESPACE_OFFLOADING;
+use liqo_api::{ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET};
 use liqo_controller_runtime::{
     Key, Next,
     events::object_ref,
@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use crate::consumer::state::Consumer;
 use crate::webhook::Offloading;
+use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::scheduling::tolerations;
 use liqo_offloading_rules::pod::unscheduled::{Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair};
@@ -102,15 +103,18 @@ pub async fn run(consumer: Arc<Consumer>) {
 }
 
 async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Result<Next, StepError> {
-    let offloading = consumer.offloadings.get(&Key::new(&key.namespace, NAMESPACE_OFFLOADING));
-    let offloading = offloading.and_then(|offloading| Offloading::of((*offloading).clone()));
-    let (Some(pod), Some(offloading)) = (consumer.unscheduled_pod(key), offloading) else { return Ok(Next::OnChange) };
+    let object = consumer.offloadings.get(&Key::new(&key.namespace, NAMESPACE_OFFLOADING));
+    let offloading = object.as_ref().and_then(|object| Offloading::of((**object).clone()));
+    let (Some(pod), Some(object), Some(offloading)) = (consumer.unscheduled_pod(key), object, offloading) else {
+        return Ok(Next::OnChange);
+    };
+    let held = held(consumer, &key.namespace, &object, offloading.is_held());
     let now = Timestamp::now();
     let json = pod.json();
     let (placement, refusals) = (offloading.place_anywhere(&json), offloading.refusals_of(&json, now));
     let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
     let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
-    match repair(&Facts { pod: &pod, placement: &placement, refusals: &refusals, recreated_since, now }) {
+    match repair(&Facts { pod: &pod, placement: &placement, refusals: &refusals, held: held.as_deref(), recreated_since, now }) {
         Repair::Nothing => {}
         Repair::Later(rest) => return Ok(Next::After(rest)),
         Repair::Tolerate => tolerate(&consumer.context.client, key, &pod).await?,
@@ -136,6 +140,24 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
         }
     }
     Ok(Next::OnChange)
+}
+
+/// Why budgets let no cluster have new pods of a namespace: `by_namespace` its own, or those of the policies for all the clusters that it
+/// selects.
+fn held(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading, by_namespace: bool) -> Option<String> {
+    if by_namespace {
+        let conditions = offloading.status.iter().flat_map(|status| &status.conditions);
+        return conditions.filter(|one| one.type_ == WITHIN_BUDGET).map(|one| one.message.clone()).next();
+    }
+    // Pods that may run here wait for any node.
+    if offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Remote {
+        return None;
+    }
+    let standing = consumer.budgets.read().clone()?;
+    let is_selected = |id: &ClusterId| consumer.candidates(id).is_none_or(|nodes| placement::is_wanted(offloading, &nodes));
+    let selected = consumer.providers().into_iter().map(|(id, _)| id).filter(is_selected);
+    let reasons: Option<Vec<String>> = selected.map(|id| standing.closed_for(namespace, &id).map(str::to_owned)).collect();
+    reasons?.into_iter().next()
 }
 
 /// Adds the toleration to this pod, and to no other one of the same name.

@@ -105,6 +105,10 @@ async fn reconcile(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error> {
         tracing::info!(node = name, cluster = %node.spec.cluster_id, ?outage, "virtual node's outage changed");
         triggers::enqueue(consumer, &peer, triggers::outage());
     }
+    // Otherwise a node that a budget closed would be open for a moment.
+    if !consumer.policy_budgets_known(&node.spec.cluster_id) {
+        return Ok(Next::After(POLL_INTERVAL));
+    }
     let written = write_node(consumer, &node, &name, port, outage).await;
     write_conditions(consumer, key, &node, ready(&written, outage, &name)).await?;
     written?;
@@ -118,6 +122,8 @@ async fn write_node(consumer: &Consumer, node: &VirtualNode, name: &str, port: u
     let resources: Map<String, serde_json::Value> =
         node.spec.resources.iter().map(|(name, quantity)| (name.to_owned(), quantity.to_string().into())).collect();
     let withdrawal = node.spec.withdrawal_timestamp.as_ref().map(|time| rfc3339(time.0));
+    let standing = consumer.budgets.read().clone();
+    let closed = standing.as_ref().and_then(|standing| standing.closed(&node.spec.cluster_id));
     let spec = NodeSpec {
         name,
         cluster_id: node.spec.cluster_id.as_str(),
@@ -130,7 +136,7 @@ async fn write_node(consumer: &Consumer, node: &VirtualNode, name: &str, port: u
         outage,
         withdrawal: withdrawal.as_deref(),
         prices: node.spec.prices.as_ref(),
-        no_new_pods: node.spec.no_new_pods.as_deref(),
+        no_new_pods: node.spec.no_new_pods.as_deref().or(closed),
     };
     let known = consumer.nodes.get(&Key::new("", name));
     Ok(node_objects::ensure(&consumer.context.client, &node.spec.cluster_id, &spec, known.as_deref()).await?)

@@ -42,6 +42,7 @@ use liqo_offloading_rules::replica::record::object_of;
 use liqo_offloading_rules::replica::record::obstacle_of_secret;
 use liqo_offloading_rules::replica::record::record_of;
 use liqo_offloading_rules::replica::record::record_of_secret;
+use liqo_offloading_rules::replica::record::travels_on;
 use wanted::Wanted;
 
 pub use tokens::ensure as ensure_token;
@@ -120,8 +121,10 @@ async fn write_named(
     record: Option<&ReflectionRecord>,
 ) -> Result<(), RequestError> {
     let (client, namespace) = (consumer.context.client.clone(), &reference.namespace);
+    let is_lent_on = consumer.is_lent_on(namespace);
     if reference.kind == Kind::Secret {
         let local = read(reference, Api::<Secret>::namespaced(client, namespace)).await?;
+        let local = local.filter(|secret| travels_on(secret, is_lent_on));
         if let Some((reason, message)) = local.as_ref().and_then(obstacle_of_secret) {
             // A Secret of another type is another Secret.
             if reason != TOO_LARGE && record.is_some() {
@@ -136,6 +139,7 @@ async fn write_named(
         write(peer, remote, reference, record, wanted.zip(fingerprint)).await
     } else {
         let local = read(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
+        let local = local.filter(|map| travels_on(map, is_lent_on));
         write_object(consumer, peer, remote, reference, record, local.map(|map| object_of(&map))).await
     }
 }

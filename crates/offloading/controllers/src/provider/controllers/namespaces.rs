@@ -8,12 +8,14 @@ use std::{
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
-    Api,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
+    Api, Resource as _,
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
 };
 use liqo_api::{
     ClusterId, MappedNamespace, MappedNamespacePhase, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading,
+    OffloadedReason,
 };
+use liqo_controller_runtime::events::object_ref;
 use liqo_controller_runtime::writes::{Step as _, create_missing, delete_if_present, only, unless_changed, unless_gone};
 use liqo_controller_runtime::{Key, Next};
 use liqo_offloading_rules::namespace::lent_on::{self, Change};
@@ -24,6 +26,7 @@ use liqo_offloading_rules::pod::carry::ProviderRules;
 use liqo_offloading_rules::pod::reported_status::difference;
 use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy, ENFORCE};
 use parking_lot::Mutex;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -46,6 +49,8 @@ struct Controller {
     prepared: Mutex<HashMap<String, Instant>>,
     /// The status written last, by tenant namespace: the cache may not show it yet.
     written: Mutex<HashMap<String, WrittenStatus>>,
+    /// UIDs of the `NamespaceOffloading`s of persons that were reported.
+    reported: Mutex<HashSet<String>>,
 }
 
 struct WrittenStatus {
@@ -56,7 +61,8 @@ struct WrittenStatus {
 /// Runs until the context's `stop`.
 pub async fn run(provider: Arc<Provider>) {
     let (queue, stop) = (provider.queues.namespaces.clone(), provider.context.stop.clone());
-    let controller = Arc::new(Controller { provider, prepared: Mutex::default(), written: Mutex::default() });
+    let controller =
+        Arc::new(Controller { provider, prepared: Mutex::default(), written: Mutex::default(), reported: Mutex::default() });
     let reconcile = move |tenant: String| {
         let controller = controller.clone();
         async move { controller.reconcile(&tenant).await }
@@ -94,14 +100,15 @@ impl Controller {
                 self.act(step, &consumer, policy.as_ref(), &mut namespaces, &mut taken).await?;
             }
         }
+        // Before the consumer learns that a namespace is ready.
+        let is_lent_on = self.lend_on(tenant_namespace, &consumer, &namespaces).await?;
         if let Some(map) = map.as_deref().filter(|_| tenant.is_some_and(|tenant| !tenant.terminating)) {
             self.report(tenant_namespace, map, &last.status).await?;
         } else {
             self.written.lock().remove(tenant_namespace);
         }
-        self.lend_on(tenant_namespace, &consumer, &namespaces).await?;
         let has = |phase| last.status.values().any(|entry| entry.phase == phase);
-        Ok(if has(MappedNamespacePhase::Refused) {
+        Ok(if has(MappedNamespacePhase::Refused) || !is_lent_on {
             Next::After(REFUSED_RETRY)
         } else if has(MappedNamespacePhase::Ready) {
             Next::After(CHECK_INTERVAL)
@@ -151,14 +158,16 @@ impl Controller {
         Ok(())
     }
 
-    /// Offloads the mapped namespaces of a consumer whose pools are borrowed to the providers of these pools.
+    /// Offloads the mapped namespaces of a consumer whose pools are borrowed to the providers of these pools. Returns whether no
+    /// person's `NamespaceOffloading` is in the way.
     async fn lend_on(
         &self,
         tenant_namespace: &str,
         consumer: &ClusterId,
         namespaces: &BTreeMap<String, Arc<ConsumerNamespace>>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let provider = &self.provider;
+        let mut is_lent_on = true;
         let offers = provider.offers.all();
         let of_consumer = offers.iter().filter(|(key, _)| key.namespace == tenant_namespace).map(|(_, offer)| offer.as_ref());
         let terms = lent_on::terms(of_consumer);
@@ -172,20 +181,43 @@ impl Controller {
             }
             let key = Key::new(name, NAMESPACE_OFFLOADING);
             let live = provider.lent_on.get(&key);
-            match lent_on::change(name, live.as_deref(), &terms, || provider.has_pods(name)) {
+            match lent_on::change(name, live.as_deref(), &terms, || provider.has_lent_on_pods(name)) {
                 Change::Nothing => {}
-                Change::Apply(wanted) => {
-                    self.ensure(&wanted).await?;
-                    tracing::info!(namespace = name, "the pods of a mapped namespace run at other clusters");
-                }
+                Change::Create(wanted) => is_lent_on &= self.create_offloading(&key, &wanted).await?,
+                Change::Update(wanted) => self.ensure(&wanted).await?,
                 Change::Delete => {
-                    let api: Api<NamespaceOffloading> = Api::namespaced(provider.context.client.clone(), name);
-                    let deleted = delete_if_present(&api, NAMESPACE_OFFLOADING, &DeleteParams::default()).await;
+                    let this_one = only(live.and_then(|live| live.metadata.uid.clone()).unwrap_or_default());
+                    let deleted = delete_if_present(&self.offloadings(name), NAMESPACE_OFFLOADING, &this_one).await;
                     deleted.step("delete", "NamespaceOffloading", key)?;
                 }
             }
         }
-        Ok(())
+        Ok(is_lent_on)
+    }
+
+    /// Creates the `NamespaceOffloading` of a mapped namespace. Returns `false` if that of a person is there.
+    async fn create_offloading(&self, key: &Key, wanted: &Value) -> Result<bool, Error> {
+        const KIND: &str = "NamespaceOffloading";
+        let wanted = NamespaceOffloading::deserialize(wanted).step("read the manifest of", KIND, key)?;
+        let (found, is_new) = create_missing(&self.offloadings(&key.namespace), &wanted).await.step("create", KIND, key)?;
+        if is_new {
+            tracing::info!(namespace = key.namespace, "the pods of a mapped namespace run at other clusters");
+        }
+        if is_new || lent_on::is_ours(&found) {
+            return Ok(true);
+        }
+        if self.reported.lock().insert(found.metadata.uid.clone().unwrap_or_default()) {
+            let message = "Liqo did not create this NamespaceOffloading and leaves it as it is. New pods of the consumer for other clusters wait \
+                           until you delete it";
+            tracing::warn!(namespace = key.namespace, "a mapped namespace has the NamespaceOffloading of a person");
+            let object = object_ref(&NamespaceOffloading::api_version(&()), KIND, key, found.metadata.uid);
+            self.provider.context.events.warning(&object, OffloadedReason::NameTaken.as_str(), message).await;
+        }
+        Ok(false)
+    }
+
+    fn offloadings(&self, namespace: &str) -> Api<NamespaceOffloading> {
+        Api::namespaced(self.provider.context.client.clone(), namespace)
     }
 
     /// Creates a namespace, unless it exists. `None` if the name belongs to somebody else.

@@ -204,7 +204,7 @@ impl Pass<'_> {
     async fn policies(&mut self, sources: Vec<Source>) -> Result<(), Error> {
         self.check_after(CHECK_INTERVAL);
         let isolation = self.provider.isolation_of(self.consumer, self.policy.as_ref());
-        let policies = clamp_policies(sources, &isolation);
+        let policies = clamp_policies(sources, &isolation, &self.provider.context.cluster_id);
         // Remove the default before a new policy of the consumer replaces it: pods must not be more open in between.
         self.own_policies(&isolation, &policies).await?;
         let replicas = self.replicas(&[Kind::NetworkPolicy]).await?;
@@ -404,7 +404,7 @@ impl Pass<'_> {
         let policies: Vec<NetworkPolicy> = policies.iter().filter(|one| !one.deleted).map(Source::policy).collect();
         let mut wanted = isolation.own_policies(&policies);
         let cluster = &self.provider.context.cluster_id;
-        if self.provider.is_lent_on(&isolation.consumer) {
+        if self.provider.is_lent_on(self.namespace) {
             wanted = with_lent_on(wanted, cluster);
         }
         let prefix = lent_on_prefix(cluster);

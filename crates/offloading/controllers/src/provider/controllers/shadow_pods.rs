@@ -254,7 +254,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     async fn run(&mut self, shadow: Arc<Shadow>, seen: Vec<Arc<RemotePod>>) -> Result<Next, Error> {
-        let destination = self.provider.destination_of_pods(&self.key.namespace, &shadow.namespace);
+        let destination = self.provider.destination_of_pods(&self.key.namespace, &shadow.namespace, &shadow.pool);
         let mut snapshot = self.snapshot(shadow.clone(), seen, destination);
         for _ in 0..MAX_STEPS {
             match self.act(decide(&snapshot), &mut snapshot).await? {

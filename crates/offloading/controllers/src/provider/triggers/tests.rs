@@ -129,6 +129,14 @@ fn an_offer_concerns_its_account_and_the_pods_that_wait() {
 }
 
 #[test]
+fn a_namespace_that_is_lent_on_or_no_longer_concerns_its_pods_and_policies_whatever_the_offers_are() {
+    let concerned = set([Target::Namespaces(tenant()), waiting_pods(), group("demo", Group::Policies)]);
+    assert_eq!(targets(&lent_on_changed(&mapped("demo"))), concerned);
+    let borrowed = Offer { borrowed: true, nodes: vec![json!({})], ..Offer::default() };
+    assert!(!targets(&offer_changed(&offer(), Some(&borrowed), None)).contains(&Target::Isolation));
+}
+
+#[test]
 fn a_shadow_pod_is_reconciled_unless_only_its_status_changed() {
     let new = shadow(|_| {});
     let itself = set([Target::ShadowPod(shadow_key())]);
@@ -260,6 +268,9 @@ fn the_network_to_a_consumer_concerns_its_replicas_with_addresses_and_public_pre
             cluster_name: "rome".into(),
             exported: [("10.0.0.0/16".parse().unwrap(), "10.1.0.0/16".parse().unwrap())].into(),
             imported: [("10.244.0.0/16".parse().unwrap(), prefix.parse().unwrap())].into(),
+            behind: [].into(),
+            customers: [].into(),
+            transit: false,
             gateways: Vec::new(),
             mtu: 1420,
             reach: liqo_api::Reach::default(),

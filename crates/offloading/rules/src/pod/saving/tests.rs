@@ -18,6 +18,7 @@ fn pod(name: &str, node: &str, number: i64, budgets: &[&str]) -> RunningPod {
         controller: Some(format!("controller-of-{name}")),
         ready: true,
         excluded: BTreeSet::new(),
+        may_run_at_home: true,
         budgets: budgets.iter().map(|name| key(name)).collect(),
     }
 }
@@ -212,4 +213,18 @@ proptest! {
         }
         prop_assert_eq!(savings(&Facts { pods: &pods, targets: &targets, allowed: &none, unsettled: &BTreeSet::new(), max: 100 }), []);
     }
+}
+
+#[test]
+fn a_pod_may_run_at_home_unless_it_or_its_namespace_asks_for_virtual_nodes() {
+    let placed = |strategy| {
+        let mut pod = json!({ "spec": { "containers": [] } });
+        let patch: json_patch::Patch =
+            serde_json::from_value(crate::pod::scheduling::place(&pod, strategy, None, &["x"]).patch.into()).unwrap();
+        json_patch::patch(&mut pod, &patch).unwrap();
+        may_run_at_home(&pod)
+    };
+    assert!(placed(PodOffloadingStrategy::LocalAndRemote) && !placed(PodOffloadingStrategy::Remote));
+    assert!(may_run_at_home(&json!({ "spec": { "nodeSelector": { "kubernetes.io/arch": "amd64" } } })));
+    assert!(!may_run_at_home(&json!({ "spec": { "nodeSelector": { "liqo.io/type": "virtual-node" } } })));
 }

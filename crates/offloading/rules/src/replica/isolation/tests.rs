@@ -1,3 +1,4 @@
+use kube::core::DynamicObject;
 use serde_json::json;
 
 use super::*;
@@ -429,10 +430,38 @@ fn copies_that_travel_say_the_same_as_our_own_policies_and_have_the_name_of_this
     let prefix = lent_on_prefix(&crate::fixtures::provider());
     let copies: BTreeMap<&str, &NetworkPolicy> =
         all.iter().filter_map(|(name, policy)| Some((name.strip_prefix(&prefix)?, policy))).collect();
-    assert_eq!(copies.keys().copied().collect::<Vec<_>>(), ["egress", "ingress"], "the next cluster closes by itself");
-    for (name, copy) in &copies {
+    assert_eq!(copies.keys().copied().collect::<Vec<_>>(), ["all", "egress", "ingress"]);
+    for (name, copy) in copies.iter().filter(|(name, _)| **name != "all") {
         assert_eq!(copy.to_json(), own[&format!("liqo-{name}")].to_json());
     }
     assert!(all.keys().filter(|name| name.starts_with(&prefix)).all(|name| !is_own(name)), "the next cluster takes them");
     assert_ne!(prefix, lent_on_prefix(&crate::fixtures::consumer()));
+}
+
+#[test]
+fn the_copy_that_closes_all_pods_travels_although_the_consumer_closes_them_too() {
+    let default_deny = policy(&json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"] }));
+    let all = with_lent_on(isolation().own_policies(&[default_deny]), &crate::fixtures::provider());
+    let prefix = lent_on_prefix(&crate::fixtures::provider());
+    let copies: Vec<&String> = all.keys().filter(|name| name.starts_with(&prefix)).collect();
+    assert_eq!(copies, [&lent_on_closed(&crate::fixtures::provider())], "nothing is open by default");
+    let copy = all[copies[0]].to_json();
+    assert_eq!(copy, NetworkPolicy::closed().to_json());
+    assert!(!NetworkPolicy::of(&copy).narrowed, "nobody is warned about it");
+}
+
+#[test]
+fn only_a_label_proves_that_a_policy_is_the_copy_that_closes_all_pods() {
+    let own = crate::fixtures::provider();
+    let travels = |name: &str, labels: &[(&str, &str)]| {
+        let metadata = json!({ "name": name, "namespace": "demo-rome", "labels": labels_of(labels) });
+        let object: DynamicObject = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+        may_travel(&object, &own)
+    };
+    let ours = [(labels::MANAGED, "true")];
+    let replica = [(labels::MANAGED, "true"), (labels::REFLECTED, "true")];
+    let closed = lent_on_closed(&own);
+    assert!(travels(&closed, &ours) && !travels(&closed, &[]) && !travels(&closed, &replica));
+    assert!(!travels("liqo", &ours) && !travels(&lent_on_closed(&consumer()), &ours));
+    assert!(travels("of-the-consumer", &replica) && travels("of-a-person", &[]));
 }

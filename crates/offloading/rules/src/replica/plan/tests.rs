@@ -7,7 +7,7 @@ use super::*;
 use crate::fixtures::{object, policy};
 use crate::json::items;
 use crate::replica::exposure_grant::ExposureGrant;
-use crate::replica::isolation::IsolationPolicy;
+use crate::replica::isolation::{self, IsolationPolicy};
 use liqo_api::finalizers;
 use liqo_api::record_text::{MAX_OBJECT_LEN, MAX_VALUES};
 
@@ -604,12 +604,23 @@ fn policies_that_are_too_many_close_all_pods() {
             source.key.name = format!("networkpolicy-{number:05}");
             source
         };
-        clamp_policies((0..count).rev().map(policy).collect(), &limits())
+        clamp_policies((0..count).rev().map(policy).collect(), &limits(), &crate::fixtures::provider())
     };
     assert!(many(MAX_POLICIES).iter().all(|source| source.problem.is_none()));
     let refused: Vec<Source> = many(MAX_POLICIES + 1).into_iter().filter(|source| source.problem.is_some()).collect();
     assert_eq!(refused.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(), [format!("p{MAX_POLICIES}")]);
     assert_eq!(refused[0].policy(), NetworkPolicy::closed());
+}
+
+#[test]
+fn a_policy_with_a_name_that_this_cluster_keeps_for_its_own_closes_all_pods() {
+    let (own, other) = (crate::fixtures::provider(), crate::fixtures::consumer());
+    let open = json!({ "podSelector": {}, "ingress": [{}] });
+    let clamped = |name: &str| clamp_policies(vec![network_policy(name, &open)], &limits(), &own).remove(0);
+    let refused = clamped(&isolation::lent_on_closed(&own));
+    assert_eq!(refused.problem.as_ref().map(|problem| problem.reason.as_str()), Some("NameTaken"));
+    assert_eq!(refused.policy(), NetworkPolicy::closed());
+    assert_eq!(clamped(&isolation::lent_on_closed(&other)).problem, None, "another broker sent it");
 }
 
 /// Valid texts of each kind that is reflected, and of one that is not.

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client, Resource as _,
     api::{Patch, PostParams},
@@ -35,9 +36,10 @@ use liqo_offloading_rules::pod::carry::record;
 use liqo_offloading_rules::pod::local::SENDING;
 use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::local_state::changed;
+use liqo_offloading_rules::pod::references::{leave_out_pull_secrets, pull_secrets};
 use liqo_offloading_rules::replica::isolation;
 use liqo_offloading_rules::replica::kind::Kind;
-use liqo_offloading_rules::replica::record::Reference;
+use liqo_offloading_rules::replica::record::{Reference, ReflectionRecord, travels_on};
 
 /// Delay before a pod is tried again that was gone, or confused with another one, just before it was sent.
 const UNMARKED_RETRY: Duration = Duration::from_secs(5);
@@ -48,8 +50,8 @@ pub(super) const NO_POLICIES_RETRY: Duration = Duration::from_secs(2);
 /// How long a pod waits for policies, counted from when it was bound to its node, before this is shown on the pod.
 const NO_POLICIES_SHOWN_AFTER: Duration = Duration::from_secs(30);
 
-const NO_POLICIES: &str = "the NetworkPolicies of the pod's namespace are not recorded at the provider yet, and without them the pod would be \
-     open to more than they say; it is sent when they are. The log of the manager here says what fails";
+const NO_POLICIES: &str = "the NetworkPolicies of the pod's namespace are not recorded at the provider yet, or it refuses them, and without them the \
+     pod would be open to more than they say; it is sent when they are. The log of the manager here and events of the policies say what fails";
 
 /// Delay before a pod is tried again that cannot reach our API server from the provider.
 const NO_API_SERVER_RETRY: Duration = Duration::from_secs(10);
@@ -160,7 +162,7 @@ impl Pass<'_> {
     }
 
     async fn readiness(&self, remote: &RemoteState, node: &VirtualNode, now: Timestamp) -> Readiness {
-        let (waits_for, carried) = (self.peer.waits_for(&self.pod.uid), self.carried(node));
+        let (waits_for, carried) = (self.peer.waits_for(&self.pod.uid), self.carried(node).await);
         let policies_recorded = waits_for.is_none() && carried.is_ok() && self.record_policies(remote).await;
         let bound_at = bound_at(&self.pod.json());
         let bound_for = bound_at.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
@@ -172,11 +174,14 @@ impl Pass<'_> {
         let Some(policies) = self.consumer.policies(&self.pod.key.namespace) else { return false };
         let policies: Vec<_> = Cache::all(&policies).iter().map(|(key, _)| Reference::new(Kind::NetworkPolicy, key)).collect();
         // Without them, the pods of one of our consumers would reach those of the others there.
-        let prefix = isolation::lent_on_prefix(&self.consumer.context.cluster_id);
-        if self.consumer.is_lent_on(&self.pod.key.namespace) && !policies.iter().any(|one| one.name.starts_with(&prefix)) {
+        let closed = isolation::lent_on_closed(&self.consumer.context.cluster_id);
+        let closed = policies.iter().find(|one| one.name == closed);
+        let is_lent_on = self.consumer.is_lent_on(&self.pod.key.namespace);
+        if is_lent_on && closed.is_none() {
             return false;
         }
-        let recorded = records::ensure(self.consumer, self.peer, remote, &policies).await;
+        let recorded = records::ensure(self.consumer, self.peer, remote, &policies).await
+            && closed.filter(|_| is_lent_on).is_none_or(|closed| is_taken(remote.record(closed).as_deref()));
         if !recorded {
             tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod waits for the NetworkPolicies of its namespace");
         }
@@ -227,10 +232,30 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// The part of the pod that travels.
-    fn carried(&self, node: &VirtualNode) -> Result<Value, Refusal> {
+    /// The part of the pod that travels. This cluster's own image pull secrets do not: the API server here gives those of the
+    /// `ServiceAccount` also to the pods of our consumers.
+    async fn carried(&self, node: &VirtualNode) -> Result<Value, Refusal> {
         let advertised: BTreeSet<String> = described_by(&node.spec.labels).into_keys().collect();
-        outgoing(&self.pod.json(), &advertised)
+        let mut carried = outgoing(&self.pod.json(), &advertised)?;
+        if self.consumer.is_lent_on(&self.pod.key.namespace) {
+            let own = self.own_secrets(pull_secrets(&carried)).await;
+            leave_out_pull_secrets(&mut carried, &own);
+        }
+        Ok(carried)
+    }
+
+    /// Those of these Secrets that are no replicas. One that cannot be read counts as a replica: only its name travels with the pod.
+    async fn own_secrets(&self, names: BTreeSet<String>) -> BTreeSet<String> {
+        let api: Api<Secret> = Api::namespaced(self.consumer.context.client.clone(), &self.pod.key.namespace);
+        let mut own = BTreeSet::new();
+        for name in names {
+            if let Ok(Some(secret)) = api.get_metadata_opt(&name).await
+                && !travels_on(&secret, true)
+            {
+                own.insert(name);
+            }
+        }
+        own
     }
 
     /// How to send the pod, if it uses the API server here.
@@ -253,7 +278,7 @@ impl Pass<'_> {
     /// Updates the shadow pod with what changed in the pod.
     pub(super) async fn update(&self, whole: bool, shadow: Option<&Shadow>) -> Result<(), RequestError> {
         let Some(node) = self.node else { return Ok(()) };
-        let Ok(mut carried) = self.carried(node) else { return Ok(()) };
+        let Ok(mut carried) = self.carried(node).await else { return Ok(()) };
         let addresses = self.api_server_addresses();
         let uses_api_server = shadow.is_some_and(|shadow| shadow.uses_api_server);
         // While the addresses are unknown, those that the shadow pod has stay.
@@ -281,6 +306,11 @@ impl Pass<'_> {
         let live = live.step("read the ShadowPod of", "Pod", &self.pod.key)?;
         Ok(live.map(|live| record_text::read(&live.spec.pod, MAX_POD_LEN).unwrap_or_default()))
     }
+}
+
+/// Whether the provider shows the record of a policy, and no reason why it does not apply it.
+fn is_taken(record: Option<&ReflectionRecord>) -> bool {
+    record.is_some_and(|record| !record.terminating && record.problem.is_none())
 }
 
 /// The condition of a pod that may run only once, from before it is sent.
@@ -338,6 +368,23 @@ mod tests {
         assert_eq!(waits(None), Verdict::Wait(NO_POLICIES_RETRY));
         assert_eq!(waits(Some(Duration::from_secs(29))), Verdict::Wait(NO_POLICIES_RETRY));
         assert!(matches!(waits(Some(NO_POLICIES_SHOWN_AFTER)), Verdict::Refuse { again: Some(NO_POLICIES_RETRY), .. }));
+    }
+
+    #[test]
+    fn a_policy_is_taken_when_the_provider_shows_it_and_names_no_problem() {
+        let record = |status: Value, deleted: Option<&str>| {
+            let policy = json!({ "kind": "NetworkPolicy", "apiVersion": "networking.k8s.io/v1", "metadata": { "name": "all" } });
+            let object = json!({
+                "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
+                "metadata": { "name": "r", "deletionTimestamp": deleted },
+                "spec": { "namespace": "demo", "object": policy.to_string() }, "status": status,
+            });
+            ReflectionRecord::of_object(serde_json::from_value(object).unwrap()).unwrap()
+        };
+        assert!(is_taken(Some(&record(Value::Null, None))));
+        assert!(!is_taken(None), "nobody knows what the provider makes of it");
+        assert!(!is_taken(Some(&record(json!({ "reason": "KindNotAllowed", "message": "no" }), None))));
+        assert!(!is_taken(Some(&record(Value::Null, Some("2026-01-01T00:00:00Z")))));
     }
 
     #[test]

@@ -32,6 +32,32 @@ fn a_pod_that_never_got_a_node_does_not_wait_for_a_kubelet_to_end_it() {
 }
 
 #[test]
+fn a_pod_that_never_started_behind_this_cluster_does_not_wait_for_its_end() {
+    let with = |tolerations: Value, grace: i64| {
+        Arc::new(pod("web", "u1", |object| {
+            object["spec"]["nodeName"] = "turin".into();
+            object["spec"]["tolerations"] = tolerations;
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            object["metadata"]["deletionGracePeriodSeconds"] = grace.into();
+            object["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]);
+        }))
+    };
+    let lent_on = json!([{ "key": liqo_api::pods::VIRTUAL_NODE_TAINT, "operator": "Exists" }]);
+    let removed = with(lent_on.clone(), 0);
+    for shadow in
+        [created("Never", |_| {}), created("Never", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 30 }))]
+    {
+        let mut stuck = snapshot(shadow);
+        stuck.seen = vec![removed.clone()];
+        assert_eq!(decide(&stuck), Step::StripFinalizer(removed.clone()));
+        for may_end in [with(lent_on.clone(), 30), with(json!([]), 0)] {
+            stuck.seen = vec![may_end];
+            assert!(!matches!(decide(&stuck), Step::StripFinalizer(_)), "its end may be reported");
+        }
+    }
+}
+
+#[test]
 fn a_deletion_that_was_interrupted_is_repeated_unless_a_kubelet_does_that() {
     let with = |node: Value, held: bool| {
         Arc::new(pod("web", "u1", |object| {

@@ -38,6 +38,9 @@ pub fn of_refusal(reason: &str) -> &'static str {
         Some(Reason::ContractNotInForce) => {
             "not both clusters signed the contract of this pool, or a breach keeps new pods away: `liqoctl contract list` shows it"
         }
+        Some(Reason::BudgetSpent) => {
+            "a budget of this cluster is spent, or the costs at that cluster cannot be counted: `liqoctl cost` shows what is left"
+        }
         Some(Reason::PoolWithdrawn | Reason::NodeLeaving) => {
             "the provider takes its resources back: pods with a controller are replaced elsewhere"
         }

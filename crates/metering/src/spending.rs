@@ -1,0 +1,258 @@
+//! What a consumer spent under one contract in a day or a month, by namespace.
+//!
+//! The consumer's usage records have it, until both sides signed the receipt and they are deleted. So before that, what the complete
+//! periods cost is added up in an annotation of the consumer's copy of the contract, the [`Settled`] costs:
+//!
+//! ```text
+//!   periods:   1 complete   2 complete   3 complete   4 not over
+//!              └──── settled until here ─┘            │
+//!              costs in the annotation    └ records   └ records, and pods that still run
+//! ```
+//!
+//! One write changes the costs and the time until which they are settled. A record before that time does not count any more, whether it
+//! still exists or not. So neither a restart nor a write of unknown outcome loses a cost or counts it twice.
+//!
+//! A cost is computed for each period of the contract, as a receipt does: one resource of one pool under one version is rounded once, here
+//! for each namespace. Entries that begin with an estimate count, too: the provider may charge them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use liqo_api::{BudgetPeriod, Money, annotations};
+use liqo_quantity::{AmountSeconds, ResourceList, cost, per_hour, priced_unit};
+use serde::{Deserialize, Serialize};
+
+use crate::Seconds;
+use crate::entry::Entry;
+use crate::period::Period;
+use crate::receipt::{Contract, Version};
+use crate::usage::Usage;
+
+/// Maximum number of namespaces in settled costs for each currency, which limits the length of the annotation. Those that cost least are
+/// added up without their name.
+pub const MAX_NAMESPACES: usize = 800;
+
+/// The day or month (UTC) in which a time is: its first second, and the first second after it.
+pub fn span_of(period: BudgetPeriod, time: Seconds) -> Range<Seconds> {
+    let day = Timestamp::from_second(time).unwrap_or_default().to_zoned(TimeZone::UTC).date();
+    let (first, next) = match period {
+        BudgetPeriod::Day => (day, day.tomorrow()),
+        BudgetPeriod::Month => (day.first_of_month(), day.last_of_month().tomorrow()),
+    };
+    let midnight = |date: Date| date.to_zoned(TimeZone::UTC).map(|zoned| zoned.timestamp().as_second());
+    midnight(first).unwrap_or(Seconds::MIN)..next.and_then(midnight).unwrap_or(Seconds::MAX)
+}
+
+/// Costs by currency and namespace. The empty name stands for namespaces that are not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Costs(BTreeMap<String, BTreeMap<String, Money>>);
+
+impl Costs {
+    /// Adds a cost. Nothing changes if it is zero.
+    pub fn add(&mut self, currency: &str, namespace: &str, cost: Money) {
+        if !cost.is_zero() {
+            *self.0.entry(currency.to_owned()).or_default().entry(namespace.to_owned()).or_default() += cost;
+        }
+    }
+
+    /// Adds all costs of another one.
+    pub fn add_all(&mut self, other: &Self) {
+        for (currency, namespace, cost) in other.iter() {
+            self.add(currency, namespace, cost);
+        }
+    }
+
+    /// Currency, namespace and cost of each.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str, Money)> {
+        self.0
+            .iter()
+            .flat_map(|(currency, all)| all.iter().map(move |(namespace, cost)| (currency.as_str(), namespace.as_str(), *cost)))
+    }
+
+    /// All costs in a currency.
+    pub fn total(&self, currency: &str) -> Money {
+        self.0.get(currency).into_iter().flat_map(BTreeMap::values).copied().sum()
+    }
+
+    /// The costs of a namespace in a currency, and those whose namespace is not known.
+    pub fn at_most(&self, currency: &str, namespace: &str) -> Money {
+        let of = |name: &str| self.0.get(currency).and_then(|all| all.get(name)).copied().unwrap_or_default();
+        if namespace.is_empty() { of("") } else { of(namespace) + of("") }
+    }
+
+    /// The same costs with at most [`MAX_NAMESPACES`] names for each currency.
+    fn bounded(mut self) -> Self {
+        for all in self.0.values_mut() {
+            let mut by_cost: Vec<(Money, String)> =
+                all.iter().filter(|(name, _)| !name.is_empty()).map(|(name, cost)| (*cost, name.clone())).collect();
+            by_cost.sort();
+            for (cost, name) in by_cost.iter().take(by_cost.len().saturating_sub(MAX_NAMESPACES)) {
+                all.remove(name);
+                *all.entry(String::new()).or_default() += *cost;
+            }
+        }
+        self
+    }
+}
+
+/// The costs of the complete periods of a contract until some time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settled {
+    /// The first second that is not settled.
+    pub until: Seconds,
+    /// Those of the day of the last settled second.
+    day: Costs,
+    /// Those of the month of the last settled second.
+    month: Costs,
+}
+
+impl Settled {
+    /// Reads [`annotations::SPENT`] of a contract; nothing is settled without it.
+    pub fn of(annotations: Option<&BTreeMap<String, String>>) -> Self {
+        annotations.and_then(|all| serde_json::from_str(all.get(annotations::SPENT)?).ok()).unwrap_or_default()
+    }
+
+    /// The text of the annotation.
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Adds the costs of a complete period, which must not be settled yet. `usage` are all its entries.
+    #[must_use]
+    pub fn with(&self, contract: &Contract, period: Period, usage: &Usage) -> Self {
+        let costs = |kind: BudgetPeriod| {
+            let span = span_of(kind, period.end() - 1);
+            let mut costs = self.in_span(kind, &span).cloned().unwrap_or_default();
+            costs.add_all(&contract.costs(period, usage, &span));
+            costs.bounded()
+        };
+        Self { until: period.end(), day: costs(BudgetPeriod::Day), month: costs(BudgetPeriod::Month) }
+    }
+
+    /// What is settled of this day or month. `None` if all that is settled was before.
+    fn in_span(&self, kind: BudgetPeriod, span: &Range<Seconds>) -> Option<&Costs> {
+        let costs = match kind {
+            BudgetPeriod::Day => &self.day,
+            BudgetPeriod::Month => &self.month,
+        };
+        (self.until > span.start).then_some(costs)
+    }
+}
+
+impl Contract {
+    /// What the entries of a period cost, by namespace, as far as they are in a span of time.
+    pub fn costs(&self, period: Period, usage: &Usage, span: &Range<Seconds>) -> Costs {
+        let mut sums: BTreeMap<(&str, &str, u32, &str), AmountSeconds> = BTreeMap::new();
+        let spans = self.spans(period);
+        for entry in usage.entries() {
+            for (version, from, until) in &spans {
+                let (from, until) = (entry.from.at.max(*from).max(span.start), entry.until.at.min(*until).min(span.end));
+                let Some(seconds) = u64::try_from(until.saturating_sub(from)).ok().filter(|seconds| *seconds > 0) else {
+                    continue;
+                };
+                for (resource, amount) in &entry.amounts {
+                    let key = (entry.namespace.as_str(), entry.pool.as_str(), version.version, resource);
+                    *sums.entry(key).or_default() += AmountSeconds::of(amount, seconds);
+                }
+            }
+        }
+        let mut costs = Costs::default();
+        for ((namespace, pool, number, resource), used) in sums {
+            let version = self.versions.iter().find(|version| version.version == number);
+            if let Some(prices) = version.and_then(|version| version.prices.get(pool))
+                && let Some(rate) = prices.rates.get(resource)
+            {
+                costs.add(&prices.currency, namespace, cost(rate, priced_unit(resource), used));
+            }
+        }
+        costs
+    }
+
+    /// The version that applies at a time.
+    pub fn version_at(&self, time: Seconds) -> Option<&Version> {
+        let applies = self.end.is_none_or(|end| time < end);
+        self.versions.iter().rev().find(|version| applies && version.from <= time)
+    }
+
+    /// What these amounts of a pool cost for one hour at a time, and in which currency. `None` if they cost nothing.
+    pub fn per_hour(&self, pool: &str, amounts: &ResourceList, time: Seconds) -> Option<(&str, Money)> {
+        let prices = self.version_at(time)?.prices.get(pool)?;
+        let cost = per_hour(&prices.rates, amounts);
+        (!cost.is_zero()).then_some((prices.currency.as_str(), cost))
+    }
+}
+
+/// What is known of the costs of one contract.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Account {
+    /// The contract, from the consumer's copy.
+    pub contract: Contract,
+    period_seconds: u32,
+    settled: Settled,
+    /// The end of the last complete period: pods that still run are in the records until then.
+    complete: Seconds,
+    /// The entries of periods that are not settled.
+    open: BTreeMap<Period, Usage>,
+    /// What the pods that run now cost for one hour.
+    per_hour: Costs,
+}
+
+impl Account {
+    /// An account without records.
+    pub fn new(contract: Contract, period_seconds: u32, settled: Settled) -> Self {
+        let complete = settled.until;
+        Self { contract, period_seconds, settled, complete, open: BTreeMap::new(), per_hour: Costs::default() }
+    }
+
+    /// Adds a record. What cannot be read counts nothing.
+    pub fn add_record(&mut self, period: Period, is_last: bool, entries: &str) {
+        if period.end() <= self.settled.until {
+            return;
+        }
+        if is_last {
+            self.complete = self.complete.max(period.end());
+        }
+        self.open.entry(period).or_default().extend(entries.lines().filter_map(|line| line.parse().ok()));
+    }
+
+    /// Adds the entries of a pod that still runs, after all records.
+    pub fn add_running(&mut self, entries: &[Entry]) {
+        for entry in entries.iter().filter_map(|entry| self.contract.part_of(entry)) {
+            let mut rest = entry;
+            rest.from.at = rest.from.at.max(self.complete);
+            for (period, part) in rest.if_valid().iter().flat_map(|rest| Period::parts(rest, self.period_seconds)) {
+                self.open.entry(period).or_default().add(part);
+            }
+        }
+    }
+
+    /// Adds what a pod costs that runs now, or will in a moment.
+    pub fn add_rate(&mut self, namespace: &str, pool: &str, amounts: &ResourceList, now: Seconds) {
+        if let Some((currency, cost)) = self.contract.per_hour(pool, amounts, now) {
+            let currency = currency.to_owned();
+            self.per_hour.add(&currency, namespace, cost);
+        }
+    }
+
+    /// What was spent in the present day or month.
+    pub fn spent(&self, kind: BudgetPeriod, now: Seconds) -> Costs {
+        let span = span_of(kind, now);
+        let mut costs = self.settled.in_span(kind, &span).cloned().unwrap_or_default();
+        for (period, usage) in &self.open {
+            costs.add_all(&self.contract.costs(*period, usage, &span));
+        }
+        costs
+    }
+
+    /// What the pods that run now cost for one hour.
+    pub fn per_hour(&self) -> &Costs {
+        &self.per_hour
+    }
+}
+
+#[cfg(test)]
+mod tests;

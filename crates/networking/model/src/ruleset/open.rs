@@ -1,0 +1,80 @@
+//! Which of our addresses a peer may open connections to, and which addresses of other peers through us.
+//!
+//! Two peers reach each other in two cases. With transit, each reaches what the other one exports to us, as far as it is reachable. If we
+//! offloaded pods of one (the customer) on to the other (the provider), then only these pods and the customer reach each other: packets
+//! between the two peers must have the address of such a pod at the provider's end. What of the customer they reach, the customer decides.
+//!
+//! ```text
+//!   customer --> its pods at the provider                    daddr @pods_customer
+//!   pods of the customer at the provider --> customer        saddr @pods_customer, daddr in the customer's prefixes
+//!                                        --> its pods here   saddr @pods_customer, daddr @pods_customer
+//! ```
+
+use ipnet::IpNet;
+use liqo_api::ClusterId;
+
+use super::syntax::{Family, chain, elements, set};
+use crate::{
+    fabric::{Fabric, PeerNetwork, Reachable},
+    space::overlap,
+};
+
+/// The sets of the pods of each customer.
+pub(super) fn sets(fabric: &Fabric, family: Family) -> String {
+    let of = |id: &ClusterId| {
+        let pods = fabric.peers[id].offloaded.iter().copied().filter(|&address| family.has(&address.into()));
+        set(family, &pods_of(id), "", pods)
+    };
+    fabric.customers().into_iter().map(of).collect()
+}
+
+fn pods_of(customer: &ClusterId) -> String {
+    format!("pods_{customer}")
+}
+
+/// The chain that accepts packets of this peer.
+pub(super) fn chain_of(text: &mut String, fabric: &Fabric, family: Family, (id, peer): (&ClusterId, &PeerNetwork)) {
+    let keyword = family.keyword();
+    let mut rules = Vec::new();
+    match &peer.reachable {
+        Reachable::Everything => {
+            let everything = everything(fabric, family, id, peer);
+            if !everything.is_empty() {
+                rules.push(format!("{keyword} daddr {{ {} }} accept", elements(everything)));
+            }
+        }
+        Reachable::Only(addresses) => {
+            let addresses = addresses.iter().copied().filter(|&address| family.has(&address.into()));
+            text.push_str(&set(family, &format!("opened_{id}"), "", addresses));
+            rules.push(format!("{keyword} daddr @opened_{id} accept"));
+        }
+    }
+    let customers = fabric.customers();
+    if customers.contains(id) {
+        rules.push(format!("{keyword} daddr @{} accept", pods_of(id)));
+    }
+    for customer in customers.into_iter().filter(|customer| peer.customers.contains(*customer)) {
+        let pods = pods_of(customer);
+        let prefixes: Vec<IpNet> = prefixes(&fabric.peers[customer]).filter(|prefix| family.has(prefix)).collect();
+        if !prefixes.is_empty() {
+            rules.push(format!("{keyword} saddr @{pods} {keyword} daddr {{ {} }} accept", elements(prefixes)));
+        }
+        rules.push(format!("{keyword} saddr @{pods} {keyword} daddr @{pods} accept"));
+    }
+    chain(text, &format!("open_{id}"), "", &rules);
+}
+
+/// All that is exported to a peer, except what it knows only for the pods that were offloaded on.
+fn everything(fabric: &Fabric, family: Family, id: &ClusterId, peer: &PeerNetwork) -> Vec<IpNet> {
+    let is_for_pods_alone = |prefix: &IpNet| {
+        let others = fabric.peers.iter().filter(|(other, _)| *other != id && !fabric.is_transit(id, other));
+        others.flat_map(|(_, other)| prefixes(other)).any(|other| overlap(&other, prefix))
+    };
+    let exported = peer.maps.exported.pairs().map(|(here, _)| here.0).filter(|prefix| family.has(prefix));
+    exported.filter(|prefix| !fabric.external.contains(prefix) && !is_for_pods_alone(prefix)).collect()
+}
+
+/// The prefixes of a peer, in our address space.
+fn prefixes(peer: &PeerNetwork) -> impl Iterator<Item = IpNet> {
+    peer.maps.imported.pairs().map(|(here, _)| here.0)
+}

@@ -1,0 +1,71 @@
+//! Prefixes of clusters behind others: where pods were offloaded on, their consumer and they reach each other through us.
+//!
+//! ```text
+//!   rome (customer)              milan (us)                   turin (provider)
+//!   sees 10.65/16 as 10.66/16 <-- announces where we see turin
+//!                                 announces where we see rome --> sees 10.66/16 as 10.65/16
+//! ```
+//!
+//! We announce to a provider where we see the customers whose pods it runs, and to these customers where we see the provider. Nobody else
+//! learns of these prefixes. What is behind such a peer is announced in the same way, with the clusters on the way: a prefix on whose way
+//! the other cluster is already does not go to it, so prefixes never circulate.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use liqo_api::{ClusterId, MAX_BEHIND, MAX_WAY_LEN, NetworkAnnouncement};
+use liqo_network_model::allocator::Allocations;
+
+use super::snapshot::{MAX_PASSED_ON, NetworkSnapshot, announced};
+
+/// Prefixes, and the clusters on the way to each, the owner first.
+pub type Behind = BTreeMap<IpNet, Vec<ClusterId>>;
+
+/// Whether pods of one peer were offloaded on to the other one.
+pub fn are_customer_and_provider(snapshot: &NetworkSnapshot, one: &ClusterId, other: &ClusterId) -> bool {
+    let has = |provider, customer| snapshot.peers.get(provider).is_some_and(|peer| peer.customers.contains(customer));
+    one != other && (has(one, other) || has(other, one))
+}
+
+/// The prefixes behind us that we announce to a peer. The shortest ways come first if there are too many.
+pub fn announce(snapshot: &NetworkSnapshot, allocations: &Allocations, to: &ClusterId) -> Behind {
+    let found = allocations.iter().filter(|((owner, _), _)| are_customer_and_provider(snapshot, owner, to));
+    let mut found: Vec<(IpNet, &ClusterId, Vec<ClusterId>)> = found
+        .filter_map(|((owner, there), here)| {
+            let mut way = way(snapshot, to, owner, there, here)?;
+            way.push(owner.clone());
+            (way.len() <= MAX_WAY_LEN && !way.contains(to)).then_some((*here, owner, way))
+        })
+        .collect();
+    found.sort_by_key(|(here, _, way)| (way.len(), *here));
+    let mut of_each: BTreeMap<&ClusterId, usize> = BTreeMap::new();
+    found.retain(|(_, owner, _)| {
+        let count = of_each.entry(owner).or_default();
+        *count += 1;
+        *count <= MAX_PASSED_ON
+    });
+    found.into_iter().take(MAX_BEHIND).map(|(here, _, way)| (here, way)).collect()
+}
+
+/// The clusters behind a peer on the way to one of its prefixes; `None` if the prefix is not passed on. While the announcement of the peer
+/// is not known, what was passed on before still is.
+fn way(snapshot: &NetworkSnapshot, to: &ClusterId, owner: &ClusterId, there: &IpNet, here: &IpNet) -> Option<Vec<ClusterId>> {
+    match announced(snapshot.peers.get(owner)?) {
+        Some(theirs) if theirs.exports.contains(there) => Some(Vec::new()),
+        Some(theirs) => theirs.behind.get(there).cloned(),
+        None => {
+            let was_passed_on = snapshot.current.get(to)?.exported.contains_key(here);
+            let way = snapshot.current.get(owner)?.behind.get(there).cloned().unwrap_or_default();
+            was_passed_on.then_some(way)
+        }
+    }
+}
+
+/// The prefixes behind a peer that we accept, the shortest ways first: none that leads through ourselves.
+pub fn accept(own: &ClusterId, theirs: &NetworkAnnouncement) -> Vec<(IpNet, Vec<ClusterId>)> {
+    let is_sound = |way: &[ClusterId]| !way.is_empty() && way.len() <= MAX_WAY_LEN && !way.contains(own);
+    let mut sound: Vec<_> =
+        theirs.behind.iter().filter(|(prefix, way)| is_sound(way) && !theirs.exports.contains(*prefix)).collect();
+    sound.sort_by_key(|(prefix, way)| (way.len(), **prefix));
+    sound.into_iter().take(MAX_BEHIND).map(|(prefix, way)| (*prefix, way.clone())).collect()
+}

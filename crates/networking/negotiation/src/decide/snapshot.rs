@@ -1,0 +1,63 @@
+//! What decisions depend on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use liqo_api::{
+    ClusterId, GatewayAddress, NamespaceOffloading, NetworkAnnouncement, NetworkPolicy, NetworkRanges, NetworkSettings,
+    TunnelEndpointSpec,
+};
+
+use super::ranges::NodeAddresses;
+
+/// Maximum number of prefixes of one peer that we pass on to others: its pod ranges and its external ones.
+pub const MAX_PASSED_ON: usize = 16;
+
+/// Everything that the outcomes depend on.
+#[derive(Clone, Debug)]
+pub struct NetworkSnapshot {
+    pub own: ClusterId,
+    pub settings: NetworkSettings,
+    pub ranges: NetworkRanges,
+    pub nodes: Vec<NodeAddresses>,
+    /// Our gateways, in the order of their Leases.
+    pub gateways: Vec<GatewayAddress>,
+    /// The peers that we want a network with.
+    pub peers: BTreeMap<ClusterId, PeerState>,
+    /// The existing `TunnelEndpoint`s.
+    pub current: BTreeMap<ClusterId, TunnelEndpointSpec>,
+}
+
+/// A peer that we want a network with.
+#[derive(Clone, Debug)]
+pub struct PeerState {
+    pub name: String,
+    /// From the `PeeringPolicy` that applies to the peer.
+    pub policy: NetworkPolicy,
+    /// Whether a namespace of ours is offloaded to it whose pods may use our API server.
+    pub runs_api_clients: bool,
+    /// The consumers whose pods we offloaded on to it.
+    pub customers: BTreeSet<ClusterId>,
+    /// Its last announcement, or why that cannot be read. `None` if we do not know it (yet); the default if the peer withdrew it.
+    pub announcement: Option<Result<NetworkAnnouncement, String>>,
+}
+
+/// The last announcement of a peer, if it is known and can be read.
+pub fn announced(peer: &PeerState) -> Option<&NetworkAnnouncement> {
+    peer.announcement.as_ref()?.as_ref().ok()
+}
+
+/// A namespace that is offloaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffloadedNamespace {
+    /// The clusters that run pods of it.
+    pub clusters: BTreeSet<ClusterId>,
+    /// Whether these pods may use our API server.
+    pub api_server: bool,
+}
+
+impl OffloadedNamespace {
+    pub fn of(offloading: NamespaceOffloading) -> Option<Self> {
+        let clusters = offloading.status?.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect();
+        Some(Self { clusters, api_server: offloading.spec.api_server })
+    }
+}

@@ -1,0 +1,303 @@
+//! Which clusters get no new pods because a budget is spent, or because the costs there cannot be counted for it.
+//!
+//! A budget is judged in rounds. Until the next round nobody looks, so a budget counts as spent when what is left does not cover what the
+//! pods that run now cost until then. Only pods that are placed in the last round before can exceed it, by what they cost in one round.
+//!
+//! Once spent, a budget stays so until its day or month ends, or somebody changes it: what is left then may be less than a pod costs in a
+//! round, and pods would come and go.
+//!
+//! What cannot be counted is never taken for nothing: a cluster that asks for money without a contract, or in another currency, gets no
+//! new pods of whoever has a budget.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use liqo_api::conditions::DesiredCondition;
+use liqo_api::{Budget, BudgetPeriod, ClusterId, Money, WITHIN_BUDGET, WhenSpent, WithinBudgetReason, rfc3339};
+use liqo_metering::spending::{Account, Costs, span_of};
+
+/// Time between two rounds.
+pub const ROUND: Duration = Duration::from_secs(10);
+/// How many clusters a message names.
+const MAX_NAMED: usize = 3;
+
+/// Who has a budget.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Holder {
+    /// A namespace, for its pods at all providers.
+    Namespace(String),
+    /// A `PeeringPolicy`, for all pods at the providers to which it applies.
+    Policy(String),
+}
+
+impl Holder {
+    /// For people: `namespace demo`.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::Namespace(name) => format!("namespace {name}"),
+            Self::Policy(name) => format!("PeeringPolicy {name}"),
+        }
+    }
+
+    fn concerns(&self, provider: &Provider) -> bool {
+        match self {
+            Self::Namespace(_) => true,
+            Self::Policy(name) => provider.policy.as_deref() == Some(name),
+        }
+    }
+
+    /// What of these costs counts. Costs whose namespace is not known count for every namespace.
+    fn part_of(&self, costs: &Costs, currency: &str) -> Money {
+        match self {
+            Self::Namespace(name) => costs.at_most(currency, name),
+            Self::Policy(_) => costs.total(currency),
+        }
+    }
+}
+
+/// What is known of the costs at one provider.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Provider {
+    pub id: ClusterId,
+    pub name: String,
+    /// Name of the `PeeringPolicy` that applies to it.
+    pub policy: Option<String>,
+    /// The currencies in which its virtual nodes ask for something.
+    pub asks: BTreeSet<String>,
+    /// The currencies of its contract; `None` while none is in force.
+    pub contract: Option<BTreeSet<String>>,
+    pub day: Costs,
+    pub month: Costs,
+    /// What the pods that run now cost for one hour.
+    pub per_hour: Costs,
+}
+
+impl Provider {
+    /// A provider with these accounts, one for each contract, also for those that ended.
+    pub fn of(
+        id: ClusterId,
+        name: String,
+        policy: Option<String>,
+        asks: BTreeSet<String>,
+        accounts: &[Account],
+        now: Timestamp,
+    ) -> Self {
+        let now = now.as_second();
+        let (mut day, mut month, mut per_hour) = (Costs::default(), Costs::default(), Costs::default());
+        let mut contract: Option<BTreeSet<String>> = None;
+        for account in accounts {
+            day.add_all(&account.spent(BudgetPeriod::Day, now));
+            month.add_all(&account.spent(BudgetPeriod::Month, now));
+            per_hour.add_all(account.per_hour());
+            if let Some(version) = account.contract.version_at(now) {
+                let with_prices = version.prices.values().filter(|prices| !prices.rates.is_empty());
+                contract.get_or_insert_default().extend(with_prices.map(|prices| prices.currency.clone()));
+            }
+        }
+        Self { id, name, policy, asks, contract, day, month, per_hour }
+    }
+
+    fn spent(&self, period: BudgetPeriod) -> &Costs {
+        match period {
+            BudgetPeriod::Day => &self.day,
+            BudgetPeriod::Month => &self.month,
+        }
+    }
+
+    /// Whether it costs nothing.
+    fn is_free(&self) -> bool {
+        self.asks.is_empty() && self.contract.as_ref().is_none_or(BTreeSet::is_empty)
+    }
+
+    /// Why its costs cannot be counted for a budget in this currency.
+    fn uncounted(&self, currency: &str) -> Option<String> {
+        let asks = self.asks.iter().chain(self.contract.iter().flatten()).find(|asks| *asks != currency);
+        match (asks, &self.contract) {
+            (Some(other), _) => Some(format!("{} asks for {other}, and Liqo converts nothing", self.name)),
+            (None, None) if !self.is_free() => {
+                Some(format!("{} asks for {currency} without a contract, and only contracts are metered", self.name))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A budget that somebody has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeldBudget {
+    pub holder: Holder,
+    pub budget: Budget,
+}
+
+/// What a budget does now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    pub held: HeldBudget,
+    /// The first second of the day or month.
+    pub since: i64,
+    /// The first second after it.
+    pub until: i64,
+    pub spent: Money,
+    /// What the pods that run now cost for one hour.
+    pub per_hour: Money,
+    pub is_spent: bool,
+    /// Why clusters get no new pods.
+    pub closed: BTreeMap<ClusterId, String>,
+}
+
+impl Verdict {
+    /// Whether this budget, as it is now, was found spent in the same day or month before.
+    fn was_spent(&self, held: &HeldBudget, since: i64) -> bool {
+        self.is_spent && self.held.budget == held.budget && self.since == since
+    }
+
+    /// Whether running pods go home.
+    pub fn moves_home(&self) -> bool {
+        self.is_spent && self.held.budget.when_spent == WhenSpent::MoveHome
+    }
+
+    /// The condition of a namespace. It changes only when something begins or ends, so that it costs no write otherwise.
+    pub fn condition(&self) -> DesiredCondition {
+        let uncounted: Vec<&str> = self.closed.values().map(String::as_str).take(MAX_NAMED).collect();
+        if self.is_spent {
+            DesiredCondition::no(WITHIN_BUDGET, WithinBudgetReason::BudgetSpent, spent_message(&self.held, self.until))
+        } else if uncounted.is_empty() {
+            let message =
+                format!("{} for each {} may be spent", amount(&self.held.budget), period_in_words(self.held.budget.period));
+            DesiredCondition::yes(WITHIN_BUDGET, WithinBudgetReason::WithinBudget, message)
+        } else {
+            DesiredCondition::no(WITHIN_BUDGET, WithinBudgetReason::CostsNotCounted, uncounted.join("; "))
+        }
+    }
+}
+
+/// Judges a budget. `former` is what was found in the last round; `round` is the time until the next one.
+pub fn judge(held: &HeldBudget, providers: &[Provider], former: Option<&Verdict>, round: Duration, now: Timestamp) -> Verdict {
+    let HeldBudget { holder, budget } = held;
+    let span = span_of(budget.period, now.as_second());
+    let concerned = || providers.iter().filter(|provider| holder.concerns(provider));
+    let spent: Money = concerned().map(|one| holder.part_of(one.spent(budget.period), &budget.currency)).sum();
+    let per_hour: Money = concerned().map(|one| holder.part_of(&one.per_hour, &budget.currency)).sum();
+    let is_spent =
+        spent + in_one_round(per_hour, round) >= budget.amount || former.is_some_and(|former| former.was_spent(held, span.start));
+    let mut closed = BTreeMap::new();
+    for provider in concerned() {
+        if let Some(why) = provider.uncounted(&budget.currency) {
+            closed.insert(provider.id.clone(), format!("the costs do not count for the budget of {}: {why}", holder.in_words()));
+        } else if is_spent && !provider.is_free() {
+            closed.insert(provider.id.clone(), spent_message(held, span.end));
+        }
+    }
+    Verdict { held: held.clone(), since: span.start, until: span.end, spent, per_hour, is_spent, closed }
+}
+
+/// What costs so much for one hour costs this in a round, rounded up to a billionth.
+fn in_one_round(per_hour: Money, round: Duration) -> Money {
+    let seconds = i128::from(round.as_secs()) + i128::from(round.subsec_nanos() > 0);
+    let product = per_hour.nanos().saturating_mul(seconds);
+    Money::from_nanos(product / 3600 + i128::from(product % 3600 > 0))
+}
+
+fn amount(budget: &Budget) -> String {
+    format!("{} {}", budget.amount, budget.currency)
+}
+
+fn period_in_words(period: BudgetPeriod) -> &'static str {
+    match period {
+        BudgetPeriod::Day => "day",
+        BudgetPeriod::Month => "month",
+    }
+}
+
+fn spent_message(held: &HeldBudget, until: i64) -> String {
+    let next = Timestamp::from_second(until).map(rfc3339).unwrap_or_default();
+    format!(
+        "the budget of {}, {} for each {}, is spent: no new pods go to clusters that cost something, before {next} or until it is raised",
+        held.holder.in_words(),
+        amount(&held.budget),
+        period_in_words(held.budget.period)
+    )
+}
+
+/// What all budgets do now.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Standing {
+    verdicts: BTreeMap<Holder, Verdict>,
+    /// The policy that applies to each provider.
+    policies: BTreeMap<ClusterId, Option<String>>,
+}
+
+impl Standing {
+    /// Judges all budgets.
+    pub fn of(budgets: &[HeldBudget], providers: &[Provider], former: &Self, round: Duration, now: Timestamp) -> Self {
+        let judged = budgets.iter().map(|held| {
+            let verdict = judge(held, providers, former.verdicts.get(&held.holder), round, now);
+            (held.holder.clone(), verdict)
+        });
+        let policies = providers.iter().map(|provider| (provider.id.clone(), provider.policy.clone())).collect();
+        Self { verdicts: judged.collect(), policies }
+    }
+
+    /// What the budget of a namespace does. `None` if it was not judged.
+    pub fn of_namespace(&self, namespace: &str) -> Option<&Verdict> {
+        self.verdicts.get(&Holder::Namespace(namespace.to_owned()))
+    }
+
+    /// What the budget of the policy does that applies to a provider.
+    pub fn of_provider(&self, id: &ClusterId) -> Option<&Verdict> {
+        let policy = self.policies.get(id)?.as_ref()?;
+        self.verdicts.get(&Holder::Policy(policy.clone()))
+    }
+
+    /// Whether a provider was there when the budgets were judged.
+    pub fn knows(&self, id: &ClusterId) -> bool {
+        self.policies.contains_key(id)
+    }
+
+    /// Why a provider gets no new pods at all.
+    pub fn closed(&self, id: &ClusterId) -> Option<&str> {
+        self.of_provider(id)?.closed.get(id).map(String::as_str)
+    }
+
+    /// Why a provider gets no new pods of a namespace.
+    pub fn closed_for(&self, namespace: &str, id: &ClusterId) -> Option<&str> {
+        let own = self.of_namespace(namespace).and_then(|verdict| verdict.closed.get(id)).map(String::as_str);
+        own.or_else(|| self.closed(id))
+    }
+
+    /// Whether the running pods of a namespace at a provider go home.
+    pub fn moves_home(&self, namespace: &str, id: &ClusterId) -> bool {
+        let closes = |verdict: &&Verdict| verdict.moves_home() && verdict.closed.contains_key(id);
+        self.of_namespace(namespace).filter(closes).or_else(|| self.of_provider(id).filter(closes)).is_some()
+    }
+
+    /// Whether running pods go home anywhere.
+    pub fn moves_any_home(&self) -> bool {
+        self.verdicts.values().any(Verdict::moves_home)
+    }
+
+    /// The namespaces for which something changed since `former`: all of them (`None`) if a provider came or went, or a policy closed or
+    /// opened one.
+    pub fn changed_since<'a>(&'a self, former: &'a Self) -> Option<BTreeSet<&'a str>> {
+        let closed_by_policies = |standing: &'a Self| -> BTreeMap<&'a ClusterId, &'a str> {
+            standing.policies.keys().filter_map(|id| Some((id, standing.closed(id)?))).collect()
+        };
+        let is_same = self.policies.keys().eq(former.policies.keys());
+        if !is_same || closed_by_policies(self) != closed_by_policies(former) {
+            return None;
+        }
+        let shown = |standing: &'a Self, namespace: &str| {
+            let verdict = standing.of_namespace(namespace)?;
+            Some((verdict.condition(), verdict.closed.keys().collect::<Vec<_>>(), &verdict.held.budget))
+        };
+        let namespaces = self.verdicts.keys().chain(former.verdicts.keys()).filter_map(|holder| match holder {
+            Holder::Namespace(name) => Some(name.as_str()),
+            Holder::Policy(_) => None,
+        });
+        Some(namespaces.filter(|namespace| shown(self, namespace) != shown(former, namespace)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn money(text: &str) -> Money {
+    text.parse().unwrap()
+}
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn noon() -> Timestamp {
+    at("2026-01-31T12:00:00Z")
+}
+
+fn id(byte: u8) -> ClusterId {
+    ClusterId::of_public_key(&[byte; 32])
+}
+
+fn held(holder: Holder, amount: &str) -> HeldBudget {
+    let (currency, period, when_spent) = ("EUR".to_owned(), BudgetPeriod::Day, WhenSpent::Keep);
+    HeldBudget { holder, budget: Budget { currency, amount: money(amount), period, when_spent } }
+}
+
+fn of_demo(amount: &str) -> HeldBudget {
+    held(Holder::Namespace("demo".to_owned()), amount)
+}
+
+fn costs(all: &[(&str, &str)]) -> Costs {
+    let mut costs = Costs::default();
+    for (namespace, cost) in all {
+        costs.add("EUR", namespace, money(cost));
+    }
+    costs
+}
+
+fn provider(byte: u8, spent: &[(&str, &str)], per_hour: &[(&str, &str)]) -> Provider {
+    let currencies = BTreeSet::from(["EUR".to_owned()]);
+    Provider {
+        id: id(byte),
+        name: format!("p{byte}"),
+        policy: Some("default".to_owned()),
+        asks: currencies.clone(),
+        contract: Some(currencies),
+        day: costs(spent),
+        month: costs(spent),
+        per_hour: costs(per_hour),
+    }
+}
+
+fn judged(held: &HeldBudget, providers: &[Provider]) -> Verdict {
+    judge(held, providers, None, ROUND, noon())
+}
+
+#[test]
+fn a_budget_is_spent_when_the_rest_does_not_cover_the_next_round() {
+    // 0.36 for an hour are 0.001 for ten seconds.
+    let spent = |spent: &str, per_hour: &str| {
+        judged(&of_demo("1"), &[provider(1, &[("demo", spent), ("shop", "5")], &[("demo", per_hour), ("shop", "50")])]).is_spent
+    };
+    assert!(!spent("0.998", "0.36") && spent("0.999", "0.36") && spent("1", "0") && !spent("0.999999999", "0"));
+    assert!(judged(&of_demo("0"), &[]).is_spent, "nothing may be spent");
+}
+
+#[test]
+fn a_policy_counts_all_namespaces_at_its_providers_and_a_namespace_all_providers() {
+    let mut other = provider(2, &[("demo", "3"), ("", "1")], &[("demo", "1")]);
+    other.policy = Some("other".to_owned());
+    let providers = [provider(1, &[("demo", "2"), ("shop", "4")], &[("shop", "8")]), other];
+    let spent = |holder| judged(&held(holder, "100"), &providers).spent;
+    assert_eq!(spent(Holder::Policy("default".into())), money("6"));
+    assert_eq!(spent(Holder::Policy("other".into())), money("4"));
+    assert_eq!(spent(Holder::Namespace("demo".into())), money("6"), "what nobody knows counts for everybody");
+    assert_eq!(spent(Holder::Namespace("shop".into())), money("5"));
+}
+
+#[test]
+fn a_spent_budget_closes_the_providers_that_cost_something() {
+    let free = Provider { asks: BTreeSet::new(), contract: None, ..provider(2, &[], &[]) };
+    let verdict = judged(&of_demo("1"), &[provider(1, &[("demo", "1")], &[]), free]);
+    assert_eq!(verdict.closed.keys().collect::<Vec<_>>(), [&id(1)]);
+    let condition = verdict.condition();
+    assert_eq!((condition.status, condition.reason.as_str()), (Some(false), "BudgetSpent"));
+    assert!(
+        condition.message.contains("namespace demo, 1 EUR for each day") && condition.message.contains("2026-02-01T00:00:00Z")
+    );
+}
+
+#[test]
+fn what_cannot_be_counted_closes_a_provider_before_anything_is_spent() {
+    let without_contract = Provider { contract: None, ..provider(1, &[], &[]) };
+    let dollars = Provider { asks: BTreeSet::from(["USD".to_owned()]), ..provider(2, &[], &[]) };
+    let verdict = judged(&of_demo("1"), &[without_contract, dollars, provider(3, &[], &[])]);
+    assert!(!verdict.is_spent && verdict.closed.len() == 2);
+    assert!(verdict.closed[&id(1)].contains("p1 asks for EUR without a contract"));
+    assert!(verdict.closed[&id(2)].contains("p2 asks for USD"));
+    assert_eq!(verdict.condition().reason, "CostsNotCounted");
+    assert_eq!(judged(&of_demo("1"), &[provider(3, &[], &[])]).condition().status, Some(true));
+}
+
+#[test]
+fn a_spent_budget_stays_so_until_the_next_day_or_until_it_is_raised() {
+    let running = [provider(1, &[("demo", "0.9995")], &[("demo", "0.36")])];
+    let ended = [provider(1, &[("demo", "0.9995")], &[])];
+    let first = judge(&of_demo("1"), &running, None, ROUND, noon());
+    let later = |held: &HeldBudget, now| judge(held, &ended, Some(&first), ROUND, now).is_spent;
+    assert!(first.is_spent && later(&of_demo("1"), noon()));
+    assert!(!later(&of_demo("2"), noon()) && !later(&of_demo("1"), at("2026-02-01T00:00:00Z")));
+    assert!(
+        !judge(&of_demo("1"), &ended, None, ROUND, noon()).is_spent,
+        "a process that starts again may let a little more be spent"
+    );
+}
+
+#[test]
+fn what_all_budgets_do_is_known_by_namespace_and_provider() {
+    let move_home = |mut held: HeldBudget| {
+        held.budget.when_spent = WhenSpent::MoveHome;
+        held
+    };
+    let policy = |amount| move_home(held(Holder::Policy("default".to_owned()), amount));
+    let providers = [provider(1, &[("demo", "1"), ("shop", "1")], &[])];
+    let standing = |budgets: &[HeldBudget]| Standing::of(budgets, &providers, &Standing::default(), ROUND, noon());
+    let none = standing(&[of_demo("9"), policy("9")]);
+    assert_eq!((none.closed(&id(1)), none.closed_for("demo", &id(1)), none.moves_any_home()), (None, None, false));
+    let namespace = standing(&[of_demo("1"), policy("9")]);
+    assert!(namespace.closed_for("demo", &id(1)).is_some() && namespace.closed_for("shop", &id(1)).is_none());
+    assert!(!namespace.moves_home("demo", &id(1)), "its pods are kept");
+    assert_eq!(namespace.changed_since(&none), Some(BTreeSet::from(["demo"])));
+    let all = standing(&[of_demo("9"), policy("2")]);
+    assert!(all.closed_for("shop", &id(1)).is_some() && all.moves_home("shop", &id(1)) && all.moves_any_home());
+    assert_eq!((all.changed_since(&none), all.changed_since(&all)), (None, Some(BTreeSet::new())));
+    assert!(all.knows(&id(1)) && !all.knows(&id(2)));
+}
+
+/// A pod that is created at some second, and costs so many billionths for each second.
+#[derive(Debug, Clone, Copy)]
+struct Story {
+    created: i64,
+    seconds: i64,
+    rate: i128,
+}
+
+proptest! {
+    /// Every second, pods that are placed are charged; every round, the budget is judged. With `MoveHome`, the pods go home when it is
+    /// spent. The process restarts at any round, and knows only what is spent.
+    #[test]
+    fn a_budget_is_never_exceeded_by_more_than_one_scheduling_round(
+        pods in prop::collection::vec((0..300_i64, 1..200_i64, 0..5000_i128), 0..40),
+        amount in 0..800_000_i128,
+        moves_home in any::<bool>(),
+        restarts in prop::collection::vec(any::<bool>(), 40),
+    ) {
+        let pods = pods.into_iter().map(|(created, seconds, rate)| Story { created, seconds, rate });
+        let mut waiting: Vec<Story> = pods.collect();
+        let (mut running, mut spent): (Vec<Story>, i128) = (Vec::new(), 0);
+        let mut budget = of_demo("0");
+        budget.budget.amount = Money::from_nanos(amount);
+        if moves_home {
+            budget.budget.when_spent = WhenSpent::MoveHome;
+        }
+        // What the pods cost in ten seconds that were placed in the last round in which some could be.
+        let (mut former, mut over) = (None, 0_i128);
+        for second in 0..400_i64 {
+            if second % 10 == 0 {
+                let rate: i128 = running.iter().map(|pod| pod.rate).sum();
+                let mut one = provider(1, &[], &[]);
+                one.day.add("EUR", "demo", Money::from_nanos(spent));
+                one.per_hour.add("EUR", "demo", Money::from_nanos(rate * 3600));
+                let known: Option<Verdict> = former.take();
+                let known = known.filter(|_| !restarts[usize::try_from(second / 10).unwrap() % restarts.len()]);
+                let verdict = judge(&budget, &[one], known.as_ref(), ROUND, noon() + jiff::SignedDuration::from_secs(second));
+                if !verdict.is_spent {
+                    prop_assert!(spent + rate * 10 < amount, "what runs is paid until the next round");
+                }
+                if verdict.moves_home() {
+                    running.clear();
+                }
+                if !verdict.is_spent {
+                    over = 0;
+                }
+                former = Some(verdict);
+            }
+            if former.as_ref().is_some_and(|verdict| !verdict.is_spent) {
+                let (due, rest): (Vec<Story>, _) = waiting.into_iter().partition(|pod| pod.created <= second);
+                waiting = rest;
+                over += due.iter().map(|pod| pod.rate * 10).sum::<i128>();
+                running.extend(due.into_iter().map(|pod| Story { created: second, ..pod }));
+                prop_assert!(spent <= amount + over, "no pod is placed after that");
+            }
+            spent += running.iter().map(|pod| pod.rate).sum::<i128>();
+            running.retain(|pod| second + 1 < pod.created + pod.seconds);
+            if moves_home {
+                prop_assert!(spent <= amount + over, "{spent} of {amount}, and {over} in a round");
+            }
+        }
+    }
+}

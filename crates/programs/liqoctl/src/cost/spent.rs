@@ -1,0 +1,260 @@
+//! What was spent so far under contracts, and what is left of budgets, as the manager computes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt, api::ListParams};
+use liqo_api::policies::{PolicyPeer, of_peer};
+use liqo_api::{
+    BudgetPeriod, ClusterId, Contract, ForeignCluster, Money, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy,
+    UsageRecord, WITHIN_BUDGET, WithinBudgetReason, labels,
+};
+use liqo_metering::receipt::{self, period_of};
+use liqo_metering::spending::{Account, Settled};
+use liqo_offloading_rules::budget::{HeldBudget, Holder, Provider, ROUND, judge};
+use liqo_offloading_rules::node::priced::PricedNode;
+
+use super::running::{BudgetLine, Running, Spent, amounts};
+use crate::cluster::{Cluster, Explained as _, list_or_none};
+use crate::receipt::{Role, role_of};
+use crate::usage::local_entry;
+
+/// A contract with a provider, and what it cost.
+pub struct ContractCosts {
+    pub provider: ClusterId,
+    name: String,
+    account: Account,
+}
+
+/// All contracts with providers that were in force, and what usage records have.
+pub async fn contracts(cluster: &Cluster) -> anyhow::Result<Vec<ContractCosts>> {
+    let everything = ListParams::default();
+    let api: Api<Contract> = Api::all(cluster.client.clone());
+    let all = list_or_none(&api, &everything).await.doing("list the contracts")?;
+    let api: Api<UsageRecord> = Api::all(cluster.client.clone());
+    let records = list_or_none(&api, &everything).await.doing("list the usage records")?;
+    Ok(all.into_iter().filter_map(|contract| of_contract(&contract, &records)).collect())
+}
+
+fn of_contract(contract: &Contract, records: &[UsageRecord]) -> Option<ContractCosts> {
+    let namespace = contract.namespace()?;
+    let (provider, _) = role_of(&namespace).filter(|(_, role)| *role == Role::Consumer)?;
+    let settled = Settled::of(contract.metadata.annotations.as_ref());
+    let terms = receipt::Contract::of(&contract.spec)?;
+    let mut account = Account::new(terms, contract.spec.terms.metering_period_seconds, settled);
+    let is_ours = |record: &&UsageRecord| {
+        record.namespace().as_deref() == Some(&namespace) && record.spec.contract == contract.spec.terms.contract
+    };
+    for record in records.iter().filter(is_ours) {
+        if let Some(period) = period_of(&record.spec.period) {
+            account.add_record(period, record.spec.chunks.is_some(), &record.spec.entries);
+        }
+    }
+    Some(ContractCosts { provider, name: contract.name_any(), account })
+}
+
+/// Adds what still runs: from when the local pods show that they run at the provider.
+pub fn add_running(contracts: &mut [ContractCosts], running: &[Running], now: Timestamp) {
+    for Running { node, pods } in running {
+        let label = |name: &str| node.labels().get(name).map_or("", String::as_str);
+        let (provider, pool) = (label(labels::REMOTE_CLUSTER_ID), label(labels::POOL));
+        for contract in contracts.iter_mut().filter(|contract| contract.provider.as_str() == provider) {
+            for pod in pods {
+                add_pod(&mut contract.account, pod, pool, now);
+            }
+        }
+    }
+}
+
+fn add_pod(account: &mut Account, pod: &Pod, pool: &str, now: Timestamp) {
+    if let Some(entry) = local_entry(pod, pool, now) {
+        account.add_running(&[entry]);
+        account.add_rate(&pod.namespace().unwrap_or_default(), pool, &amounts(pod), now.as_second());
+    }
+}
+
+/// What was spent, of one namespace or of all.
+pub fn spent(contracts: &[ContractCosts], namespace: Option<&str>, now: Timestamp) -> Vec<Spent> {
+    let mut all = Vec::new();
+    for ContractCosts { provider, name, account } in contracts {
+        let in_force = account.contract.version_at(now.as_second()).is_some();
+        let mut sums: BTreeMap<(String, String), [Money; 2]> = BTreeMap::new();
+        // A contract in force is named even if it cost nothing.
+        if in_force {
+            sums.insert((String::new(), String::new()), [Money::ZERO; 2]);
+        }
+        for (at, kind) in [BudgetPeriod::Day, BudgetPeriod::Month].into_iter().enumerate() {
+            for (currency, of, cost) in account.spent(kind, now.as_second()).iter() {
+                sums.entry((currency.to_owned(), of.to_owned())).or_default()[at] += cost;
+            }
+        }
+        let is_meant = |of: &str| of.is_empty() || namespace.is_none_or(|namespace| namespace == of);
+        for ((currency, of), [today, this_month]) in sums.into_iter().filter(|((_, of), _)| is_meant(of)) {
+            let (provider, contract) = (provider.to_string(), name.clone());
+            all.push(Spent { provider, contract, in_force, namespace: of, currency, today, this_month });
+        }
+    }
+    all
+}
+
+/// The budgets of one namespace, or all budgets.
+pub async fn budgets(
+    cluster: &Cluster,
+    contracts: &[ContractCosts],
+    running: &[Running],
+    namespace: Option<&str>,
+    now: Timestamp,
+) -> anyhow::Result<Vec<BudgetLine>> {
+    let everything = ListParams::default();
+    let api: Api<NamespaceOffloading> = Api::all(cluster.client.clone());
+    let offloadings = list_or_none(&api, &everything).await.doing("list the NamespaceOffloadings")?;
+    let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
+    let policies: Vec<Arc<PeeringPolicy>> =
+        list_or_none(&api, &everything).await.doing("list the policies")?.into_iter().map(Arc::new).collect();
+    let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let peers = list_or_none(&api, &everything).await.doing("list the peers")?;
+
+    let providers = providers(contracts, running, &policies, &peers, now);
+    let is_meant = |of: &str| namespace.is_none_or(|namespace| namespace == of);
+    let mut lines = Vec::new();
+    for offloading in offloadings.iter().filter(|one| one.name_any() == NAMESPACE_OFFLOADING) {
+        let of = offloading.namespace().unwrap_or_default();
+        if let Some(budget) = offloading.spec.budget.clone().filter(|_| is_meant(&of)) {
+            let mut line = line(&HeldBudget { holder: Holder::Namespace(of), budget }, &providers, now);
+            line.take_over(offloading);
+            lines.push(line);
+        }
+    }
+    for policy in policies.iter().filter(|_| namespace.is_none()) {
+        if let Some(budget) = policy.spec.consume.budget.clone() {
+            lines.push(line(&HeldBudget { holder: Holder::Policy(policy.name_any()), budget }, &providers, now));
+        }
+    }
+    Ok(lines)
+}
+
+fn providers(
+    contracts: &[ContractCosts],
+    running: &[Running],
+    policies: &[Arc<PeeringPolicy>],
+    peers: &[ForeignCluster],
+    now: Timestamp,
+) -> Vec<Provider> {
+    let mut asks: BTreeMap<ClusterId, BTreeSet<String>> =
+        contracts.iter().map(|contract| (contract.provider.clone(), BTreeSet::new())).collect();
+    for Running { node, .. } in running {
+        let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
+        let Ok(id) = node.cluster_id().parse() else { continue };
+        let prices = node.prices.filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()));
+        asks.entry(id).or_default().extend(prices.map(|prices| prices.currency));
+    }
+    let provider = |(id, asks): (ClusterId, BTreeSet<String>)| {
+        let peer = peers.iter().find(|peer| peer.spec.cluster_id == id);
+        let policy = of_peer(policies, &PolicyPeer::new(&id, peer)).first().map(|policy| policy.name_any());
+        let accounts: Vec<Account> =
+            contracts.iter().filter(|contract| contract.provider == id).map(|contract| contract.account.clone()).collect();
+        let name = peer.map_or_else(|| id.to_string(), ResourceExt::name_any);
+        Provider::of(id, name, policy, asks, &accounts, now)
+    };
+    asks.into_iter().map(provider).collect()
+}
+
+fn line(held: &HeldBudget, providers: &[Provider], now: Timestamp) -> BudgetLine {
+    let verdict = judge(held, providers, None, ROUND, now);
+    let condition = verdict.condition();
+    let budget = &held.budget;
+    BudgetLine {
+        of: held.holder.in_words(),
+        period: budget.period,
+        amount: budget.amount,
+        currency: budget.currency.clone(),
+        spent: verdict.spent,
+        left: (budget.amount - verdict.spent).max(Money::ZERO),
+        open: condition.status == Some(true),
+        message: (condition.status != Some(true)).then_some(condition.message),
+    }
+}
+
+impl BudgetLine {
+    /// A budget that was spent stays so, although what runs now would be paid.
+    fn take_over(&mut self, offloading: &NamespaceOffloading) {
+        let conditions = offloading.status.iter().flat_map(|status| &status.conditions);
+        let reason = WithinBudgetReason::BudgetSpent.as_str();
+        let spent =
+            conditions.into_iter().find(|one| one.type_ == WITHIN_BUDGET && one.status == "False" && one.reason == reason);
+        if let Some(spent) = spent.filter(|_| self.open) {
+            (self.open, self.message) = (false, Some(spent.message.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn milan() -> ClusterId {
+        ClusterId::of_public_key(&[2; 32])
+    }
+
+    fn contract() -> Contract {
+        let limits = json!({ "podSecurity": "baseline", "maxNamespaces": 1, "maxServices": 1, "maxEndpoints": 1, "charge": "Requests",
+            "defaultLimitPercentage": 800 });
+        let prices = json!({ "default": { "currency": "EUR", "rates": { "cpu": "1" } } });
+        let terms = json!({ "contract": "c", "version": 1, "provider": milan(), "consumer": milan(), "commitment": "BestEffort",
+            "pools": [], "classes": {}, "prices": prices, "noticeSeconds": 0, "limits": limits, "start": "2026-01-01T00:00:00Z",
+            "renewal": "None", "meteringPeriodSeconds": 3600 });
+        let object = json!({ "metadata": { "namespace": liqo_api::provider_namespace(&milan()), "name": "contract-c" },
+            "spec": { "document": "", "terms": terms, "inForceSince": "2026-01-01T00:00:00Z" } });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn record() -> UsageRecord {
+        let start: Timestamp = "2026-01-02T10:00:00Z".parse().unwrap();
+        let from = start.as_second();
+        let entries = format!("a default {from} {} cpu=2 demo\n", from + 1800);
+        let object = json!({ "metadata": { "namespace": liqo_api::provider_namespace(&milan()), "name": "usage" },
+            "spec": { "contract": "c", "period": { "start": start, "seconds": 3600 }, "chunk": 0, "entries": entries } });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn on_milan() -> Running {
+        let prices = r#"{"currency":"EUR","rates":{"cpu":"1"}}"#;
+        let labels = json!({ labels::REMOTE_CLUSTER_ID: milan(), labels::POOL: "default" });
+        let node = json!({ "metadata": { "name": "milan", "labels": labels, "annotations": { "liqo.io/prices": prices } } });
+        let offloaded =
+            json!({ "type": liqo_api::pods::OFFLOADED, "status": "True", "lastTransitionTime": "2026-01-02T10:00:00Z" });
+        let container = json!({ "name": "c", "resources": { "requests": { "cpu": "4", "memory": "1Gi" } } });
+        let pod: Value = json!({ "metadata": { "namespace": "shop", "name": "p", "uid": "p" },
+            "spec": { "containers": [container] }, "status": { "conditions": [offloaded] } });
+        Running { node: serde_json::from_value(node).unwrap(), pods: vec![serde_json::from_value(pod).unwrap()] }
+    }
+
+    #[test]
+    fn records_and_pods_that_run_are_what_was_spent_so_far() {
+        let now: Timestamp = "2026-01-02T10:45:00Z".parse().unwrap();
+        let mut contracts = vec![of_contract(&contract(), &[record()]).unwrap()];
+        add_running(&mut contracts, &[on_milan()], now);
+        let of = |namespace| {
+            let all = spent(&contracts, namespace, now).into_iter().filter(|one| !one.today.is_zero());
+            all.map(|one| format!("{} {} {}", one.namespace, one.today, one.this_month)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(None), ["demo 1 1", "shop 3 3"]);
+        assert_eq!(of(Some("shop")), ["shop 3 3"]);
+        let providers = providers(&contracts, &[on_milan()], &[], &[], now);
+        let (currency, when_spent) = ("EUR".to_owned(), liqo_api::WhenSpent::Keep);
+        let budget = liqo_api::Budget { currency, amount: "3.5".parse().unwrap(), period: BudgetPeriod::Day, when_spent };
+        let shop = line(&HeldBudget { holder: Holder::Namespace("shop".to_owned()), budget }, &providers, now);
+        assert_eq!((shop.spent.to_string().as_str(), shop.left.to_string().as_str(), shop.open), ("3", "0.5", true));
+    }
+
+    #[test]
+    fn a_contract_with_a_consumer_is_no_cost() {
+        let mut contract = contract();
+        contract.metadata.namespace = Some(liqo_api::tenant_namespace(&milan()));
+        assert!(of_contract(&contract, &[]).is_none());
+    }
+}
