@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
 
@@ -65,6 +65,20 @@ async fn receipts(cluster: &Cluster, namespace: &str, contract: &str) -> Result<
     Ok(all.map(|one| (one["metadata"]["name"].as_str().unwrap_or_default().to_owned(), one)).collect())
 }
 
+/// What is left of a contract in a namespace, for a message: the records, and what became of the receipts.
+async fn papers(cluster: &Cluster, namespace: &str, contract: &str, records: &[Value]) -> Result<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for record in records {
+        let spec = &record["spec"];
+        let count = spec["entries"].as_str().unwrap_or_default().lines().count();
+        lines.push(format!("{}: {count} entries, chunks {}", spec["period"]["start"], spec["chunks"]));
+    }
+    for (name, receipt) in receipts(cluster, namespace, contract).await? {
+        lines.push(format!("{name}: {}", receipt["status"]));
+    }
+    Ok(lines.join("\n"))
+}
+
 /// Creates short pods in batches, and deletes them, while managers restart.
 async fn many_short_pods(rome: &Cluster, milan: &Cluster) -> Result<()> {
     let number = pods();
@@ -97,7 +111,10 @@ pub async fn both_sides_count_the_same_seconds_over_restarts_and_sign_receipts(w
         for (cluster, namespace) in [(milan, &tenant), (rome, &provider)] {
             let mut records = cluster.items(&["-n", namespace, "usagerecords"]).await?;
             records.retain(|record| record["spec"]["contract"] == *contract && counts_a_second(record));
-            ensure!(records.is_empty(), "{} has {} usage records", cluster.name, records.len());
+            if !records.is_empty() {
+                let papers = papers(cluster, namespace, &contract, &records).await?;
+                bail!("{} has {} usage records:\n{papers}", cluster.name, records.len());
+            }
         }
         let (theirs, ours) = (receipts(milan, &tenant, &contract).await?, receipts(rome, &provider, &contract).await?);
         for (name, receipt) in &theirs {

@@ -68,7 +68,10 @@ impl RemotePod {
         let key = Key::of(&pod);
         let meta = pod.metadata;
         let label = |name: &str| meta.labels.as_ref().and_then(|all| all.get(name)).cloned();
-        let status = pod.status.unwrap_or_default();
+        let mut status = pod.status.unwrap_or_default();
+        if meta.deletion_timestamp.is_none() {
+            end_with_the_last_container(&mut status);
+        }
         let end = match status.get("phase").and_then(Value::as_str) {
             Some("Succeeded") => Some(End::Succeeded),
             Some("Failed") => Some(End::Failed),
@@ -125,15 +128,30 @@ impl RemotePod {
     }
 }
 
+const CONTAINER_STATUSES: [&str; 3] = ["/initContainerStatuses", "/containerStatuses", "/ephemeralContainerStatuses"];
+
 /// Whether a pod was created for virtual nodes. No other remote pod keeps this toleration.
 fn tolerates_virtual_nodes(spec: &PodSpec) -> bool {
     spec.tolerations.iter().flatten().any(|one| one.key.as_deref() == Some(pods::VIRTUAL_NODE_TAINT))
 }
 
+/// A kubelet says that a pod failed, for example because its deadline is over, before its containers have ended. What it says next
+/// belongs to the end, too, and a recorded end never changes. So such a pod runs on. If its node dies now, it is deleted.
+fn end_with_the_last_container(status: &mut Value) {
+    let runs = CONTAINER_STATUSES.iter().flat_map(|list| items(status, list)).any(|one| one.pointer("/state/running").is_some());
+    if runs
+        && matches!(text(status, "/phase"), Some("Succeeded" | "Failed"))
+        && let Some(fields) = status.as_object_mut()
+    {
+        fields.insert("phase".into(), "Running".into());
+        fields.remove("reason");
+        fields.remove("message");
+    }
+}
+
 /// When a pod that has ended did so: when its last container ended. A pod without such a container was evicted, and a condition says when.
 fn time_of_end(status: &Value) -> Option<Timestamp> {
-    let lists = ["/initContainerStatuses", "/containerStatuses", "/ephemeralContainerStatuses"];
-    let containers = lists.into_iter().flat_map(|list| items(status, list));
+    let containers = CONTAINER_STATUSES.into_iter().flat_map(|list| items(status, list));
     let finished = containers.filter_map(|one| text(one, "/state/terminated/finishedAt")?.parse::<Timestamp>().ok()).max();
     let conditions = items(status, "/conditions").iter();
     let changed = conditions.filter_map(|one| text(one, "/lastTransitionTime")?.parse::<Timestamp>().ok());
@@ -247,6 +265,31 @@ mod tests {
         let mut running = status;
         running["phase"] = "Running".into();
         assert_eq!((ended(running), ended(json!({ "phase": "Failed" }))), (None, None));
+    }
+
+    #[test]
+    fn a_pod_that_failed_ends_when_its_containers_have_ended() {
+        let failed = |state: Value, deleted: bool| {
+            pod("web", "u", |object| {
+                object["status"] = json!({ "phase": "Failed", "reason": "DeadlineExceeded", "message": "too late",
+                    "containerStatuses": [{ "name": "c", "ready": false, "state": state }] });
+                if deleted {
+                    object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                }
+            })
+        };
+        let (running, terminated) =
+            (json!({ "running": {} }), json!({ "terminated": { "exitCode": 0, "finishedAt": "2026-01-01T00:00:10Z" } }));
+        let early = failed(running.clone(), false);
+        let shown = early.status.value();
+        assert_eq!((early.end, &shown["phase"], &shown["reason"]), (None, &json!("Running"), &Value::Null));
+        let ended = failed(terminated, false);
+        let shown = ended.status.value();
+        assert_eq!(
+            (ended.end, &shown["phase"], &shown["reason"]),
+            (Some(End::Failed), &json!("Failed"), &json!("DeadlineExceeded"))
+        );
+        assert_eq!(failed(running, true).end, Some(End::Failed), "nobody reports more of a pod that its node lost");
     }
 
     #[test]
