@@ -57,7 +57,7 @@ fn entries(records: &[UsageRecord]) -> Result<Entries> {
     let mut entries = Entries::new();
     for line in records.iter().flat_map(|record| record.spec.entries.lines()) {
         let fields: Vec<&str> = line.split(' ').collect();
-        let [uid, _, from, until, _] = fields[..] else { bail!("{line:?} is no entry") };
+        let [uid, _, from, until, ..] = fields[..] else { bail!("{line:?} is no entry") };
         let second = |text: &str| text.trim_start_matches('~').parse::<i64>().with_context(|| format!("a time of {line:?}"));
         let (key, until) = ((uid.to_owned(), second(from)?), second(until)?);
         entries.entry(key).and_modify(|known| *known = until.min(*known)).or_insert(until);

@@ -157,6 +157,8 @@ fn pods_and_policies() -> Set {
             jobs:
                 a_finished_job_never_runs_again,
                 a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
+            metering:
+                both_sides_count_the_same_seconds_over_restarts_and_sign_receipts;
         }
         .into_iter()
         .chain(network_and_nodes())
@@ -167,7 +169,7 @@ fn pods_and_policies() -> Set {
 }
 
 /// They change the policies for rome's pods, and stop managers.
-fn contracts_and_receipts() -> Vec<Scenario> {
+fn contracts() -> Vec<Scenario> {
     scenarios! {
         contracts:
             both_sign_change_and_end_a_contract,
@@ -175,11 +177,6 @@ fn contracts_and_receipts() -> Vec<Scenario> {
         budgets:
             a_spent_budget_stops_new_pods_with_the_reason_on_the_pod,
             a_spent_budget_brings_running_pods_home;
-        metering:
-            both_sides_count_the_same_seconds_over_restarts_and_sign_receipts;
-        // It ends the peering of rome and milan, and peers them again.
-        disputes:
-            a_cheat_is_named_an_absent_consumer_signs_later_and_no_second_counts_twice;
         // It changes the policies `default` of rome and milan.
         printed_commands:
             the_commands_of_contracts_and_prices_work_and_a_guarantee_that_ends_early_is_a_breach;
@@ -325,10 +322,10 @@ fn network() -> Set {
                 a_long_outage_shows_on_node_and_pods_and_heals,
                 an_absent_consumer_loses_endpoints_and_room_and_gets_both_back,
                 unpeering_from_a_dead_peer_succeeds_and_leaves_nothing;
-        }
-        .into_iter()
-        .chain(contracts_and_receipts())
-        .collect(),
+            // It stops managers, ends the peering of rome and milan, and peers them again.
+            disputes:
+                a_cheat_is_named_an_absent_consumer_signs_later_and_no_second_counts_twice;
+        },
     }
 }
 
@@ -408,7 +405,10 @@ fn sharing() -> Set {
                 two_clusters_lend_to_each_other,
                 without_enforced_network_policies_a_cluster_lends_only_after_an_explicit_yes,
                 a_withdrawn_pool_is_drained_within_disruption_budgets;
-        },
+        }
+        .into_iter()
+        .chain(contracts())
+        .collect(),
     }
 }
 
