@@ -32,7 +32,10 @@ async fn sold_under_a_contract(world: &World) -> Result<()> {
         let contracts = rome.items(&["-n", &copies, "contracts"]).await?;
         let in_force = contracts.iter().any(|one| one["spec"]["inForceSince"].is_string() && one["status"]["phase"] == "InForce");
         let node = rome.object(&["node", "milan"]).await?.unwrap_or_default();
-        Ok((in_force && node["metadata"]["labels"]["price.liqo.io/cpu"] == "36").then_some(()))
+        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        // The provider admits no pods before the offer says that its contract is in force.
+        let is_closed = conditions.iter().any(|one| one["type"] == "NoNewPods" && one["status"] == "True");
+        Ok((in_force && !is_closed && node["metadata"]["labels"]["price.liqo.io/cpu"] == "36").then_some(()))
     })
     .await
 }
