@@ -50,6 +50,7 @@ pub mod offer;
 pub mod offload;
 pub mod offload_bench;
 pub mod output;
+pub mod parties;
 pub mod peer;
 pub mod playground;
 pub mod plugin;

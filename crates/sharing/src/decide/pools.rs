@@ -66,11 +66,12 @@ pub fn open_to<'a, 'b>(
     partitions.iter().filter(|partition| !partition.behind.contains(consumer))
 }
 
-/// The pools of a policy for a consumer, including those without free resources.
+/// The pools of a policy for a consumer, including those without free resources. A pool of a broker has nodes: without any, nobody knows
+/// through how many clusters it comes. So an offer whose last node goes is withdrawn, with its notice, and stays what it was until then.
 pub fn names(policy: usize, provide: &Provide, consumer: &ClusterId, partitions: &[NodePartition]) -> BTreeSet<String> {
     let mut names: BTreeSet<String> =
         open_to(consumer, partitions).filter_map(|partition| partition.pools[policy].clone()).collect();
-    if provide.source.plugin.is_none() && provide.granularity.by == PoolBy::Cluster {
+    if provide.source.plugin.is_none() && provide.source.offers.is_none() && provide.granularity.by == PoolBy::Cluster {
         names.insert(DEFAULT_POOL.to_owned());
     }
     names
@@ -184,8 +185,7 @@ where
     Some(NodeSelector { node_selector_terms: terms })
 }
 
-/// Terms for the nodes of a pool of a broker: one for each provider, and one for the own nodes. If there is no node, a term that no node
-/// matches, because no term at all would mean every node.
+/// Terms for the nodes of a pool of a broker: one for each provider, and one for the own nodes.
 fn borrowed_nodes<'a>(nodes: impl Iterator<Item = &'a (&'a str, &'a LocalNode)>, by: PoolBy) -> Vec<NodeSelectorTerm> {
     let kind = |operator: &str| requirement(labels::TYPE, operator, vec![labels::TYPE_VIRTUAL_NODE.to_owned()]);
     let mut providers: BTreeMap<&ClusterId, BTreeSet<&str>> = BTreeMap::new();
@@ -206,9 +206,6 @@ fn borrowed_nodes<'a>(nodes: impl Iterator<Item = &'a (&'a str, &'a LocalNode)>,
     if !own.is_empty() {
         let single = (by == PoolBy::Node).then(|| vec![requirement("metadata.name", "In", own)]);
         terms.push(NodeSelectorTerm { match_fields: single, ..term(vec![kind("NotIn")]) });
-    }
-    if terms.is_empty() {
-        terms.push(term(vec![kind("In"), kind("NotIn")]));
     }
     terms
 }

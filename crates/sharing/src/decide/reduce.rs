@@ -168,7 +168,7 @@ pub fn namespace(namespace: core::Namespace) -> Option<ConsumerNamespace> {
     let managed = found.get(labels::MANAGED).is_some_and(|value| value == "true");
     let tenant = match found.get(labels::NAMESPACE_KIND)?.as_str() {
         "tenant" => meta.name == Some(tenant_namespace(&consumer)),
-        "mapped" => false,
+        labels::KIND_MAPPED => false,
         _ => return None,
     };
     let terminating = meta.deletion_timestamp.is_some();

@@ -15,7 +15,11 @@ use std::{
     collections::{BTreeSet, HashMap},
 };
 
-use liqo_api::{ClusterId, Key, MAX_PATH_LEN, Margin, PriceList, Rates, ResourceOffer, provider_namespace};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeSelectorTerm;
+use liqo_api::{
+    ClusterId, Key, MAX_PATH_LEN, Margin, PriceList, Rates, ResourceOffer, ResourceOfferSpec, labels, provider_namespace,
+};
 use liqo_quantity::Money;
 
 use super::{
@@ -73,6 +77,27 @@ fn known(provider: &ClusterId, offer: &ResourceOffer) -> Option<UpstreamOffer> {
         hops: spec.hops.max(1),
         prices: spec.prices.clone(),
     })
+}
+
+/// When the providers of a borrowed offer end its pods at the latest, if all of them take back what it comes from.
+pub fn ends_at(snapshot: &Snapshot, offer: &ResourceOfferSpec) -> Option<Timestamp> {
+    let terms = offer.node_selector.iter().flat_map(|selector| &selector.node_selector_terms);
+    let values = |term: &NodeSelectorTerm, key: &str| -> Vec<String> {
+        let expressions = term.match_expressions.iter().flatten().filter(|one| one.key == key);
+        expressions.flat_map(|one| one.values.clone().unwrap_or_default()).collect()
+    };
+    let mut last: Option<Timestamp> = None;
+    for term in terms {
+        let providers = values(term, labels::REMOTE_CLUSTER_ID).into_iter().filter_map(|id| id.parse::<ClusterId>().ok());
+        for (provider, pool) in
+            providers.flat_map(|id| values(term, labels::POOL).into_iter().map(move |pool| (id.clone(), pool)))
+        {
+            let key = Key::new(provider_namespace(&provider), pool);
+            let Some((_, source)) = snapshot.offers.iter().find(|(found, _)| *found == key) else { continue };
+            last = last.max(Some(source.spec.withdrawal_timestamp.as_ref()?.0));
+        }
+    }
+    last
 }
 
 /// Whether the currency of an upstream offer is that of the margin. What costs nothing has no currency.

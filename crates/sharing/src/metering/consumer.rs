@@ -120,7 +120,7 @@ impl Controller {
         let Some(provider) = provider_of(namespace) else { return Ok(Next::OnChange) };
         let mut failures = Vec::new();
         let mut next = Next::OnChange;
-        let has_contract = self.contracts.all().iter().any(|(key, _)| key.namespace == namespace);
+        let has_contract = !self.contracts.in_namespace(namespace).is_empty();
         let at_provider = self.providers().get(&provider).cloned().filter(|_| has_contract);
         if let Some(at_provider) = at_provider.filter(|at| at.receipts(&self.queue).is_synced()) {
             for (receipt, copy) in self.to_handle(namespace, &at_provider) {
@@ -155,7 +155,7 @@ impl Controller {
     async fn settle(&self, namespace: &str, failures: &mut Vec<Error>) -> SettledUntil {
         let records = self.heads(namespace);
         let mut all = SettledUntil::new();
-        for (key, contract) in self.contracts.all().into_iter().filter(|(key, _)| key.namespace == namespace) {
+        for (key, contract) in self.contracts.in_namespace(namespace) {
             let known = self.settled().get(&key).copied();
             let mut until = known.unwrap_or_default();
             if !due(&contract.id, &records, until).is_empty() {
@@ -307,7 +307,7 @@ impl Controller {
             tracing::warn!(namespace, error, "this cluster's own usage records cannot be read, and count as none");
             Usage::default()
         });
-        let contract = self.contracts.all().into_iter().find(|(key, contract)| key.namespace == namespace && contract.id == of.0);
+        let contract = self.contracts.in_namespace(namespace).into_iter().find(|(_, contract)| contract.id == of.0);
         let peer = self.conditions.foreign_cluster(provider);
         let policy = policies::effective(&self.policies, &PolicyPeer::new(provider, peer.as_deref()));
         let exact = policy.map(|policy| policy.spec.consume.contract.metering_tolerance_seconds).unwrap_or_default();

@@ -84,18 +84,17 @@ impl Papers {
     }
 
     fn records(&self, namespace: &str) -> Vec<Arc<RecordHead>> {
-        self.records.all().into_iter().filter(|(key, _)| key.namespace == namespace).map(|(_, record)| record).collect()
+        self.records.in_namespace(namespace).into_iter().map(|(_, record)| record).collect()
     }
 
     fn receipts(&self, namespace: &str) -> Vec<Arc<ReceiptHead>> {
-        self.receipts.all().into_iter().filter(|(key, _)| key.namespace == namespace).map(|(_, receipt)| receipt).collect()
+        self.receipts.in_namespace(namespace).into_iter().map(|(_, receipt)| receipt).collect()
     }
 
     /// Deletes the records of a period.
     async fn delete_records(&self, client: &Client, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
         let api: Api<UsageRecord> = namespaced(client, namespace);
-        let names = self.records.all().into_iter().filter(|(key, record)| key.namespace == namespace && record.of == *of);
-        for (key, _) in names {
+        for (key, _) in self.records.in_namespace(namespace).into_iter().filter(|(_, record)| record.of == *of) {
             delete_if_present(&api, &key.name, &DeleteParams::default()).await.step("delete", "UsageRecord", &key)?;
         }
         Ok(())

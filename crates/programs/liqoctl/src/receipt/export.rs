@@ -4,7 +4,8 @@ use liqo_api::{ClusterId, Money, ReceiptPhase};
 use liqo_quantity::{AmountSeconds, priced_unit};
 use serde::Serialize;
 
-use super::{Found, Role};
+use super::Found;
+use crate::parties::Role;
 
 /// One line of an invoice.
 #[derive(Clone, Debug, PartialEq, Serialize)]

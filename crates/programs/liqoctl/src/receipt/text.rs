@@ -3,8 +3,9 @@
 use liqo_api::{ReceiptPhase, ReceiptStatement, ReceiptStatus};
 use liqo_quantity::{AmountSeconds, Money, PricedUnit, cost, priced_unit};
 
-use super::{Found, Role};
+use super::Found;
 use crate::output::{self, plain};
+use crate::parties::Role;
 
 /// An amount times seconds, in hours of the unit that prices are for: `2 core-hours`.
 pub fn hours(resource: &str, used: AmountSeconds) -> String {
@@ -42,10 +43,9 @@ pub fn table(found: &[Found]) -> String {
     }
     let rows = found.iter().map(|one| {
         let statement = &one.receipt.spec.statement;
-        let role = if one.role == Role::Provider { "provider" } else { "consumer" };
         vec![
             plain(&one.peer),
-            role.to_owned(),
+            one.role.to_string(),
             period(statement),
             statement.pods.to_string(),
             totals(statement),

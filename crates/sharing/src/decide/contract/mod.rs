@@ -20,8 +20,8 @@ pub(crate) mod breaches;
 pub(crate) mod consumer;
 pub mod document;
 pub(crate) mod duties;
-#[cfg(test)]
-pub(crate) mod fixtures;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
 pub(crate) mod provider;
 pub mod record;
 pub(crate) mod standing;

@@ -210,7 +210,10 @@ pub fn withdraw(
                 // Its silence was the notice.
                 let seconds = if requester.is_absent() { 0 } else { notice };
                 let announced = requester.standing.ends_at.filter(|_| !requester.is_absent());
-                let end = Some(Time(announced.unwrap_or_else(|| notice_end(snapshot.wall_time, seconds))));
+                let by_notice = notice_end(snapshot.wall_time, seconds);
+                // A broker promises no more time than it has. What it signed stays as it is.
+                let upstream = upstream::ends_at(snapshot, &offer.spec).filter(|_| requester.standing.bound.is_none());
+                let end = Some(Time(announced.unwrap_or_else(|| upstream.map_or(by_notice, |end| end.min(by_notice)))));
                 let spec = ResourceOfferSpec { withdrawal_timestamp: end, ..offer.spec.clone() };
                 plan.writes.insert(
                     0,

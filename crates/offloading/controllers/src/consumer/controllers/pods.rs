@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, Patch, PatchParams},
     core::PartialObjectMeta,
 };
 use liqo_api::{
@@ -46,10 +46,11 @@ use liqo_offloading_rules::pod::local::Action;
 use liqo_offloading_rules::pod::local::Facts;
 use liqo_offloading_rules::pod::local::NamespaceState;
 use liqo_offloading_rules::pod::local::decide;
-use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
+use liqo_offloading_rules::pod::local_state::{JsonPod, LocalPod};
 use liqo_offloading_rules::pod::local_status::Link;
 use liqo_offloading_rules::pod::local_status::cut;
+use liqo_offloading_rules::pod::local_status::deleted_patch;
 use liqo_offloading_rules::pod::local_status::evicted_patch;
 use liqo_offloading_rules::pod::local_status::local_status_patch;
 use liqo_offloading_rules::pod::local_status::lost_patch;
@@ -125,6 +126,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         sent: peer.sent(uid),
         removed: peer.is_removed(uid),
         eviction_delay: local.as_ref().and_then(|pod| eviction_delay(consumer, &pod.key.namespace)),
+        is_lent_on: local.as_ref().is_some_and(|pod| consumer.is_lent_on(&pod.key.namespace)),
         refusal_timeout: Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into()),
         now: Timestamp::now(),
     };
@@ -261,6 +263,7 @@ impl Pass<'_> {
                 let patch = json!({ "spec": { "deletion": { "gracePeriodSeconds": grace } } });
                 self.patch_shadow("request the deletion of the ShadowPod of", &Patch::Merge(&patch)).await?;
             }
+            Action::ShowDeletion => self.show_deletion(now).await?,
             Action::RemoveLocalPod => {
                 if !self.consumer.store_usage(self.peer, self.pod) {
                     return Ok(None);
@@ -320,6 +323,15 @@ impl Pass<'_> {
             self.warn("EphemeralContainerRefused", &message).await;
         }
         Ok(())
+    }
+
+    /// Writes that the local pod failed because it was deleted, unless the API server shows an end that the watch does not show yet.
+    async fn show_deletion(&self, now: Timestamp) -> Result<(), RequestError> {
+        let (client, key) = (self.consumer.context.client.clone(), &self.pod.key);
+        let api: Api<JsonPod> = Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Pod>(&()));
+        let live = api.get_opt(&key.name).await.step("read", "Pod", key)?;
+        let live = live.and_then(|live| LocalPod::of(live, &self.pod.virtual_node)).filter(|live| live.uid == self.pod.uid);
+        self.patch_status(live.and_then(|live| deleted_patch(&live.json(), now))).await.map(drop)
     }
 
     /// Changes the tolerations of the local pod. If somebody added one meanwhile, the API server refuses that: none can be removed.
@@ -394,8 +406,9 @@ impl Pass<'_> {
     /// Deletes a pod that was refused for long, unless another one of its owner was deleted a moment ago. If the reason lasts, the
     /// webhook keeps the next one away from this provider.
     async fn replace(&self, reason: &str) -> Result<Option<Duration>, RequestError> {
-        let Some(controller) = &self.pod.controller else { return Ok(None) };
+        let Some(owner) = self.pod.recreated_by(self.consumer.is_lent_on(&self.pod.key.namespace)) else { return Ok(None) };
         if let Some(reason) = refusals::lasting(reason)
+            && let Some(controller) = &self.pod.controller
             && self.remember(&controller.uid, reason).await?
         {
             return Ok(Some(REMEMBERED_DELAY));
@@ -403,12 +416,12 @@ impl Pass<'_> {
         {
             let mut replaced = self.consumer.replaced.lock();
             replaced.retain(|_, at| at.elapsed() < REPLACEMENT_INTERVAL);
-            if let Some(at) = replaced.get(&controller.uid) {
+            if let Some(at) = replaced.get(&owner) {
                 return Ok(Some(REPLACEMENT_INTERVAL.saturating_sub(at.elapsed())));
             }
-            replaced.insert(controller.uid.clone(), Instant::now());
+            replaced.insert(owner, Instant::now());
         }
-        tracing::info!(pod = %self.pod.key, "pod was refused for long; deleted, so that its controller replaces it");
+        tracing::info!(pod = %self.pod.key, "pod was refused for long; deleted, so that another one replaces it");
         delete_pod(&self.consumer.context.client, self.pod, DeleteParams::default()).await?;
         Ok(None)
     }

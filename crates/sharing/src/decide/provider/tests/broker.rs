@@ -221,14 +221,31 @@ fn what_a_provider_takes_back_is_taken_back_from_the_consumers() {
 }
 
 #[test]
-fn the_selector_of_a_pool_without_nodes_selects_none() {
-    let mut snapshot = broker(&json!({})).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).asks(ROME, "");
-    snapshot = snapshot.pod_at(TURIN, Some(owner("mapped-1", ROME, DEFAULT_POOL)), "cpu=1").settled();
-    snapshot.change_upstream_offer(TURIN, |spec| spec.withdrawal_timestamp = Some(liqo_api::Time(Timestamp::UNIX_EPOCH)));
-    let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
-    let terms = offer.node_selector.unwrap().node_selector_terms;
-    let operators: Vec<String> = terms[0].match_expressions.iter().flatten().map(|one| one.operator.clone()).collect();
-    assert_eq!((terms.len(), operators), (1, vec!["In".to_owned(), "NotIn".to_owned()]));
+fn a_pool_without_nodes_is_withdrawn_with_its_notice_and_stays_what_it_was() {
+    for source in [json!({}), json!({ "ownNodes": true })] {
+        let pool = if source == json!({}) { DEFAULT_POOL } else { "hops-2" };
+        let mut snapshot = broker(&source).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).asks(ROME, "");
+        snapshot = snapshot.pod_at(TURIN, Some(owner("mapped-1", ROME, pool)), "cpu=1").settled();
+        let before = snapshot.offer(ROME, pool).unwrap();
+        let (later, soon) = ([3600, 60], [20, 20]);
+        for [upstream, promised] in [later, soon] {
+            let (mut withdrawn, now) = (snapshot.clone(), snapshot.wall_time.as_second());
+            let end = Timestamp::from_second(now + upstream).unwrap();
+            withdrawn.change_upstream_offer(TURIN, |spec| spec.withdrawal_timestamp = Some(liqo_api::Time(end)));
+            let offer = withdrawn.settled().offer(ROME, pool).unwrap();
+            let end = offer.withdrawal_timestamp.clone().map(|end| end.0.as_second() - now);
+            assert_eq!((end, offer.is_borrowed()), (Some(promised), true), "the notice of 60 s, if turin leaves that much time");
+            assert_eq!((offer.hops, &offer.path, &offer.node_selector), (before.hops, &before.path, &before.node_selector));
+        }
+    }
+}
+
+#[test]
+fn a_broker_that_borrows_nothing_offers_nothing() {
+    let snapshot = broker(&json!({})).asks(ROME, "");
+    assert!(snapshot.writes().is_empty());
+    let own = broker(&json!({ "ownNodes": true })).asks(ROME, "").settled();
+    assert_eq!(own.offered_to(ROME), [pool(DEFAULT_POOL, "cpu=10, pods=10")]);
 }
 
 #[test]
