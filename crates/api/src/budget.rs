@@ -51,10 +51,23 @@ pub enum WhenSpent {
 #[serde(rename_all = "camelCase")]
 pub struct BudgetStatus {
     /// IDs of the clusters that get no new pods of the namespace.
-    #[serde(default, rename = "closedClusterIDs", skip_serializing_if = "Vec::is_empty")]
+    // Always written: a merge patch removes no field that is missing.
+    #[serde(default, rename = "closedClusterIDs")]
     #[schemars(length(max = 256))]
     pub closed_cluster_ids: Vec<ClusterId>,
     /// Whether these are all clusters that the namespace selects.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub all_closed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_budget_that_is_open_again_overwrites_that_it_was_spent() {
+        assert_eq!(serde_json::to_value(BudgetStatus::default()).unwrap(), json!({ "closedClusterIDs": [], "allClosed": false }));
+    }
 }
