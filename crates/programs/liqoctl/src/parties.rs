@@ -3,7 +3,8 @@
 
 use std::{fmt, fmt::Debug};
 
-use kube::{Api, NamespaceResourceScope, Resource, ResourceExt as _, api::ListParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Resource, ResourceExt as _, api::ListParams};
 use liqo_api::{ClusterId, ForeignCluster, provider_namespace, tenant_namespace};
 use serde::{Serialize, de::DeserializeOwned};
 

@@ -5,7 +5,6 @@ use liqo_quantity::{AmountSeconds, Money, PricedUnit, cost, priced_unit};
 
 use super::Found;
 use crate::output::{self, plain};
-use crate::parties::Role;
 
 /// An amount times seconds, in hours of the unit that prices are for: `2 core-hours`.
 pub fn hours(resource: &str, used: AmountSeconds) -> String {
@@ -112,6 +111,7 @@ mod tests {
     use liqo_api::{Dispute, DisputedPod};
 
     use super::*;
+    use crate::parties::Role;
     use crate::receipt::tests::signed;
 
     fn found() -> Found {
