@@ -9,7 +9,6 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use kube::ResourceExt as _;
 use liqo_api::reflection::passes;
 use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy, VirtualNode};
 use liqo_controller_runtime::{Cache, Context, Key, Queue};

@@ -263,7 +263,7 @@ impl Pass<'_> {
                 let patch = json!({ "spec": { "deletion": { "gracePeriodSeconds": grace } } });
                 self.patch_shadow("request the deletion of the ShadowPod of", &Patch::Merge(&patch)).await?;
             }
-            Action::ShowDeletion => self.show_deletion(now).await?,
+            Action::ShowDeletion => return self.show_deletion(now).await,
             Action::RemoveLocalPod => {
                 if !self.consumer.store_usage(self.peer, self.pod) {
                     return Ok(None);
@@ -325,13 +325,19 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Writes that the local pod failed because it was deleted, unless the API server shows an end that the watch does not show yet.
-    async fn show_deletion(&self, now: Timestamp) -> Result<(), RequestError> {
+    /// Writes that the local pod failed because it was deleted, unless the API server shows an end that the watch does not show yet, or that
+    /// of the provider shows a record of the pod after all.
+    async fn show_deletion(&self, now: Timestamp) -> Result<Option<Duration>, RequestError> {
+        let Some(remote) = self.remote.filter(|remote| remote.shadow(&self.pod.uid).is_none()) else { return Ok(None) };
+        if self.has_unseen_record(remote).await? {
+            return Ok(Some(local::VISIBLE_WITHIN));
+        }
         let (client, key) = (self.consumer.context.client.clone(), &self.pod.key);
         let api: Api<JsonPod> = Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Pod>(&()));
         let live = api.get_opt(&key.name).await.step("read", "Pod", key)?;
         let live = live.and_then(|live| LocalPod::of(live, &self.pod.virtual_node)).filter(|live| live.uid == self.pod.uid);
-        self.patch_status(live.and_then(|live| deleted_patch(&live.json(), now))).await.map(drop)
+        self.patch_status(live.and_then(|live| deleted_patch(&live.json(), now))).await?;
+        Ok(None)
     }
 
     /// Changes the tolerations of the local pod. If somebody added one meanwhile, the API server refuses that: none can be removed.
@@ -448,18 +454,24 @@ impl Pass<'_> {
     /// Ends the local pod, unless the API server of the provider shows a record of it after all.
     async fn lost(&self, message: &str, now: Timestamp) -> Result<Option<Duration>, RequestError> {
         let Some(remote) = self.remote else { return Ok(None) };
-        if remote.shadow(&self.pod.uid).is_none() {
-            let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
-            let api: Api<ShadowPod> = Api::namespaced(client, namespace);
-            let live = call(api.get_metadata_opt(&self.pod.uid)).await;
-            if live.step("look for the ShadowPod of", "Pod", &self.pod.key)?.is_some() {
-                self.peer.created(&self.pod.uid, remote);
-                return Ok(Some(local::VISIBLE_WITHIN));
-            }
+        if remote.shadow(&self.pod.uid).is_none() && self.has_unseen_record(remote).await? {
+            return Ok(Some(local::VISIBLE_WITHIN));
         }
         tracing::warn!(peer = %self.peer.id, pod = %self.pod.key, message, "remote pod lost");
         self.patch_status(lost_patch(&self.pod.json(), message, now)).await?;
         Ok(None)
+    }
+
+    /// Whether the API server of the provider has a record of the pod, which the watch does not show.
+    async fn has_unseen_record(&self, remote: &RemoteState) -> Result<bool, RequestError> {
+        let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
+        let api: Api<ShadowPod> = Api::namespaced(client, namespace);
+        let live = call(api.get_metadata_opt(&self.pod.uid)).await;
+        let is_recorded = live.step("look for the ShadowPod of", "Pod", &self.pod.key)?.is_some();
+        if is_recorded {
+            self.peer.created(&self.pod.uid, remote);
+        }
+        Ok(is_recorded)
     }
 }
 
