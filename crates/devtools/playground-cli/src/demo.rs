@@ -15,7 +15,7 @@ use kube::{
     api::{AttachParams, ListParams, Patch, PatchParams},
     core::PartialObjectMeta,
 };
-use liqo_api::labels;
+use liqo_api::{ResourceOffer, labels, provider_namespace};
 use liqo_playground::{FAKE_NODE, NODE_KIND_LABEL};
 use liqoctl::{
     apply::FIELD_MANAGER,
@@ -71,6 +71,23 @@ pub async fn wait_for_virtual_node(consumer: &Cluster, provider: &Cluster, timeo
             let found = nodes.list(&listed).await.doing("list the virtual nodes")?.items;
             let ready = found.iter().any(readiness::node);
             Ok(if ready { Poll::Done(()) } else { Poll::NotYet(format!("no Ready node has the labels {selector}")) })
+        },
+    )
+    .await
+}
+
+/// Waits until everything that this provider lends is borrowed, so that pods run at the clusters behind it.
+pub async fn wait_for_borrowed(consumer: &Cluster, provider: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+    let namespace = provider_namespace(&provider.installed().await?.id);
+    let offers: Api<ResourceOffer> = Api::namespaced(consumer.client.clone(), &namespace);
+    until(
+        "the broker lends only what it borrows",
+        timeout,
+        |_| {},
+        || async {
+            let found = offers.list(&ListParams::default()).await.doing("list the offers of the broker")?.items;
+            let is_borrowed = !found.is_empty() && found.iter().all(|offer| offer.spec.is_borrowed());
+            Ok(if is_borrowed { Poll::Done(()) } else { Poll::NotYet("an offer has nodes of the broker itself".to_owned()) })
         },
     )
     .await
