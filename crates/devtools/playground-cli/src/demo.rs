@@ -38,6 +38,9 @@ pub struct DemoPod {
     pub pod: String,
     pub phase: String,
     pub node: String,
+    /// The broker's node that it is on, if it is on the virtual node of a broker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broker_node: Option<String>,
     /// How many calls of the Service this pod answered.
     pub answers: usize,
 }
@@ -187,7 +190,21 @@ fn demo_pod(pod: &Pod, answers: &BTreeMap<String, usize>) -> DemoPod {
         pod: pod.name_any(),
         phase: pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default(),
         node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+        broker_node: None,
     }
+}
+
+/// Adds the broker's nodes. A pod has the same name there.
+pub async fn add_broker_nodes(pods: &mut [DemoPod], customer: &Cluster, broker: &Cluster) -> anyhow::Result<()> {
+    let selector = format!("{}={},app={NAME}", labels::CONSUMER_ID, customer.installed().await?.id);
+    let api: Api<Pod> = Api::all(broker.client.clone());
+    let found = api.list(&ListParams::default().labels(&selector)).await.doing("list the pods of the demo at the broker")?;
+    let node = |pod: &Pod| Some((pod.name_any(), pod.spec.as_ref()?.node_name.clone()?));
+    let nodes: BTreeMap<String, String> = found.iter().filter_map(node).collect();
+    for pod in pods {
+        pod.broker_node = nodes.get(&pod.pod).cloned();
+    }
+    Ok(())
 }
 
 fn is_complete(deployment: &Deployment) -> bool {

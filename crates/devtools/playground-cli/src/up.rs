@@ -127,7 +127,11 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
         }
     }
     let borrowed = peerings.iter().filter(|(consumer, _)| *consumer == 0).count();
-    let demo = progress.step(DEMO_STEP, run_demo(consumer, borrowed + 1, progress)).await?;
+    let mut demo = progress.step(DEMO_STEP, run_demo(consumer, borrowed + 1, progress)).await?;
+    let broker = arguments.broker.as_ref().and_then(|broker| specs.iter().position(|spec| spec.name == *broker));
+    if let Some(broker) = broker {
+        demo::add_broker_nodes(&mut demo, consumer, &clusters[broker]).await?;
+    }
     summary(arguments, &clusters, demo).await
 }
 
@@ -327,7 +331,7 @@ mod tests {
 
     #[test]
     fn the_commands_skip_existing_peerings_and_work_with_only_local_pods() {
-        let local = DemoPod { pod: "a".into(), node: "rome-1".into(), phase: "Running".into(), answers: 5 };
+        let local = DemoPod { pod: "a".into(), node: "rome-1".into(), phase: "Running".into(), broker_node: None, answers: 5 };
         let for_local_pods = commands(&two(), &[local]);
         assert!(for_local_pods[2].ends_with("logs a") && for_local_pods.len() == 6, "{for_local_pods:?}");
         let offered = |clusters: &[UpCluster]| commands(clusters, &[]).iter().any(|command| command.contains("liqoctl peer"));
@@ -355,7 +359,13 @@ mod tests {
     #[test]
     fn six_commands_are_shown_when_a_pod_runs_remotely() {
         let clusters = two();
-        let line = |pod: &str, node: &str| DemoPod { pod: pod.into(), node: node.into(), phase: "Running".into(), answers: 5 };
+        let line = |pod: &str, node: &str| DemoPod {
+            pod: pod.into(),
+            node: node.into(),
+            phase: "Running".into(),
+            broker_node: None,
+            answers: 5,
+        };
         let commands = commands(&clusters, &[line("a", "rome-1"), line("b", "milan")]);
         assert_eq!(commands.len(), 6);
         assert!(commands[2].ends_with("logs b"), "{commands:?}");
