@@ -4,7 +4,7 @@
 //! keep their other rules, and comes before it. So `disable` restores the former state: it deletes the policies that `enable` created, and
 //! takes `source.offers` away from the others.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use kube::ResourceExt as _;
 use liqo_api::{
@@ -243,8 +243,7 @@ fn base(customers: &[ClusterId], present: Present) -> Result<(PeeringPolicySpec,
     let policies = shared(present.policies);
     let mut found: Vec<Option<&Arc<PeeringPolicy>>> = if customers.is_empty() {
         // A peer that nothing is known about.
-        let stranger =
-            PolicyPeer { id: ClusterId::of_public_key(&[0; 32]), name: None, labels: std::collections::BTreeMap::new() };
+        let stranger = PolicyPeer { id: ClusterId::of_public_key(&[0; 32]), name: None, labels: BTreeMap::new() };
         vec![of_peer(&policies, &stranger).into_iter().find(|policy| policy.spec.peers.is_everybody())]
     } else {
         customers.iter().map(|id| of_peer(&policies, &policy_peer(id, present.peers)).into_iter().next()).collect()
@@ -276,7 +275,7 @@ fn policy_peer(id: &ClusterId, known: &[ForeignCluster]) -> PolicyPeer {
     PolicyPeer::new(id, known.iter().find(|foreign| foreign.spec.cluster_id == *id))
 }
 
-/// The name of the policy that applies to a peer.
+/// The policy that applies to a peer.
 fn policy_of(policies: &[Arc<PeeringPolicy>], foreign: &ForeignCluster) -> Option<Arc<PeeringPolicy>> {
     of_peer(policies, &PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign))).first().map(|policy| (*policy).clone())
 }
@@ -387,10 +386,10 @@ fn notes(name: &str, spec: &PeeringPolicySpec, after: &[Arc<PeeringPolicy>], pre
                 foreign.name_any()
             ));
         }
-        let of_own = |offer: &&ResourceOffer| {
+        let of_own = |offer: &ResourceOffer| {
             offer.namespace() == Some(tenant_namespace(&foreign.spec.cluster_id)) && !offer.spec.is_borrowed()
         };
-        if is_ours && !offers.own_nodes && present.offers.iter().any(|offer| of_own(&offer)) {
+        if is_ours && !offers.own_nodes && present.offers.iter().any(of_own) {
             let seconds = spec.provide.notice_seconds;
             notes.push(format!(
                 "{} uses this cluster's own nodes: its pods there end after a notice of {seconds} s (--own-nodes lends both)",

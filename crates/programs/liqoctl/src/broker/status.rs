@@ -415,7 +415,7 @@ fn borrowed(object: &ResourceOffer, facts: &Facts) -> Borrowed {
         node.spec.cluster_id == object.spec.cluster_id && node.spec.pool == object.spec.pool
     };
     let found = facts.virtual_nodes.iter().find(is_its);
-    let (mut used, mut pods) = (ResourceList::new(), BTreeMap::new());
+    let (mut used, mut pods) = (ResourceList::new(), BTreeMap::<String, usize>::new());
     for pod in facts.running.iter().filter(|pod| pod.node.is_some() && pod.node.as_ref() == found.map(|(name, _)| name)) {
         used += &pod.amounts.requests;
         let who = pod.customer.as_ref().map_or_else(|| facts.own_name.clone(), |id| facts.name(id));
