@@ -471,7 +471,7 @@ pub fn merge_patch(before: &PeeringPolicySpec, after: &PeeringPolicySpec) -> Val
 fn merge(before: &Value, after: &Value) -> Value {
     let (Value::Object(before), Value::Object(after)) = (before, after) else { return after.clone() };
     let removed = before.keys().filter(|name| !after.contains_key(*name)).map(|name| (name.clone(), Value::Null));
-    let changed = after.iter().filter(|(name, value)| before.get(*name) != Some(value));
+    let changed = after.iter().filter(|(name, value)| before.get(*name) != Some(*value));
     let changed =
         changed.map(|(name, value)| (name.clone(), before.get(name).map_or_else(|| value.clone(), |old| merge(old, value))));
     Value::Object(removed.chain(changed).collect())
@@ -506,10 +506,8 @@ pub struct Afterwards {
 /// What to write so that this cluster lends nothing on, or that a single policy does not. Empty if no policy does.
 pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Unclear> {
     let lends_on = |policy: &&PeeringPolicy| policy.spec.provide.source.offers.is_some();
-    if let Some(name) = only {
-        if !present.policies.iter().any(|policy| policy.name_any() == name) {
-            return Err(Unclear::NoPolicy { policy: name.to_owned() });
-        }
+    if let Some(name) = only.filter(|name| !present.policies.iter().any(|policy| policy.name_any() == *name)) {
+        return Err(Unclear::NoPolicy { policy: name.to_owned() });
     }
     let existing = |policy: &&PeeringPolicy| policy.metadata.deletion_timestamp.is_none();
     let is_meant = |policy: &&PeeringPolicy| only.is_none_or(|name| policy.name_any() == name);

@@ -144,8 +144,8 @@ milan (ID {}) lends on what it borrows
 ├─ customer rome ✓ answers, policy broker, 3 pods
 │  └─ offer default: Accepted: cpu=4, memory=8Gi, through 2 clusters (turin)
 │     ├─ price: 0.18 EUR per hour (cpu=0.045)
-│     ├─ used: cpu=1500m, memory=3Gi
-│     ├─ from turin (node turin): 2 pods: cpu=1, memory=2Gi
+│     ├─ used: cpu=1500m, memory=3Gi, pods=3
+│     ├─ from turin (node turin): 2 pods: cpu=1, memory=2Gi, pods=2
 │     └─ 1 pod without a node
 ├─ provider turin ✓ answers (known since 2026-01-01T00:00:00Z), 2 pods of customers
 │  └─ offer default: Accepted: cpu=4, memory=8Gi
