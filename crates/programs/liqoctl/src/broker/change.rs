@@ -76,10 +76,10 @@ pub enum Unclear {
     #[error("policy {policy} is being deleted: wait until it is gone")]
     Leaving { policy: String },
     #[error(
-        "policy {policy} lends {source}, and a policy has one source: let another one lend on what is borrowed, with --policy NAME \
+        "policy {policy} lends {lent}, and a policy has one source: let another one lend on what is borrowed, with --policy NAME \
          --peers PEER,..."
     )]
-    OtherSource { policy: String, source: String },
+    OtherSource { policy: String, lent: String },
     #[error(
         "policy {policy} divides its nodes by a label, which is not possible for what is borrowed: use --policy NAME for another one"
     )]
@@ -230,7 +230,7 @@ fn changeable(policy: &PeeringPolicy) -> Result<PeeringPolicySpec, Unclear> {
         return Err(Unclear::Leaving { policy: name });
     }
     if provide.source.offers.is_none() && !provide.source.is_local() {
-        return Err(Unclear::OtherSource { policy: name, source: source_in_short(&provide.source) });
+        return Err(Unclear::OtherSource { policy: name, lent: source_in_short(&provide.source) });
     }
     if provide.granularity.by == PoolBy::NodeLabel {
         return Err(Unclear::ByLabel { policy: name });
