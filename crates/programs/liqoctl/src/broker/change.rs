@@ -361,7 +361,7 @@ fn is_received(offer: &ResourceOffer) -> bool {
 fn customers(name: &str, policies: &[Arc<PeeringPolicy>], known: &[ForeignCluster]) -> Vec<String> {
     let is_under = |foreign: &&ForeignCluster| policy_of(policies, foreign).is_some_and(|policy| policy.name_any() == name);
     let mut names: Vec<String> =
-        known.iter().filter(|foreign| lends_to(foreign)).filter(is_under).map(|one| one.name_any()).collect();
+        known.iter().filter(|foreign| lends_to(foreign)).filter(is_under).map(kube::ResourceExt::name_any).collect();
     names.sort();
     names
 }

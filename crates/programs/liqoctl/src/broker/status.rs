@@ -189,7 +189,7 @@ pub(super) fn of(facts: &Facts) -> Status {
     let others = others.into_iter().filter(|foreign| lends_to(foreign));
     let other = |foreign: &ForeignCluster| OtherConsumer {
         name: foreign.name_any(),
-        policy: facts.policy(foreign).map(|policy| policy.name_any()),
+        policy: facts.policy(foreign).map(kube::ResourceExt::name_any),
     };
     let policies: Vec<BrokerPolicy> = facts.lending_on().filter_map(broker_policy).collect();
     let is_provider = |foreign: &&ForeignCluster| foreign.wants_resources() || facts.received_from(foreign).next().is_some();

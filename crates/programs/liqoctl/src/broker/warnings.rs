@@ -159,7 +159,7 @@ fn of_lent(customer: &str, lent: &Lent, status: &Status, warnings: &mut Vec<Stri
     }
     match (offer.phase, &offer.message) {
         (OfferPhase::Refused, Some(why)) => {
-            warnings.push(format!("{customer} refuses offer {}: {}", plain(&offer.pool), plain(why)))
+            warnings.push(format!("{customer} refuses offer {}: {}", plain(&offer.pool), plain(why)));
         }
         (OfferPhase::Refused, None) => warnings.push(format!("{customer} refuses offer {}", plain(&offer.pool))),
         _ => {}
