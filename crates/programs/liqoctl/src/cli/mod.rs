@@ -1,5 +1,6 @@
 //! The command line: commands, flags, help.
 
+mod broker;
 mod cost;
 mod doctor;
 mod network;
@@ -14,6 +15,7 @@ use clap::{
 };
 use liqo_quantity::ResourceArgumentError;
 
+pub use broker::{Broker, BrokerEnable};
 pub use cost::{Cost, CostCommand, CostPlan};
 pub use doctor::Doctor;
 pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
@@ -117,6 +119,9 @@ pub enum Command {
     /// Show the policies of this cluster, and what they mean for a peer
     #[command(subcommand)]
     Policy(Policy),
+    /// Lend on what this cluster borrows from others
+    #[command(subcommand)]
+    Broker(Broker),
     /// Explain where an object is on its way, and what it waits for
     #[command(subcommand)]
     Explain(Explain),

@@ -30,7 +30,7 @@ use crate::{
 
 pub use explain::{Explanation, Unknown, Whom, explain, whom};
 pub use render::render;
-pub use words::Sentence;
+pub use words::{Sentence, peers, shares, source_in_short};
 
 /// Maximum number of peers to name in a cell of the table.
 const MAX_PEERS_NAMED: usize = 5;
