@@ -107,7 +107,7 @@ impl<'a> Scheme<'a> {
             (Some(offers), Some(upstream)) => {
                 let offer = upstream.offer.as_ref()?;
                 let is_lent = offers.margin.as_ref().is_none_or(|margin| upstream::has_currency_of(offer, margin));
-                is_lent.then(|| offer.hops.saturating_add(1))?
+                upstream::hops(node).filter(|_| is_lent)?
             }
         };
         match self.provide.granularity.by {
@@ -182,6 +182,11 @@ where
         return None;
     }
     Some(NodeSelector { node_selector_terms: terms })
+}
+
+/// Selects these nodes of a broker, for the scheduler.
+pub fn borrowed_selector(nodes: &[(&str, &LocalNode)]) -> NodeSelector {
+    NodeSelector { node_selector_terms: borrowed_nodes(nodes.iter(), PoolBy::Cluster) }
 }
 
 /// Terms for the nodes of a pool of a broker: one for each provider, and one for the own nodes. If there is no node, a term that no node
