@@ -122,16 +122,14 @@ pub fn allocations<'a>(
                 }
             }
             // Existing offers stay until the plugin answers for the first time.
-            None => allocations.extend(
-                requester
-                    .offers
-                    .iter()
-                    .filter(|(_, offer)| offer.spec.withdrawal_timestamp.is_none())
-                    .map(|(pool, offer)| PoolAllocation {
+            None => {
+                allocations.extend(requester.offers.iter().filter(|(_, offer)| offer.spec.withdrawal_timestamp.is_none()).map(
+                    |(pool, offer)| PoolAllocation {
                         borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
                         ..allocation(pool, None, offer.spec.resource_quota.hard.clone())
-                    }),
-            ),
+                    },
+                ))
+            }
         }
     }
     allocations
