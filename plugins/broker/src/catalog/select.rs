@@ -1,6 +1,6 @@
 //! What the catalog contains, and how it is searched. Pure.
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::{cmp::Ordering, collections::BTreeMap, fmt::Display};
 
 use liqo_api::{ClusterId, ForeignCluster, OfferPhase, PriceList, ResourceOffer, TunnelEndpoint};
 use liqo_quantity::{Money, RateArgument, Rates, ResourceList, is_currency, per_hour};
@@ -139,7 +139,7 @@ pub struct QueryError {
     problem: String,
 }
 
-fn invalid(parameter: &'static str, problem: impl ToString) -> QueryError {
+fn invalid(parameter: &'static str, problem: &dyn Display) -> QueryError {
     QueryError { parameter, problem: problem.to_string().chars().take(MAX_PARAMETER_LEN).collect() }
 }
 
@@ -151,21 +151,22 @@ impl Query {
             [("currency", &currency), ("maxPrice", &max_price), ("labelSelector", &label_selector), ("capacity", &capacity)]
         {
             if value.as_ref().is_some_and(|value| value.len() > MAX_PARAMETER_LEN) {
-                return Err(invalid(name, format!("it is longer than {MAX_PARAMETER_LEN} bytes")));
+                return Err(invalid(name, &format!("it is longer than {MAX_PARAMETER_LEN} bytes")));
             }
         }
         if currency.as_ref().is_some_and(|currency| !is_currency(currency)) {
-            return Err(invalid("currency", "a currency has letters, digits and dashes, at most 12, and begins with a letter"));
+            return Err(invalid("currency", &"a currency has letters, digits and dashes, at most 12, and begins with a letter"));
         }
         if currency.is_none() && (max_price.is_some() || sort == Sort::Price) {
-            return Err(invalid("currency", "prices in different currencies are never compared: name one"));
+            return Err(invalid("currency", &"prices in different currencies are never compared: name one"));
         }
-        let rate = |text: &str| text.parse::<RateArgument>().map_err(|error| invalid("maxPrice", error));
-        let labels = label_selector.map(|text| text.parse().map_err(|error| invalid("labelSelector", error))).transpose()?;
-        let capacity = capacity.map(|text| resources([text]).map_err(|error| invalid("capacity", error))).transpose()?;
+        let rate = |text: &str| text.parse::<RateArgument>().map_err(|error| invalid("maxPrice", &error));
+        let labels =
+            label_selector.map(|text| text.parse::<Selector>().map_err(|error| invalid("labelSelector", &error))).transpose()?;
+        let capacity = capacity.map(|text| resources([text]).map_err(|error| invalid("capacity", &error))).transpose()?;
         let limit = limit.unwrap_or(DEFAULT_PAGE);
         if !(1..=MAX_PAGE).contains(&limit) {
-            return Err(invalid("limit", format!("it is 1 to {MAX_PAGE}")));
+            return Err(invalid("limit", &format!("it is 1 to {MAX_PAGE}")));
         }
         Ok(Self {
             currency,
