@@ -65,7 +65,7 @@ impl Offers {
             return vec![Change::All];
         }
         let known: BTreeSet<&ClusterId> = self.customers.keys().chain(new.customers.keys()).collect();
-        let differs = |cluster: &&ClusterId| self.customers.get(cluster) != new.customers.get(cluster);
+        let differs = |cluster: &&ClusterId| self.customers.get(*cluster) != new.customers.get(*cluster);
         known.into_iter().filter(differs).map(|cluster| Change::Cluster(cluster.to_string())).collect()
     }
 }

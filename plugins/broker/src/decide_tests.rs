@@ -14,7 +14,7 @@ fn cluster(name: &str) -> ClusterId {
     ClusterId::of_public_key(&key)
 }
 
-/// Milan with an own node of 16 CPUs. Every policy is the one below.
+/// The objects of milan, which has an own node of 16 CPUs.
 struct Milan {
     policies: Vec<Value>,
     nodes: Vec<Value>,

@@ -19,7 +19,7 @@ const MAX_LABELS: usize = 64;
 const MAX_LABEL_LEN: (usize, usize) = (317, 63);
 /// Maximum size of the offers on one page, as JSON, in bytes. The first one always fits.
 const MAX_PAGE_LEN: usize = 1 << 20;
-const MICROSECONDS: u32 = 1000;
+const MICROSECONDS_PER_MILLISECOND: u32 = 1000;
 
 /// One offer that this cluster received.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -172,7 +172,9 @@ impl Query {
             currency,
             max_price: max_price.iter().flat_map(|text| text.split(',')).map(rate).collect::<Result<_, _>>()?,
             labels,
-            max_latency_microseconds: parameters.max_latency_milliseconds.map(|most| most.saturating_mul(MICROSECONDS)),
+            max_latency_microseconds: parameters
+                .max_latency_milliseconds
+                .map(|most| most.saturating_mul(MICROSECONDS_PER_MILLISECOND)),
             max_hops: parameters.max_hops,
             capacity: capacity.unwrap_or_default(),
             accepted: parameters.accepted,

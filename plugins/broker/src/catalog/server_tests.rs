@@ -25,7 +25,7 @@ fn api_server() -> Client {
             let wanted = json!({ "path": OFFERS, "verb": "get" });
             json!({ "allowed": spec["user"] == "reader" && spec["nonResourceAttributes"] == wanted })
         };
-        Ok::<_, Infallible>(http::Response::new(Full::from(object.to_string())))
+        Ok::<_, Infallible>(http::Response::new(Full::<axum::body::Bytes>::from(object.to_string())))
     };
     Client::new(tower::service_fn(answer), "default")
 }
