@@ -20,10 +20,12 @@ fn api_server() -> Client {
         let spec = &object["spec"];
         object["status"] = if is_token {
             let token = spec["token"].as_str().unwrap();
-            json!({ "authenticated": ["reader", "stranger"].contains(&token), "user": { "username": token } })
+            let is_known = token == "reader" || token == "stranger";
+            json!({ "authenticated": is_known, "user": { "username": token } })
         } else {
             let wanted = json!({ "path": OFFERS, "verb": "get" });
-            json!({ "allowed": spec["user"] == "reader" && spec["nonResourceAttributes"] == wanted })
+            let is_allowed = spec["user"] == "reader" && spec["nonResourceAttributes"] == wanted;
+            json!({ "allowed": is_allowed })
         };
         Ok::<_, Infallible>(http::Response::new(Full::<axum::body::Bytes>::from(object.to_string())))
     };
