@@ -16,14 +16,40 @@ use crate::{
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "chain";
+/// Deployment and Service of the plugin.
+const PLUGIN: &str = "liqo-broker-plugin";
+/// Who reads the catalog.
+const READER: &str = "catalog-reader";
+const ORIGINAL_OFFLOADING: &str = "
+apiVersion: offloading.liqo.io/v1alpha1
+kind: NamespaceOffloading
+metadata:
+    name: offloading
+    namespace: liqo
+spec:
+    namespaceMappingStrategy: DefaultName
+    podOffloadingStrategy: Local
+    clusterSelector:
+        nodeSelectorTerms:
+        - matchExpressions:
+            - key: liqo.io/type
+              operator: In
+              values:
+              - virtual-node
+";
 
 /// Peers milan with turin, and lets milan lend to rome only what it borrows.
 async fn broker(world: &World) -> Result<()> {
+    broker_by(world, &json!({ "offers": {} })).await
+}
+
+/// The same with this source in the policy.
+async fn broker_by(world: &World, source: &Value) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
     milan.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
     milan.wait_for(&["node/turin"], "condition=Ready", 60).await?;
     let peers = json!({ "clusterIDs": [rome.cluster_id().await?] });
-    let provide = json!({ "percentage": 100, "noticeSeconds": 4, "source": { "offers": {} } });
+    let provide = json!({ "percentage": 100, "noticeSeconds": 4, "source": source });
     apply_policy(milan, "broker", json!({ "priority": 10, "peers": peers, "provide": provide })).await?;
     eventually("milan offers what turin offers, and rome's node has it", TIMEOUT, || async {
         let offer = offer(milan, rome).await?.context("there is no offer")?.spec;
@@ -324,4 +350,74 @@ async fn offers_show_the_path(world: &World) -> Result<()> {
     let table = milan.liqoctl(&["offer", "list", "--made"]).await?;
     ensure!(table.contains("2 via turin"), "{table}");
     Ok(())
+}
+
+/// The answer of the catalog to a token, or the status of its refusal.
+async fn catalog(address: &str, token: Option<&str>) -> Result<Result<Value, u16>> {
+    let mut config = kube::Config::new(format!("https://{address}").parse()?);
+    // Nobody has signed the certificate of the catalog.
+    config.accept_invalid_certs = true;
+    config.auth_info.token = token.map(|token| token.to_owned().into());
+    let request = http::Request::get("/catalog/v1/offers?capacity=cpu=1&sort=latency").body(kube::client::Body::empty())?;
+    let answer = kube::Client::try_from(config)?.send(request).await?;
+    let status = answer.status().as_u16();
+    let body = answer.into_body().collect_bytes().await?;
+    Ok(if status == 200 { Ok(serde_json::from_slice(&body)?) } else { Err(status) })
+}
+
+/// Address and port at which this machine reaches the catalog of milan.
+async fn catalog_address(milan: &Cluster) -> Result<String> {
+    let node_port = json!({ "spec": { "type": "NodePort" } }).to_string();
+    milan.kubectl(&["-n", "liqo", "patch", "service", PLUGIN, "--type=merge", "-p", &node_port]).await?;
+    let path = "jsonpath={.spec.ports[?(@.name==\"catalog\")].nodePort}";
+    let port = milan.kubectl(&["-n", "liqo", "get", "service", PLUGIN, "-o", path]).await?;
+    let path = "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}";
+    let addresses = milan.kubectl(&["get", "node", "milan-1", "-o", path]).await?;
+    // The first one is of IPv4.
+    let address = addresses.split_whitespace().next().context("the node has no address")?;
+    Ok(format!("{address}:{port}"))
+}
+
+pub async fn a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token(world: Arc<World>) -> Result<()> {
+    let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
+    world.load_plugin("broker", "broker", milan).await?;
+    milan.kubectl(&["apply", "-f", &world.manifests("broker"), "-n", "liqo"]).await?;
+    milan.kubectl(&["-n", "liqo", "rollout", "status", &format!("deployment/{PLUGIN}"), "--timeout=90s"]).await?;
+    let source = json!({ "plugin": { "address": format!("{PLUGIN}.liqo:7000") } });
+    broker_by(&world, &source).await?;
+
+    // The pods go on, as without the plugin.
+    rome.offloaded_namespace(NAMESPACE, "Remote").await?;
+    rome.apply(&deployment(NAMESPACE, "web", 1)).await?;
+    let at_milan = mapped(rome, NAMESPACE, milan).await?;
+    rome.ready_pods(NAMESPACE, "app=web", 1).await?;
+    let between = milan.ready_pods(&at_milan, "app=web", 1).await?;
+    ensure!(nodes(&between) == ["turin"], "at the broker it is on {:?}", nodes(&between));
+    rome.end_namespace(NAMESPACE).await?;
+
+    let address = catalog_address(milan).await?;
+    milan.kubectl(&["-n", "default", "create", "serviceaccount", READER]).await?;
+    let token = milan.kubectl(&["-n", "default", "create", "token", READER]).await?;
+    let refusals = [catalog(&address, None).await?, catalog(&address, Some("x")).await?, catalog(&address, Some(&token)).await?];
+    let refusals: Vec<u16> = refusals.into_iter().filter_map(Result::err).collect();
+    ensure!(refusals == [401, 401, 403], "without the right: {refusals:?}");
+    let (role, reader) = ("--clusterrole=liqo-broker-catalog-reader", format!("--serviceaccount=default:{READER}"));
+    milan.kubectl(&["create", "clusterrolebinding", READER, role, &reader]).await?;
+    eventually("the reader sees turin's offer", TIMEOUT, || async {
+        let Ok(page) = catalog(&address, Some(&token)).await? else { return Ok(None) };
+        let offer = &page["offers"][0];
+        ensure!(page["total"] == 1 && offer["clusterID"] == turin.cluster_id().await?.as_str(), "{page:#}");
+        ensure!(offer["accepted"] == true && offer["hops"] == 1 && offer["name"] == "turin", "{page:#}");
+        Ok(Some(()))
+    })
+    .await?;
+    milan.kubectl(&["delete", "clusterrolebinding", READER]).await?;
+    milan.kubectl(&["-n", "default", "delete", "serviceaccount", READER]).await?;
+
+    // What the documents of the original broker create in Liqo's namespace is accepted, and has nothing to do.
+    milan.apply(ORIGINAL_OFFLOADING).await?;
+    milan.wait_for(&["-n", "liqo", "namespaceoffloading/offloading"], "condition=Ready", 30).await?;
+    milan.kubectl(&["-n", "liqo", "delete", "namespaceoffloading", "offloading"]).await?;
+    no_broker(&world).await?;
+    milan.kubectl(&["delete", "-f", &world.manifests("broker"), "-n", "liqo"]).await.map(drop)
 }

@@ -399,6 +399,7 @@ fn sharing() -> Set {
                 a_deployment_runs_at_a_provider_of_the_provider,
                 a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls,
                 a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_home,
+                a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token,
                 nobody_is_offered_what_comes_from_itself,
                 commands_make_a_broker_show_it_and_end_it;
             lending:

@@ -160,7 +160,7 @@ pub async fn the_manifests_of_all_plugins_and_of_a_new_one_start_a_ready_pod(wor
             folders.push((world.manifests(&name), name));
         }
     }
-    ensure!(folders.len() >= 2, "{folders:?}");
+    ensure!(folders.len() >= 3, "{folders:?}");
     let (scratch, sdk) = (world.scratch(""), world.manifests("../crates/resource-plugin"));
     milan.liqoctl(&["plugin", "new", "brand-new", "--dir", &scratch.display().to_string(), "--sdk", &sdk]).await?;
     // The program of a new plugin is this example.

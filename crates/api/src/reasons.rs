@@ -259,6 +259,8 @@ reasons! {
         NamespacesReady = "NamespacesReady",
         NamespacesNotReady = "NamespacesNotReady",
         NamespaceNotAllowed = "NamespaceNotAllowed",
+        /// It is Liqo's own namespace, which stays here. Nothing has to be reflected for that.
+        NotNeeded = "NotNeeded",
         NoClusterSelected = "NoClusterSelected",
         /// The API server does not send this namespace's pods to the admission webhook yet.
         WebhookPending = "WebhookPending",

@@ -108,7 +108,7 @@ impl<'a> Scheme<'a> {
             (Some(offers), Some(upstream)) => {
                 let offer = upstream.offer.as_ref()?;
                 let is_lent = offers.margin.as_ref().is_none_or(|margin| upstream::has_currency_of(offer, margin));
-                is_lent.then(|| offer.hops.saturating_add(1))?
+                upstream::hops(node).filter(|_| is_lent)?
             }
         };
         match self.provide.granularity.by {
@@ -185,7 +185,13 @@ where
     Some(NodeSelector { node_selector_terms: terms })
 }
 
-/// Terms for the nodes of a pool of a broker: one for each provider, and one for the own nodes.
+/// Selects these nodes of a broker, for the scheduler.
+pub fn borrowed_selector(nodes: &[(&str, &LocalNode)]) -> NodeSelector {
+    NodeSelector { node_selector_terms: borrowed_nodes(nodes.iter(), PoolBy::Cluster) }
+}
+
+/// Terms for the nodes of a pool of a broker: one for each provider, and one for the own nodes. If there is no node, a term that no node
+/// matches, because no term at all would mean every node.
 fn borrowed_nodes<'a>(nodes: impl Iterator<Item = &'a (&'a str, &'a LocalNode)>, by: PoolBy) -> Vec<NodeSelectorTerm> {
     let kind = |operator: &str| requirement(labels::TYPE, operator, vec![labels::TYPE_VIRTUAL_NODE.to_owned()]);
     let mut providers: BTreeMap<&ClusterId, BTreeSet<&str>> = BTreeMap::new();
@@ -206,6 +212,9 @@ fn borrowed_nodes<'a>(nodes: impl Iterator<Item = &'a (&'a str, &'a LocalNode)>,
     if !own.is_empty() {
         let single = (by == PoolBy::Node).then(|| vec![requirement("metadata.name", "In", own)]);
         terms.push(NodeSelectorTerm { match_fields: single, ..term(vec![kind("NotIn")]) });
+    }
+    if terms.is_empty() {
+        terms.push(term(vec![kind("In"), kind("NotIn")]));
     }
     terms
 }

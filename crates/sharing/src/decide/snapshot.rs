@@ -107,6 +107,8 @@ pub struct PluginAnswer {
     pub pools: Option<BTreeMap<String, ResourceList>>,
     /// The prices of that answer, by pool, if it gives any.
     pub prices: BTreeMap<String, PriceList>,
+    /// How many clusters borrowed pools come through, by pool.
+    pub hops: BTreeMap<String, u8>,
     /// Why the latest call failed.
     pub problem: Option<String>,
 }

@@ -123,6 +123,11 @@ pub fn with_margin<'a>(margin: &Margin, nodes: impl IntoIterator<Item = &'a Loca
     PriceList { currency: margin.currency.clone(), rates }
 }
 
+/// How many clusters the resources of a virtual node come through, with this one; `None` if the node is real or its offer unknown.
+pub fn hops(node: &LocalNode) -> Option<u8> {
+    Some(node.upstream.as_ref()?.offer.as_ref()?.hops.saturating_add(1))
+}
+
 /// The path of an offer with these nodes, and its hops.
 pub fn path<'a>(own: &ClusterId, nodes: impl IntoIterator<Item = &'a LocalNode>) -> (Vec<ClusterId>, u8) {
     let (mut behind, mut hops) = (BTreeSet::new(), 1);

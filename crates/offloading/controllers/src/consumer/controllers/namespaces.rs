@@ -165,8 +165,10 @@ async fn reconcile_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Resu
     if offloading.metadata.deletion_timestamp.is_some() {
         return unoffload(consumer, namespace, &offloading).await;
     }
-    if !may_be_offloaded(namespace, &consumer.context.namespace) {
-        let shown = Shown { remote_namespaces: Vec::new(), conditions: vec![placement::not_allowed()], budget: None };
+    let system = consumer.context.namespace.as_str();
+    if !may_be_offloaded(namespace, system) {
+        let condition = placement::not_allowed(namespace == system, offloading.spec.pod_offloading_strategy);
+        let shown = Shown { remote_namespaces: Vec::new(), conditions: vec![condition], budget: None };
         write_status(consumer, namespace, &offloading, shown).await?;
         return Ok(Next::OnChange);
     }

@@ -282,3 +282,57 @@ fn the_prices_of_providers_are_passed_on_with_a_margin() {
     assert_eq!(offer.prices.unwrap().to_string(), "cpu=0.06, memory=0.01 EUR");
     assert_eq!(offer.resource_quota.hard.to_string(), "cpu=10", "nothing is lent whose price is in another currency");
 }
+
+/// The source of a policy that names a plugin.
+fn asks_a_plugin() -> Value {
+    json!({ "provide": { "noticeSeconds": 60, "source": { "plugin": { "address": "liqo-broker-plugin.liqo:7000" } } } })
+}
+
+/// What the plugin says about one pool of a consumer.
+fn says(snapshot: &mut Snapshot, consumer: u8, name: &str, hard: &str, hops: u8) {
+    let answer = snapshot.plugin_answers.entry(cluster(consumer)).or_default();
+    answer.pools.get_or_insert_default().insert(name.to_owned(), list(hard));
+    answer.hops.insert(name.to_owned(), hops);
+}
+
+#[test]
+fn the_borrowed_pools_of_a_plugin_are_the_virtual_nodes_that_come_through_as_many_clusters() {
+    let through_genoa = |spec: &mut ResourceOfferSpec| {
+        spec.path.push(cluster(VENICE));
+        spec.hops = 2;
+    };
+    let mut snapshot = milan()
+        .under(&[("default", 0, asks_a_plugin())])
+        .borrows(TURIN, DEFAULT_POOL, "cpu=4, pods=10", |_| {})
+        .borrows(GENOA, DEFAULT_POOL, "cpu=6, pods=10", through_genoa)
+        .asks(ROME, "")
+        .asks(VENICE, "");
+    for consumer in [ROME, VENICE] {
+        says(&mut snapshot, consumer, DEFAULT_POOL, "cpu=4, pods=10", 2);
+        says(&mut snapshot, consumer, "hops-3", "cpu=6, pods=10", 3);
+    }
+    let settled = snapshot.settled();
+    let read = |consumer: u8, pool: &str| {
+        let offer = settled.offer(consumer, pool).unwrap();
+        (offer.hops, selected(&offer, labels::REMOTE_CLUSTER_ID), offer.path)
+    };
+    let (turin, genoa) = (cluster(TURIN).to_string(), cluster(GENOA).to_string());
+    assert_eq!(read(ROME, DEFAULT_POOL), (2, vec![turin.clone()], vec![cluster(MILAN), cluster(TURIN)]));
+    assert_eq!(read(ROME, "hops-3"), (3, vec![genoa], vec![cluster(MILAN), cluster(GENOA), cluster(VENICE)]));
+    assert_eq!(read(VENICE, DEFAULT_POOL).1, [turin]);
+    let through_itself = settled.offer(VENICE, "hops-3").unwrap();
+    let terms = through_itself.node_selector.clone().unwrap().node_selector_terms;
+    assert_eq!((terms.len(), selected(&through_itself, labels::REMOTE_CLUSTER_ID)), (1, Vec::new()), "no node is selected");
+    // Another manager does not know the plugin's answer at first.
+    let restarted = Snapshot { plugin_answers: HashMap::new(), ..settled.clone() };
+    assert!(restarted.plan().writes.is_empty(), "{:?}", restarted.plan().writes);
+}
+
+#[test]
+fn the_other_pools_of_a_plugin_are_own_nodes() {
+    let mut snapshot = two_providers(&json!({})).under(&[("default", 0, asks_a_plugin())]).asks(ROME, "");
+    says(&mut snapshot, ROME, DEFAULT_POOL, "cpu=2, pods=10", 1);
+    snapshot.plugin_answers.get_mut(&cluster(ROME)).unwrap().hops.clear();
+    let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
+    assert_eq!((offer.hops, offer.node_selector, offer.path), (1, None, vec![cluster(MILAN)]));
+}
