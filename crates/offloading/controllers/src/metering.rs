@@ -70,8 +70,6 @@ struct Namespace {
     book: Option<Book>,
     /// Entries to be stored, by pod.
     pending: BTreeMap<String, Vec<Entry>>,
-    /// Pods whose entries are being written.
-    writing: HashSet<String>,
     /// Pods whose entries are stored, until they are forgotten.
     stored: HashSet<String>,
     /// The periods that this process completed last: the cache may not show that yet.
@@ -89,6 +87,8 @@ pub struct Recorder {
     records: Cache<FoundChunk>,
     queue: Queue<String>,
     namespaces: Mutex<HashMap<String, Namespace>>,
+    /// Another clock in tests.
+    clock: fn() -> Timestamp,
 }
 
 impl FoundChunk {
@@ -105,6 +105,10 @@ impl FoundChunk {
 impl Recorder {
     /// Starts the watches. `peer_label` is on the objects of this side; `role` is its word in the metrics.
     pub fn start(context: &Context, peer_label: &'static str, role: &'static str) -> Arc<Self> {
+        Self::start_by(Timestamp::now, context, peer_label, role)
+    }
+
+    fn start_by(clock: fn() -> Timestamp, context: &Context, peer_label: &'static str, role: &'static str) -> Arc<Self> {
         let queue = Queue::new();
         let (client, stop, ours) = (context.client.clone(), context.stop.clone(), Config::default().labels(peer_label));
         let changed = queue.clone();
@@ -112,7 +116,8 @@ impl Recorder {
         let all = Api::<UsageRecord>::all(client);
         let reduce = if peer_label == labels::PROVIDER_ID { FoundChunk::reduce } else { FoundChunk::without_entries };
         let records = Cache::watch(all, ours.page_size(PAGE), stop, reduce, |_, _, _| {});
-        Arc::new(Self { context: context.clone(), peer_label, role, contracts, records, queue, namespaces: Mutex::default() })
+        let (context, namespaces) = (context.clone(), Mutex::default());
+        Arc::new(Self { context, peer_label, role, contracts, records, queue, namespaces, clock })
     }
 
     /// Waits for the initial lists.
@@ -122,7 +127,7 @@ impl Recorder {
 
     /// The latest contract of a namespace.
     pub fn contract(&self, namespace: &str) -> Option<Arc<MeteredContract>> {
-        self.contracts.of(namespace, Timestamp::now()).pop()
+        self.contracts.of(namespace, (self.clock)()).pop()
     }
 
     /// The peers with a contract.
@@ -159,15 +164,12 @@ impl Recorder {
         if self.is_stored(namespace, pod) {
             return true;
         }
-        let contracts = self.contracts.of(namespace, Timestamp::now());
+        let contracts = self.contracts.of(namespace, (self.clock)());
         if entries.iter().all(|entry| contracts.iter().all(|contract| contract.part_of(entry).is_none())) {
             return true;
         }
         let mut all = self.namespaces.lock();
         let known = all.entry(namespace.to_owned()).or_default();
-        if known.writing.contains(pod) {
-            return false;
-        }
         known.pending.insert(pod.to_owned(), entries);
         let waits = known.written.map_or(Duration::ZERO, |written| PACE.saturating_sub(written.elapsed()));
         drop(all);
@@ -184,7 +186,6 @@ impl Recorder {
         if let Some(known) = self.namespaces.lock().get_mut(namespace) {
             known.stored.retain(|one| one.split('/').next() != Some(pod));
             known.pending.remove(pod);
-            known.writing.remove(pod);
         }
     }
 
@@ -208,14 +209,13 @@ impl Recorder {
 
     async fn reconcile(&self, namespace: &str, side: &dyn Side) -> Result<Next, StepError> {
         let Some(peer) = peer_of(namespace) else { return Ok(Next::OnChange) };
-        let now = Timestamp::now().as_second();
-        let contracts = self.contracts.of(namespace, Timestamp::now());
+        let time = (self.clock)();
+        let (now, contracts) = (time.as_second(), self.contracts.of(namespace, time));
         let (pending, mut writes) = self.batch(namespace, side, &contracts);
         let is_known = contracts.is_empty() || self.complete(namespace, side, &contracts, now, &mut writes);
         let outcome = self.write_all(namespace, &peer, writes).await;
         let mut all = self.namespaces.lock();
         let known = all.entry(namespace.to_owned()).or_default();
-        known.writing.clear();
         if let Err(error) = outcome {
             // It may have been written or not: read again what exists. What was written twice counts once.
             known.book = None;
@@ -256,7 +256,6 @@ impl Recorder {
         let mut all = self.namespaces.lock();
         let known = all.entry(namespace.to_owned()).or_default();
         let pending = std::mem::take(&mut known.pending);
-        known.writing = pending.keys().cloned().collect();
         let mut by_period: BTreeMap<(String, Period), Vec<Entry>> = BTreeMap::new();
         for contract in contracts {
             let parts = pending.values().flatten().filter_map(|entry| contract.part_of(entry));
