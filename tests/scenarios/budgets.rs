@@ -74,7 +74,8 @@ pub async fn a_spent_budget_stops_new_pods_with_the_reason_on_the_pod(world: Arc
     let first = rome.ready_pods(KEPT, "app=web", 1).await?.remove(0).metadata.uid;
     eventually("liqoctl shows what was spent", TIMEOUT, || async {
         let budget = shown(rome, KEPT).await?;
-        Ok((budget["open"] == true && budget["spent"] != "0").then_some(()))
+        ensure!(budget["open"] == true && budget["spent"] != "0", "{budget:#}");
+        Ok(Some(()))
     })
     .await?;
 

@@ -70,6 +70,8 @@ struct Namespace {
     book: Option<Book>,
     /// Entries to be stored, by pod.
     pending: BTreeMap<String, Vec<Entry>>,
+    /// Pods whose entries are being written.
+    writing: HashSet<String>,
     /// Pods whose entries are stored, until they are forgotten.
     stored: HashSet<String>,
     /// The periods that this process completed last: the cache may not show that yet.
@@ -170,6 +172,9 @@ impl Recorder {
         }
         let mut all = self.namespaces.lock();
         let known = all.entry(namespace.to_owned()).or_default();
+        if known.writing.contains(pod) {
+            return false;
+        }
         known.pending.insert(pod.to_owned(), entries);
         let waits = known.written.map_or(Duration::ZERO, |written| PACE.saturating_sub(written.elapsed()));
         drop(all);
@@ -186,6 +191,7 @@ impl Recorder {
         if let Some(known) = self.namespaces.lock().get_mut(namespace) {
             known.stored.retain(|one| one.split('/').next() != Some(pod));
             known.pending.remove(pod);
+            known.writing.remove(pod);
         }
     }
 
@@ -216,6 +222,7 @@ impl Recorder {
         let outcome = self.write_all(namespace, &peer, writes).await;
         let mut all = self.namespaces.lock();
         let known = all.entry(namespace.to_owned()).or_default();
+        known.writing.clear();
         if let Err(error) = outcome {
             // It may have been written or not: read again what exists. What was written twice counts once.
             known.book = None;
@@ -256,6 +263,7 @@ impl Recorder {
         let mut all = self.namespaces.lock();
         let known = all.entry(namespace.to_owned()).or_default();
         let pending = std::mem::take(&mut known.pending);
+        known.writing = pending.keys().cloned().collect();
         let mut by_period: BTreeMap<(String, Period), Vec<Entry>> = BTreeMap::new();
         for contract in contracts {
             let parts = pending.values().flatten().filter_map(|entry| contract.part_of(entry));

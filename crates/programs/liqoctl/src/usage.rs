@@ -101,13 +101,21 @@ fn running(shadow: &ShadowPod, now: Timestamp) -> Vec<Entry> {
     charges.parse::<Charges>().unwrap_or_default().entries(&shadow.name_any(), &shadow.spec.pool, now.as_second())
 }
 
-/// The entry of a local pod, from when it showed that it runs at the provider.
+/// The entry of a local pod, from when it showed that it runs at the provider until its last container ended.
 pub(crate) fn local_entry(pod: &Pod, pool: &str, now: Timestamp) -> Option<Entry> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let offloaded = conditions.iter().find(|one| one.type_ == pods::OFFLOADED && one.status == "True")?;
-    let since = offloaded.last_transition_time.as_ref()?.0.as_second();
+    let status = pod.status.as_ref()?;
+    let is_refused = status.conditions.iter().flatten().any(|one| one.type_ == pods::OFFLOADED && one.status == "False");
+    // Only Liqo writes the start time of a pod on a virtual node, from its remote pod.
+    let since = status.start_time.as_ref().filter(|_| !is_refused)?.0.as_second();
+    let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    let ends = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .filter_map(|one| one.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
+    let until = ends.map(|end| end.0.as_second()).max().filter(|_| is_over).unwrap_or(now.as_second());
     let amounts = Effective::of_pod(pod.spec.as_ref()?).requests;
-    let mut entry = Entry::exact(pod.uid()?.as_str(), pool, since, now.as_second(), &amounts)?;
+    let mut entry = Entry::exact(pod.uid()?.as_str(), pool, since, until, &amounts)?;
     entry.namespace = pod.namespace().unwrap_or_default();
     Some(entry)
 }
@@ -180,12 +188,21 @@ mod tests {
     }
 
     #[test]
-    fn a_local_pod_counts_from_when_it_runs_at_the_provider() {
-        let condition = json!({ "type": "liqo.io/Offloaded", "status": "True", "lastTransitionTime": "1970-01-01T00:01:40Z" });
-        let pod = json!({ "metadata": { "name": "web", "uid": "u" }, "status": { "conditions": [condition] },
-            "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }] } });
-        let now = Timestamp::from_second(160).unwrap();
-        let entry = local_entry(&serde_json::from_value(pod).unwrap(), "gold", now).unwrap();
-        assert_eq!(entry.to_string(), "u gold 100 160 cpu=1,pods=1");
+    fn a_local_pod_counts_while_it_runs_at_the_provider() {
+        let counted = |status: serde_json::Value| {
+            let pod = json!({ "metadata": { "name": "web", "uid": "u" }, "status": status,
+                "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }] } });
+            let now = Timestamp::from_second(160).unwrap();
+            local_entry(&serde_json::from_value(pod).unwrap(), "gold", now).map(|entry| entry.to_string())
+        };
+        let (start, end) = ("1970-01-01T00:01:40Z", "1970-01-01T00:02:00Z");
+        assert_eq!(counted(json!({ "phase": "Running", "startTime": start })).as_deref(), Some("u gold 100 160 cpu=1,pods=1"));
+        let ended = json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": { "exitCode": 0, "finishedAt": end } } }]);
+        let ended = json!({ "phase": "Succeeded", "startTime": start, "containerStatuses": ended });
+        assert_eq!(counted(ended).as_deref(), Some("u gold 100 120 cpu=1,pods=1"));
+        assert_eq!(counted(json!({ "phase": "Pending" })), None);
+        let refused = json!([{ "type": "liqo.io/Offloaded", "status": "False" }]);
+        assert_eq!(counted(json!({ "phase": "Pending", "startTime": start, "conditions": refused })), None);
     }
 }

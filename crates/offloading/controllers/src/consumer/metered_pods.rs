@@ -7,7 +7,7 @@ use liqo_api::{ClusterId, Key, ResourceList, provider_namespace};
 use liqo_metering::observation::parts_with_witnesses;
 use liqo_metering::spending::Account;
 use liqo_metering::{Charges, Entry, Observation, Period, Seconds};
-use liqo_offloading_rules::pod::chargeable::{chargeable, sent_at};
+use liqo_offloading_rules::pod::chargeable::{AtPeriodEnd, at_period_end, chargeable, sent_at};
 use liqo_offloading_rules::pod::local::{PeerState as Reachability, Sent};
 use liqo_offloading_rules::pod::local_state::{LocalPod, Shadow};
 use liqo_offloading_rules::pod::remote::MAX_GRACE_SECONDS;
@@ -157,9 +157,16 @@ impl Side for ConsumerSide {
         let contract = consumer.contract(&id)?;
         let mut entries = Vec::new();
         for pod in peer.pods() {
-            if let Some(shadow) = remote.shadow(&pod.uid) {
-                peer.saw_charges(&pod.uid, &shadow);
-                entries.extend(consumer.entries(&peer, &pod, &contract, None));
+            let shadow = remote.shadow(&pod.uid);
+            if let Some(shadow) = &shadow {
+                peer.saw_charges(&pod.uid, shadow);
+            }
+            let is_charged = peer.seen_charges(&pod.uid).is_some();
+            let is_stored = consumer.recorder.is_stored(namespace, &pod.uid);
+            match at_period_end(&pod, shadow.as_deref(), is_charged, is_stored) {
+                AtPeriodEnd::Nothing => {}
+                AtPeriodEnd::Charged => entries.extend(consumer.entries(&peer, &pod, &contract, None)),
+                AtPeriodEnd::Unseen => entries.extend(consumer.entries(&peer, &pod, &contract, Some(now))),
             }
         }
         for (Key { name: uid, .. }, shadow) in remote.shadows.all().into_iter().filter(|(key, _)| peer.pod(&key.name).is_none()) {

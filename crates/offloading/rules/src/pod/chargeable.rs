@@ -10,11 +10,38 @@ use serde_json::Value;
 
 use crate::pod::carry::amounts::{Amounts, EPHEMERAL_STORAGE, MEMORY, complete};
 use crate::pod::carry::api_server::bound_at;
-use crate::pod::local_state::LocalPod;
+use crate::pod::local_state::{LocalPod, Shadow};
 
 /// When a local pod was sent at the earliest: when it was bound to its node. Second 0 if nobody knows.
 pub fn sent_at(pod: &LocalPod) -> Timestamp {
     bound_at(&pod.json()).unwrap_or_default()
+}
+
+/// What the consumer knows of a local pod that still exists when a period is completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtPeriodEnd {
+    /// The provider does not have it, or its entries are stored: it adds nothing.
+    Nothing,
+    /// It counts as the provider's charges say.
+    Charged,
+    /// The provider may charge it, and this cluster has not seen for how long: it counts until now, as an estimate.
+    Unseen,
+}
+
+/// How a pod counts at the end of a period. `is_charged`: whether charges were seen. `is_stored`: whether its entries are stored.
+///
+/// Entries of a completed period are never added later. So a pod whose shadow pod has just gone counts, although its entries will be
+/// stored in a moment, and so does one whose charges are late.
+pub fn at_period_end(pod: &LocalPod, shadow: Option<&Shadow>, is_charged: bool, is_stored: bool) -> AtPeriodEnd {
+    let was_sent =
+        || is_charged || pod.deletion.is_some() || pod.json().pointer("/status/startTime").is_some_and(Value::is_string);
+    match shadow {
+        _ if is_stored => AtPeriodEnd::Nothing,
+        Some(_) if is_charged => AtPeriodEnd::Charged,
+        Some(shadow) if shadow.remote_status().is_some() => AtPeriodEnd::Unseen,
+        None if was_sent() => AtPeriodEnd::Unseen,
+        Some(_) | None => AtPeriodEnd::Nothing,
+    }
 }
 
 /// The amounts that a provider may charge for a local pod: what it has, and what it asks for, each as the provider completes it.
@@ -48,6 +75,38 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_pod_that_the_provider_may_charge_counts_at_the_end_of_a_period_although_its_charges_are_not_known() {
+        let local = |change: fn(&mut Value)| {
+            let mut object =
+                json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" }, "spec": { "containers": [] } });
+            change(&mut object);
+            LocalPod::of(serde_json::from_value(object).unwrap(), &Key::new("liqo", "milan")).unwrap()
+        };
+        let waits = local(|_| {});
+        let started = local(|pod| pod["status"]["startTime"] = "2026-01-01T00:00:00Z".into());
+        let deleted = local(|pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+        let shadow = |status: Value| {
+            let object = json!({ "metadata": { "name": "u" }, "spec": { "namespace": "demo", "pool": "default", "pod": "{}" }, "status": status });
+            Shadow::of(serde_json::from_value(object).unwrap()).unwrap()
+        };
+        let (pending, created) =
+            (shadow(json!({ "phase": "Pending" })), shadow(json!({ "phase": "Created", "pod": { "phase": "Pending" } })));
+        let cases = [
+            (&waits, None, false, AtPeriodEnd::Nothing),
+            (&waits, None, true, AtPeriodEnd::Unseen),
+            (&started, None, false, AtPeriodEnd::Unseen),
+            (&deleted, None, false, AtPeriodEnd::Unseen),
+            (&waits, Some(&pending), false, AtPeriodEnd::Nothing),
+            (&waits, Some(&created), false, AtPeriodEnd::Unseen),
+            (&waits, Some(&created), true, AtPeriodEnd::Charged),
+        ];
+        for (at, (pod, shadow, is_charged, expected)) in cases.into_iter().enumerate() {
+            assert_eq!(at_period_end(pod, shadow, is_charged, false), expected, "case {at}");
+            assert_eq!(at_period_end(pod, shadow, is_charged, true), AtPeriodEnd::Nothing, "case {at}");
+        }
+    }
 
     #[test]
     fn a_consumer_expects_what_the_provider_makes_of_its_pod() {

@@ -225,11 +225,9 @@ mod tests {
         let prices = r#"{"currency":"EUR","rates":{"cpu":"1"}}"#;
         let labels = json!({ labels::REMOTE_CLUSTER_ID: milan(), labels::POOL: "default" });
         let node = json!({ "metadata": { "name": "milan", "labels": labels, "annotations": { "liqo.io/prices": prices } } });
-        let offloaded =
-            json!({ "type": liqo_api::pods::OFFLOADED, "status": "True", "lastTransitionTime": "2026-01-02T10:00:00Z" });
         let container = json!({ "name": "c", "resources": { "requests": { "cpu": "4", "memory": "1Gi" } } });
         let pod: Value = json!({ "metadata": { "namespace": "shop", "name": "p", "uid": "p" },
-            "spec": { "containers": [container] }, "status": { "conditions": [offloaded] } });
+            "spec": { "containers": [container] }, "status": { "startTime": "2026-01-02T10:00:00Z" } });
         Running { node: serde_json::from_value(node).unwrap(), pods: vec![serde_json::from_value(pod).unwrap()] }
     }
 
