@@ -387,7 +387,8 @@ fn sharing() -> Set {
                 an_offer_that_costs_too_much_waits_until_the_price_falls;
             plugins:
                 a_plugin_that_lies_hangs_or_dies_is_reported_and_its_last_offer_stays,
-                a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy;
+                a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy,
+                prices_of_a_plugin_replace_those_of_the_policy_and_one_without_prices_changes_nothing;
             // While turin and milan peer, milan's offer to rome changes.
             discovery:
                 clusters_on_a_network_find_each_other_and_peer_by_a_policy,

@@ -78,6 +78,9 @@ pub fn show(one: &Found) -> String {
             lines.push(format!("    {}: {}{price}", plain(name), hours(name, line.amount_seconds)));
         }
     }
+    if statement.is_summary {
+        lines.push("  a summary: the lines of its pools would take too much space".to_owned());
+    }
     lines.push(format!("  total     {}", totals(statement)));
     lines.push(format!("  entries   {}, SHA-256 {}", statement.entries, plain(&statement.digest)));
     lines.push(answer(one.receipt.status.as_ref()));

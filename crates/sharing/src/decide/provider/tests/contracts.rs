@@ -213,6 +213,27 @@ fn guaranteed() -> Value {
 }
 
 #[test]
+fn prices_that_change_too_often_stay_as_they_were_signed_and_the_condition_says_until_when() {
+    let sells = |cpu: u32| json!({ "percentage": 100, "contract": {}, "prices": { "currency": "EUR", "rates": { "cpu": cpu.to_string() } } });
+    let mut world = World::new(&sells(1));
+    world.settle();
+    for cpu in 2..80 {
+        world.pass(10);
+        world.set_policy(&sells(cpu));
+        world.settle();
+    }
+    let price = |world: &World| world.offers()[DEFAULT_POOL].spec.prices.as_ref().map(ToString::to_string);
+    let shown = |world: &World| world.provider.plan().peer_conditions[world.parties.consumer.id()].message.clone();
+    assert_eq!(price(&world).as_deref(), Some("cpu=63 EUR"), "the last price that both signed");
+    assert!(shown(&world).contains("its contract: its terms changed 62 times lately"), "{}", shown(&world));
+    assert!(world.breaches().is_empty(), "{:?}", world.breaches());
+    world.pass(2 * 3600);
+    world.settle();
+    assert_eq!(price(&world).as_deref(), Some("cpu=79 EUR"));
+    assert!(!shown(&world).contains("its contract"), "{}", shown(&world));
+}
+
+#[test]
 fn an_offer_waits_for_its_contract_and_admits_pods_when_both_signed() {
     let mut world = World::new(&json!({ "percentage": 100, "contract": {} }));
     assert!(world.milan() && world.offers().is_empty() && world.records().len() == 1, "the contract comes first");
