@@ -57,6 +57,7 @@ mod services;
 mod settled;
 mod sharing;
 mod takeover;
+mod tethering;
 mod through_tunnel;
 
 use std::process::ExitCode;
@@ -403,6 +404,11 @@ fn sharing() -> Set {
                 a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token,
                 nobody_is_offered_what_comes_from_itself,
                 commands_make_a_broker_show_it_and_end_it;
+            // Rome is tethered to milan, which borrows from rome. They cut milan off, and turin peers with rome.
+            tethering:
+                a_laptop_hands_itself_over_to_the_office_and_gets_control_back,
+                a_short_cut_changes_nothing_and_a_long_one_brings_control_back,
+                each_refusal_has_its_reason;
             lending:
                 when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends,
                 two_clusters_lend_to_each_other,

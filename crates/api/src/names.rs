@@ -228,6 +228,9 @@ pub mod annotations {
     /// On a `NamespaceOffloading`: which providers refused a pod of which owner (JSON). Pods of these owners are not sent there again
     /// for a while.
     pub const REFUSED_PODS: &str = "liqo.io/refused-pods";
+    /// On a `NamespaceOffloading` of a person, while this cluster is tethered: its strategy and selector before (JSON). They come back with
+    /// control.
+    pub const BEFORE_TETHERING: &str = "liqo.io/before-tethering";
     /// On a consumer's copy of a contract: what its complete periods cost in the present day and month, by namespace (JSON).
     pub const SPENT: &str = "liqo.io/spent";
     /// On the Secret of a peering token: time at which the token expires (RFC 3339).
@@ -311,6 +314,8 @@ pub mod links {
     pub const CONSUMER_REACHABLE: &str = "ConsumerReachable";
     /// sharing, provider side: this cluster made an offer to the peer.
     pub const RESOURCES_OFFERED: &str = "ResourcesOffered";
+    /// sharing: the provider controls this cluster, or is ready to. Only while this cluster asks for that.
+    pub const TETHERING_GRANTED: &str = "TetheringGranted";
     /// The links of borrowing, in order.
     pub const BORROWING: [&str; 6] =
         [IDENTITY_VERIFIED, AUTHENTICATED, PEER_REACHABLE, RESOURCES_REQUESTED, OFFER_ACCEPTED, VIRTUAL_NODES_READY];

@@ -9,6 +9,7 @@
 //!   | admission webhook         |     | sharing     requests, offers, virtual nodes      |
 //!   | leader election           | --> | negotiation ranges, addresses, tunnel endpoints  |
 //!   |                           |     | offloading  namespaces, pods, kubelet API        |
+//!   |                           |     | tethering   the working mode                     |
 //!   +---------------------------+     +--------------------------------------------------+
 //! ```
 //!
@@ -192,6 +193,10 @@ fn start_leading(context: &Context, identity: Arc<ClusterIdentity>, auth_port: u
     parts.spawn({
         let context = context.clone();
         async move { liqo_network_negotiation::run(context).await.context("network negotiation") }
+    });
+    parts.spawn({
+        let context = context.clone();
+        async move { liqo_tethering::run(context).await.context("tethering") }
     });
     let context = context.clone();
     parts.spawn(async move { liqo_offloading::run(context).await.context("offloading") });

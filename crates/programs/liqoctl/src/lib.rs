@@ -70,6 +70,7 @@ pub mod rollout;
 pub mod selector;
 pub mod settings;
 pub mod status;
+pub mod tether;
 pub mod token;
 pub mod uninstall;
 pub mod unpeer;

@@ -19,7 +19,7 @@ use liqoctl::{
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::Progress,
-    receipt, renew, settings, status, token, uninstall, unpeer, usage, version,
+    receipt, renew, settings, status, tether, token, uninstall, unpeer, usage, version,
 };
 
 fn main() -> ExitCode {
@@ -52,6 +52,17 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let cluster = Cluster::connect(&global.access()).await?;
             let outcome = renew::gateway_keys(&cluster, (!no_wait).then_some(timeout), &Progress::new()).await?;
             output::print(format, &outcome, renew::table)
+        }
+        Command::Tether { peer, wait } => {
+            let cluster = Cluster::connect(&global.access()).await?;
+            let foreign = unpeer::find(&cluster, &peer).await?;
+            let outcome = tether::tether(&cluster, &foreign, wait.timeout(), &Progress::new()).await?;
+            output::print(format, &outcome, tether::table)
+        }
+        Command::Untether { wait } => {
+            let cluster = Cluster::connect(&global.access()).await?;
+            let outcome = tether::untether(&cluster, wait.timeout(), &Progress::new()).await?;
+            output::print(format, &outcome, tether::table)
         }
         Command::Offload(Offload::Namespace(arguments)) => offload_namespaces(&global, &arguments).await,
         Command::Unoffload(Unoffload::Namespace(arguments)) => unoffload(&global, &arguments).await,

@@ -20,8 +20,8 @@ use super::{
     contract::record::ContractRecord,
     pools,
     reduce::{self, ConsumerNamespace, Request},
-    snapshot::{ContractFacts, Plan, Snapshot},
-    upstream,
+    snapshot::{ContractFacts, Mode, Plan, Replacements, Snapshot},
+    tethering, upstream,
 };
 
 /// Objects from the API server. Additional objects do no harm: they are filtered out, as from a watch.
@@ -40,6 +40,8 @@ pub struct Lists {
     pub contracts: Vec<Contract>,
     /// Whether the cluster lends, as far as the isolation of consumers' pods decides.
     pub lending: Lending,
+    /// The working mode of this cluster.
+    pub mode: Mode,
 }
 
 fn reduced<O: Resource, K>(objects: Vec<O>, reduce: impl Fn(O) -> Option<K>) -> Vec<(Key, Arc<K>)> {
@@ -73,7 +75,7 @@ impl Snapshot {
                 peers.insert(id.clone(), PolicyPeer::new(id, Some(object)));
             }
         }
-        Self {
+        let mut snapshot = Self {
             own,
             policies: lists.policies.into_iter().map(Arc::new).collect(),
             peers,
@@ -89,8 +91,12 @@ impl Snapshot {
             recent_writes: HashMap::new(),
             applied_policies: HashMap::new(),
             contracts: ContractFacts { records: records(lists.contracts), ..ContractFacts::default() },
+            mode: lists.mode,
+            replacements: Replacements::new(),
             wall_time,
-        }
+        };
+        snapshot.replacements = tethering::replacements(&snapshot);
+        snapshot
     }
 
     /// The request of a consumer.
@@ -110,7 +116,8 @@ impl Snapshot {
             self.namespaces.insert(name.clone(), Arc::new(tenant));
         }
         if self.request_of(&consumer).is_none() {
-            let everything = Request { resources: Ok(ResourceList::new()), conditions: Vec::new() };
+            let everything =
+                Request { resources: Ok(ResourceList::new()), tethering: false, generation: None, conditions: Vec::new() };
             self.requests.push((Key::new(name, RESOURCE_REQUEST), Arc::new(everything)));
         }
         self
@@ -207,6 +214,7 @@ mod tests {
             offers: Vec::new(),
             contracts: Vec::new(),
             lending: Lending::Isolated,
+            mode: Mode::default(),
         }
     }
 

@@ -54,6 +54,10 @@ pub fn lendable(snapshot: &Snapshot) -> Vec<(&str, Cow<'_, LocalNode>)> {
         let Some(upstream) = &node.upstream else { continue };
         let key = Key::new(provider_namespace(&upstream.provider), upstream.pool.clone());
         let Some(offer) = offers.get(&key).and_then(|offer| known(&upstream.provider, offer)) else { continue };
+        // What comes back to this cluster from the one that it is tethered to.
+        if offer.path.contains(&snapshot.own) {
+            continue;
+        }
         let all: BTreeSet<ClusterId> = clusters.union(&offer.path).cloned().collect();
         if all.len() > MAX_PATH_LEN {
             continue;

@@ -20,7 +20,7 @@ use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
 use liqo_api::isolation::Lending;
 use liqo_api::policies::{PolicyPeer, of_peer};
 use liqo_api::{Accept, Contract, ForeignCluster, HONOURED, PeeringPolicy, ResourceOffer, ResourceRequest, labels};
-use liqo_sharing::decide::lists::Lists;
+use liqo_sharing::decide::{lists::Lists, snapshot::Mode};
 use serde::Serialize;
 
 use crate::{
@@ -158,8 +158,10 @@ pub async fn gather(cluster: &Cluster) -> anyhow::Result<Lists> {
         list_or_none(&offers, &everything),
         list_or_none(&contracts, &everything),
     );
+    let config = cluster.config().await?.unwrap_or_default();
     Ok(Lists {
-        lending: cluster.config().await?.map(|config| Lending::of(&config)).unwrap_or_default(),
+        lending: Lending::of(&config),
+        mode: Mode::of(&config),
         policies: policies.doing("list the policies")?,
         foreign_clusters: foreign_clusters.doing("list the peers")?,
         nodes: nodes.doing("list the nodes")?,

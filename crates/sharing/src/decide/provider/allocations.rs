@@ -44,10 +44,11 @@ pub struct PoolAllocation<'a> {
 }
 
 impl PoolAllocation<'_> {
-    /// Whether the nodes of this partition are in the pool. Nodes that come from the consumer, or through it, are not.
+    /// Whether the nodes of this partition are in the pool. Nodes that come from the consumer, or through it, are not, unless it is
+    /// tethered to this cluster.
     pub fn includes(&self, partition: &NodePartition) -> bool {
         self.local_policy.is_some_and(|policy| partition.pools[policy].as_ref() == Some(&self.pool))
-            && !partition.behind.contains(self.consumer)
+            && partition.is_open_to(self.consumer)
     }
 
     /// Starts, continues or ends the notice: `existing` is the end of the one that the consumer knows. `due` is what it may use.

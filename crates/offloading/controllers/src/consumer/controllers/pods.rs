@@ -4,6 +4,7 @@
 //! during a reconciliation become one further reconciliation. Objects are created and patched without reading more than the
 //! metadata of the answer; only a change of a running pod reads its record before.
 
+mod replacement;
 mod send;
 
 use std::{
@@ -110,6 +111,11 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
     }
     if let (Some(_), Some(shadow)) = (&local, &shadow) {
         peer.saw_charges(uid, shadow);
+    }
+    if let Some(pod) = &local
+        && replacement::is_awaited(consumer, &peer.id, pod).await?
+    {
+        return Ok(Next::After(replacement::POLL_INTERVAL));
     }
     let node = local.as_ref().and_then(|pod| consumer.virtual_nodes.get(&pod.virtual_node));
     let namespace = match (&local, &remote, &node) {

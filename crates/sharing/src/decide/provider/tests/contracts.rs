@@ -39,7 +39,7 @@ impl World {
         let mapped = ConsumerNamespace { uid: "mapped".to_owned(), tenant: false, ..tenant.clone() };
         provider.namespaces.insert(tenant_namespace(&rome), tenant.into());
         provider.namespaces.insert("mapped-rome".to_owned(), mapped.into());
-        let request = Request { resources: Ok(ResourceList::new()), conditions: Vec::new() };
+        let request = Request { resources: Ok(ResourceList::new()), tethering: false, generation: None, conditions: Vec::new() };
         provider.requests.push((Key::new(tenant_namespace(&rome), RESOURCE_REQUEST), request.into()));
         let mut world = Self {
             parties,
@@ -454,7 +454,12 @@ impl World {
                 let namespace = self.namespace();
                 self.provider.requests.retain(|(key, _)| key.namespace != namespace);
                 if *asks {
-                    let request = Request { resources: Ok(ResourceList::new()), conditions: Vec::new() };
+                    let request = Request {
+                        resources: Ok(ResourceList::new()),
+                        tethering: false,
+                        generation: None,
+                        conditions: Vec::new(),
+                    };
                     self.provider.requests.push((Key::new(namespace, RESOURCE_REQUEST), request.into()));
                 }
             }
