@@ -30,24 +30,21 @@ impl Consumer {
     /// Stores what a local pod used whose shadow pod is gone. Returns whether that is done; otherwise its key is enqueued again then.
     pub fn store_usage(&self, peer: &PeerState, pod: &LocalPod) -> bool {
         let Some(contract) = self.contract(&peer.id) else { return true };
+        if peer.sent(&pod.uid) == Sent::No && peer.seen_charges(&pod.uid).is_none() && !peer.may_run(pod) {
+            // It was refused until it went, and cost nothing.
+            return true;
+        }
         let entries = self.entries(peer, pod, &contract, Some(Timestamp::now().as_second()));
         self.recorder.store(&provider_namespace(&peer.id), &pod.uid, entries)
     }
 
-    /// Stores what a pod used that is gone here, before its shadow pod goes. The provider deletes the remote pod within its grace.
+    /// Stores what a pod used that is gone here, before its shadow pod goes. The provider deletes the remote pod within its grace. Nobody
+    /// here knows whether there ever was such a pod, so it counts for no namespace: else a provider could spend the budget of any.
     pub fn store_orphan(&self, provider: &ClusterId, uid: &str, shadow: &Shadow) -> bool {
         let (Some(_), Some(charges)) = (self.contract(provider), charges_of(shadow.charges.as_deref())) else { return true };
         let now = Timestamp::now().as_second();
         let gone = Some(now + MAX_GRACE_SECONDS);
-        let observation = Observation {
-            uid,
-            namespace: &shadow.home.namespace,
-            pool: &shadow.pool,
-            sent: 0,
-            gone,
-            asked: &[],
-            charges: &charges,
-        };
+        let observation = Observation { uid, namespace: "", pool: &shadow.pool, sent: 0, gone, asked: &[], charges: &charges };
         self.recorder.store(&provider_namespace(provider), uid, observation.entries(now, self.clock_tolerance()))
     }
 
@@ -108,7 +105,7 @@ impl Consumer {
     /// The entries of a pod that is gone here, and not at the provider.
     fn orphan_entries(&self, uid: &str, shadow: &Shadow, now: Seconds) -> Vec<Entry> {
         let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
-        let (namespace, pool) = (&shadow.home.namespace, &shadow.pool);
+        let (namespace, pool) = ("", &shadow.pool);
         let observation = Observation { uid, namespace, pool, sent: 0, gone: None, asked: &[], charges: &charges };
         observation.entries(now, self.clock_tolerance())
     }
