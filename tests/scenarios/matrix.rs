@@ -24,8 +24,13 @@ async fn matrix(world: &World, others: &[&Cluster]) -> Result<(bool, Value)> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let output = world.rome.try_liqoctl(&arguments).await?;
     let found: Value = serde_json::from_str(&output.stdout).with_context(|| format!("no matrix: {}", output.stderr))?;
-    let left = world.rome.kubectl(&["get", "namespaces", "-l", "network-test.liqo.io/over-at", "-o", "name"]).await?;
-    ensure!(left.trim().is_empty(), "it leaves something behind: {left}");
+    // It waits for their end, but not for ever.
+    eventually("the namespaces of the test are gone", Duration::from_secs(60), || async {
+        let left = world.rome.kubectl(&["get", "namespaces", "-l", "network-test.liqo.io/over-at", "-o", "name"]).await?;
+        ensure!(left.trim().is_empty(), "it leaves something behind: {left}");
+        Ok(Some(()))
+    })
+    .await?;
     let matrices = found["matrices"].as_array().context("no list")?;
     ensure!(matrices.len() == 1, "only rome borrows: {found}");
     Ok((output.success, matrices[0].clone()))
