@@ -339,7 +339,8 @@ impl Consumer {
     /// Whether an Ingress that travels to this provider, and that the provider accepted, names this Secret. Until then the provider
     /// needs none of its Secrets. Nothing while not everything is known that decides on it.
     pub fn is_named_by_ingress(&self, peer: &PeerState, remote: &RemoteState, reference: &Reference) -> Option<bool> {
-        if reference.kind != Kind::Secret {
+        // The Ingresses of our consumers go no further, and so do their keys.
+        if reference.kind != Kind::Secret || self.is_lent_on(&reference.namespace) {
             return Some(false);
         }
         // A namespace that is not followed is not offloaded.
