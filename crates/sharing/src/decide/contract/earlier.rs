@@ -64,6 +64,7 @@ mod tests {
         let until = |first: i64| full_until(&changed([first].into_iter().chain((1..62).map(|n| 8000 + n))), false, at(2000));
         assert_eq!((until(3600), until(3601)), (Some(at(7200)), Some(at(10_800))));
     }
+
     #[test]
     fn long_price_lists_leave_room_for_fewer_terms() {
         let rates = (0..60).map(|n| (format!("example.com/a-long-name-{n}"), "0.123456789".parse().unwrap())).collect();
