@@ -15,6 +15,8 @@ use crate::contracts::{contract_in_force, copies, offers_need_no_contract, tenan
 
 /// Timeout until a change gets from one cluster to the other, with time to spare on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The namespace in the commands of the pages.
+const DEMO: &str = "demo";
 /// Short, so that ends do not take long.
 const NOTICE_SECONDS: u32 = 5;
 const DAY_SECONDS: u32 = 86_400;
@@ -85,6 +87,7 @@ pub async fn the_commands_of_contracts_and_prices_work_and_a_guarantee_that_ends
 
     let first = a_contract_with_prices(&mut reader).await?;
     prices_are_seen(&mut reader).await?;
+    budgets_are_set_seen_and_taken_away(&mut reader).await?;
     stored_copies_are_compared(&mut reader, &first).await?;
     let second = the_consumer_ends_it_and_begins_again(&mut reader, &first).await?;
     a_person_accepts_a_guarantee(&mut reader, &second).await?;
@@ -150,6 +153,27 @@ async fn prices_are_seen(reader: &mut Reader<'_>) -> Result<()> {
         .await?;
     }
     Ok(())
+}
+
+/// Rome sets a budget for a namespace and one for its peers, sees both, and takes the first one away.
+async fn budgets_are_set_seen_and_taken_away(reader: &mut Reader<'_>) -> Result<()> {
+    let rome = &reader.world.rome;
+    rome.offloaded_namespace(DEMO, "Remote").await?;
+    reader.prices(rome, r#""amount":"10""#).await?;
+    reader.prices(rome, r#""whenSpent":"MoveHome""#).await?;
+    let command = reader.prices.take("WithinBudget")?;
+    eventually("the namespace says what may be spent", TIMEOUT, || async {
+        let says = reader.run(rome, &command).await?;
+        ensure!(says.contains("10 EUR for each day may be spent"), "{says}");
+        Ok(Some(()))
+    })
+    .await?;
+    let shown = reader.prices(rome, "liqoctl cost").await?;
+    ensure!(["namespace demo", "PeeringPolicy default"].iter().all(|words| shown.contains(words)), "{shown}");
+    reader.prices(rome, r#""budget":null"#).await?;
+    let offloading = rome.object(&["-n", DEMO, "namespaceoffloading", "offloading"]).await?.unwrap_or_default();
+    ensure!(offloading["spec"]["budget"].is_null(), "{:#}", offloading["spec"]);
+    rome.end_namespace(DEMO).await
 }
 
 /// The stored copies of both sides say the same.

@@ -19,7 +19,11 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-use crate::{eventually, get::Kinds, wait::show_long};
+use crate::{
+    eventually,
+    get::Kinds,
+    wait::{PATIENCE, show_long},
+};
 
 /// Timeout of a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
@@ -130,6 +134,7 @@ impl Cluster {
 
     /// `kubectl wait` on what `target` names.
     pub async fn wait_for(&self, target: &[&str], condition: &str, seconds: u32) -> Result<()> {
+        let seconds = seconds * PATIENCE;
         let (condition, timeout) = (format!("--for={condition}"), format!("--timeout={seconds}s"));
         let mut arguments = vec!["wait", condition.as_str(), timeout.as_str()];
         arguments.extend(target);
