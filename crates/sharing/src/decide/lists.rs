@@ -128,7 +128,7 @@ impl Snapshot {
         let nodes = upstream::lendable(self);
         let nodes = nodes.iter().map(|(name, node)| (*name, node.as_ref()));
         let mut pools: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for partition in pools::partitions(nodes, &[provide]) {
+        for partition in pools::partitions(nodes, &[provide.into()]) {
             let Some(pool) = partition.pools.into_iter().flatten().next() else { continue };
             pools.entry(pool).or_default().extend(partition.nodes.iter().map(|(name, _)| (*name).to_owned()));
         }
