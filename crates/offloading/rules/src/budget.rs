@@ -4,7 +4,7 @@
 //! pods that run now cost until then. Only pods that are placed in the last round before can exceed it, by what they cost in one round.
 //!
 //! Once spent, a budget stays so until its day or month ends, or somebody changes it: what is left then may be less than a pod costs in a
-//! round, and pods would come and go.
+//! round, and pods would come and go. A process that starts again judges anew.
 //!
 //! What cannot be counted is never taken for nothing: a cluster that asks for money without a contract, or in another currency, gets no
 //! new pods of whoever has a budget.

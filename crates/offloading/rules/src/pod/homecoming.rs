@@ -1,6 +1,7 @@
 //! Which running pods to evict because a budget is spent whose `whenSpent` is `MoveHome`.
 //!
-//! Their controllers create others, and the admission webhook keeps these at home. Pods that may run only at providers stay.
+//! Their controllers create others, and the admission webhook keeps these away from providers that the budget closes. Pods that may run
+//! only at providers stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
