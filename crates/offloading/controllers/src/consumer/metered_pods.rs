@@ -30,41 +30,31 @@ impl Consumer {
     /// Stores what a local pod used whose shadow pod is gone. Returns whether that is done; otherwise its key is enqueued again then.
     pub fn store_usage(&self, peer: &PeerState, pod: &LocalPod) -> bool {
         let Some(contract) = self.contract(&peer.id) else { return true };
+        if peer.sent(&pod.uid) == Sent::No && peer.seen_charges(&pod.uid).is_none() && !peer.may_run(pod) {
+            // It was refused until it went, and cost nothing.
+            return true;
+        }
         let entries = self.entries(peer, pod, &contract, Some(Timestamp::now().as_second()));
         self.recorder.store(&provider_namespace(&peer.id), &pod.uid, entries)
     }
 
     /// Stores what a pod used that is gone here, before its shadow pod goes. The provider deletes the remote pod within its grace.
     pub fn store_orphan(&self, provider: &ClusterId, uid: &str, shadow: &Shadow) -> bool {
-        let (Some(_), Some(charges)) = (self.contract(provider), charges_of(shadow.charges.as_deref())) else { return true };
+        if self.contract(provider).is_none() || charges_of(shadow.charges.as_deref()).is_none() {
+            return true;
+        }
         let now = Timestamp::now().as_second();
-        let gone = Some(now + MAX_GRACE_SECONDS);
-        let observation = Observation {
-            uid,
-            namespace: &shadow.home.namespace,
-            pool: &shadow.pool,
-            sent: 0,
-            gone,
-            asked: &[],
-            charges: &charges,
-        };
-        self.recorder.store(&provider_namespace(provider), uid, observation.entries(now, self.clock_tolerance()))
+        let entries = self.entries_of_shadow(uid, shadow, Some(now + MAX_GRACE_SECONDS), now);
+        self.recorder.store(&provider_namespace(provider), uid, entries)
     }
 
     /// Remembers what a pod was charged before it is resized: later nobody knows here that it had other amounts.
     pub fn store_before_resize(&self, provider: &ClusterId, uid: &str, shadow: &Shadow) {
-        let (Some(_), Some(charges)) = (self.contract(provider), charges_of(shadow.charges.as_deref())) else { return };
+        if self.contract(provider).is_none() || charges_of(shadow.charges.as_deref()).is_none() {
+            return;
+        }
         let now = Timestamp::now().as_second();
-        let observation = Observation {
-            uid,
-            namespace: &shadow.home.namespace,
-            pool: &shadow.pool,
-            sent: 0,
-            gone: Some(now),
-            asked: &[],
-            charges: &charges,
-        };
-        let entries = observation.entries(now, self.clock_tolerance());
+        let entries = self.entries_of_shadow(uid, shadow, Some(now), now);
         self.recorder.store(&provider_namespace(provider), &format!("{uid}/{now}"), entries);
     }
 
@@ -91,7 +81,7 @@ impl Consumer {
         }
         for (Key { name: uid, .. }, shadow) in remote.iter().flat_map(|remote| remote.shadows.all()) {
             if peer.pod(&uid).is_none() && !self.recorder.is_stored(&namespace, &uid) {
-                add(&self.orphan_entries(&uid, &shadow, now));
+                add(&self.entries_of_shadow(&uid, &shadow, None, now));
             }
         }
         for pod in running {
@@ -105,11 +95,11 @@ impl Consumer {
         accounts
     }
 
-    /// The entries of a pod that is gone here, and not at the provider.
-    fn orphan_entries(&self, uid: &str, shadow: &Shadow, now: Seconds) -> Vec<Entry> {
+    /// The entries of a pod of which only the provider's word counts: it is gone here, or about to get other amounts.
+    fn entries_of_shadow(&self, uid: &str, shadow: &Shadow, gone: Option<Seconds>, now: Seconds) -> Vec<Entry> {
         let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
         let (namespace, pool) = (&shadow.home.namespace, &shadow.pool);
-        let observation = Observation { uid, namespace, pool, sent: 0, gone: None, asked: &[], charges: &charges };
+        let observation = Observation { uid, namespace, pool, sent: 0, gone, asked: &[], charges: &charges };
         observation.entries(now, self.clock_tolerance())
     }
 
@@ -170,7 +160,7 @@ impl Side for ConsumerSide {
             }
         }
         for (Key { name: uid, .. }, shadow) in remote.shadows.all().into_iter().filter(|(key, _)| peer.pod(&key.name).is_none()) {
-            entries.extend(consumer.orphan_entries(&uid, &shadow, now));
+            entries.extend(consumer.entries_of_shadow(&uid, &shadow, None, now));
         }
         Some(entries)
     }

@@ -33,8 +33,10 @@ pub enum AtPeriodEnd {
 /// Entries of a completed period are never added later. So a pod whose shadow pod has just gone counts, although its entries will be
 /// stored in a moment, and so does one whose charges are late.
 pub fn at_period_end(pod: &LocalPod, shadow: Option<&Shadow>, is_charged: bool, is_stored: bool) -> AtPeriodEnd {
-    let was_sent =
-        || is_charged || pod.deletion.is_some() || pod.json().pointer("/status/startTime").is_some_and(Value::is_string);
+    // A refused pod was never there. One that ended by itself and stays costs nothing any more.
+    let is_refused = pod.offloaded.as_ref().is_some_and(|condition| condition.status == Some(false));
+    let has_started = || pod.json().pointer("/status/startTime").is_some_and(Value::is_string);
+    let was_sent = || is_charged || (!is_refused && (pod.deletion.is_some() || (has_started() && !pod.finished)));
     match shadow {
         _ if is_stored => AtPeriodEnd::Nothing,
         Some(_) if is_charged => AtPeriodEnd::Charged,
@@ -87,6 +89,11 @@ mod tests {
         let waits = local(|_| {});
         let started = local(|pod| pod["status"]["startTime"] = "2026-01-01T00:00:00Z".into());
         let deleted = local(|pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+        let finished = local(|pod| pod["status"] = json!({ "phase": "Succeeded", "startTime": "2026-01-01T00:00:00Z" }));
+        let refused = local(|pod| {
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            pod["status"]["conditions"] = json!([{ "type": "liqo.io/Offloaded", "status": "False", "reason": "BudgetSpent" }]);
+        });
         let shadow = |status: Value| {
             let object = json!({ "metadata": { "name": "u" }, "spec": { "namespace": "demo", "pool": "default", "pod": "{}" }, "status": status });
             Shadow::of(serde_json::from_value(object).unwrap()).unwrap()
@@ -98,6 +105,9 @@ mod tests {
             (&waits, None, true, AtPeriodEnd::Unseen),
             (&started, None, false, AtPeriodEnd::Unseen),
             (&deleted, None, false, AtPeriodEnd::Unseen),
+            (&finished, None, false, AtPeriodEnd::Nothing),
+            (&refused, None, false, AtPeriodEnd::Nothing),
+            (&refused, None, true, AtPeriodEnd::Unseen),
             (&waits, Some(&pending), false, AtPeriodEnd::Nothing),
             (&waits, Some(&created), false, AtPeriodEnd::Unseen),
             (&waits, Some(&created), true, AtPeriodEnd::Charged),
