@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use liqo_tests::{Cluster, World, eventually};
-use serde_json::json;
+use liqo_tests::{Cluster, Output, World, eventually};
+use serde_json::{Value, json};
 
 use crate::{
     network::{ABROAD, AT_HOME, ask, connected, endpoint, exec, ip, seen, servers, service},
@@ -16,14 +16,40 @@ use crate::{
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "chain";
+/// Deployment and Service of the plugin.
+const PLUGIN: &str = "liqo-broker-plugin";
+/// Who reads the catalog.
+const READER: &str = "catalog-reader";
+const ORIGINAL_OFFLOADING: &str = "
+apiVersion: offloading.liqo.io/v1alpha1
+kind: NamespaceOffloading
+metadata:
+    name: offloading
+    namespace: liqo
+spec:
+    namespaceMappingStrategy: DefaultName
+    podOffloadingStrategy: Local
+    clusterSelector:
+        nodeSelectorTerms:
+        - matchExpressions:
+            - key: liqo.io/type
+              operator: In
+              values:
+              - virtual-node
+";
 
 /// Peers milan with turin, and lets milan lend to rome only what it borrows.
 async fn broker(world: &World) -> Result<()> {
+    broker_by(world, &json!({ "offers": {} })).await
+}
+
+/// The same with this source in the policy.
+async fn broker_by(world: &World, source: &Value) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
     milan.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
     milan.wait_for(&["node/turin"], "condition=Ready", 60).await?;
     let peers = json!({ "clusterIDs": [rome.cluster_id().await?] });
-    let provide = json!({ "percentage": 100, "noticeSeconds": 4, "source": { "offers": {} } });
+    let provide = json!({ "percentage": 100, "noticeSeconds": 4, "source": source });
     apply_policy(milan, "broker", json!({ "priority": 10, "peers": peers, "provide": provide })).await?;
     eventually("milan offers what turin offers, and rome's node has it", TIMEOUT, || async {
         let offer = offer(milan, rome).await?.context("there is no offer")?.spec;
@@ -233,4 +259,165 @@ pub async fn nobody_is_offered_what_comes_from_itself(world: Arc<World>) -> Resu
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
     milan.kubectl(&["delete", "peeringpolicy", "back"]).await?;
     no_broker(&world).await
+}
+
+pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Result<()> {
+    let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
+    let said = milan.liqoctl(&["broker", "status"]).await?;
+    ensure!(said.contains("milan is no broker") && said.contains("`liqoctl broker enable`"), "{said}");
+    milan.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
+    milan.wait_for(&["node/turin"], "condition=Ready", 60).await?;
+
+    // Nothing is written before somebody agrees, and nothing twice.
+    let customer = rome.cluster_id().await?;
+    let planned = enable(&world, &["--dry-run"]).await?;
+    ensure!(planned.stdout.contains("Policy broker is new: a copy of default, with"), "{planned:?}");
+    let refused = enable(&world, &[]).await?;
+    ensure!(!refused.success && refused.stderr.contains("--yes"), "{refused:?}");
+    ensure!(milan.object(&["peeringpolicy", "broker"]).await?.is_none(), "the policy was written");
+    let enabled = enable(&world, &["--yes"]).await?;
+    ensure!(enabled.success && enabled.stdout.contains("under policy broker"), "{enabled:?}");
+    let again = enable(&world, &[]).await?;
+    ensure!(again.success && again.stdout.contains("nothing was changed"), "{again:?}");
+    milan.liqoctl(&["broker", "enable", "--margin", "10", "--currency", "EUR", "--yes"]).await?;
+    let policy = milan.object(&["peeringpolicy", "broker"]).await?.context("there is no policy")?;
+    let expected = json!({ "margin": { "currency": "EUR", "percent": 10 } });
+    ensure!(policy["spec"]["provide"]["source"]["offers"] == expected, "{policy:#}");
+    ensure!(policy["spec"]["peers"]["clusterIDs"] == json!([customer]), "{policy:#}");
+    let unknown = milan.try_liqoctl(&["broker", "enable", "--peers", "nobody", "--yes"]).await?;
+    ensure!(!unknown.success && unknown.stderr.contains("there is no peer nobody"), "{unknown:?}");
+
+    offers_show_the_path(&world).await?;
+    rome.offloaded_namespace(NAMESPACE, "Remote").await?;
+    rome.apply(&deployment(NAMESPACE, "web", 1)).await?;
+    rome.ready_pods(NAMESPACE, "app=web", 1).await?;
+    let status: Value = serde_json::from_str(&milan.liqoctl(&["broker", "status", "-o", "json"]).await?)?;
+    let (lent, borrowed) = (&status["customers"][0]["offers"][0], &status["providers"][0]["offers"][0]);
+    ensure!(status["customers"][0]["clusterID"] == json!(customer) && lent["pods"] == 1, "{status:#}");
+    ensure!(lent["from"][0]["cluster"] == "turin" && lent["from"][0]["pods"] == 1, "{status:#}");
+    ensure!(borrowed["node"] == "turin" && borrowed["lentIn"] == json!(["broker/default"]), "{status:#}");
+    ensure!(status["policies"][0]["margin"]["percent"] == 10, "{status:#}");
+    let tree = milan.liqoctl(&["broker", "status"]).await?;
+    ensure!(tree.contains("from turin (node turin): 1 pod: cpu=") && tree.contains("margin 10 % (EUR)"), "{tree}");
+
+    // A node without new pods is not lent on, and that is said.
+    milan.kubectl(&["cordon", "turin"]).await?;
+    eventually("the broker is warned", TIMEOUT, || async {
+        let tree = milan.liqoctl(&["broker", "status"]).await?;
+        Ok(tree.contains("node turin of turin is cordoned, so nothing of it is lent on").then_some(()))
+    })
+    .await?;
+    milan.kubectl(&["uncordon", "turin"]).await?;
+
+    let at_milan = rome.remote_namespace(NAMESPACE, milan).await?;
+    rome.delete_namespace(NAMESPACE).await?;
+    eventually("the namespace is gone at the broker", Duration::from_secs(120), || async {
+        Ok(milan.object(&["namespace", &at_milan]).await?.is_none().then_some(()))
+    })
+    .await?;
+    let said = milan.liqoctl(&["broker", "disable", "--yes"]).await?;
+    ensure!(said.contains("lends nothing on any more under broker"), "{said}");
+    ensure!(milan.object(&["peeringpolicy", "broker"]).await?.is_none(), "the policy still exists");
+    let said = milan.liqoctl(&["broker", "disable"]).await?;
+    ensure!(said.contains("nothing was changed"), "{said}");
+    eventually("milan is no broker any more", TIMEOUT, || async {
+        Ok(milan.liqoctl(&["broker", "status"]).await?.contains("milan is no broker").then_some(()))
+    })
+    .await?;
+    rome.wait_for(&["node/milan"], "condition=Ready", 60).await?;
+    milan.liqoctl(&["unpeer", "turin", "--yes"]).await.map(drop)
+}
+
+/// Runs `broker enable` at milan, for rome.
+async fn enable(world: &World, more: &[&str]) -> Result<Output> {
+    let customer = world.rome.cluster_id().await?;
+    world.milan.try_liqoctl(&[&["broker", "enable", "--peers", customer.as_str()], more].concat()).await
+}
+
+/// Rome sees that milan's offer comes from turin, which rome does not know.
+async fn offers_show_the_path(world: &World) -> Result<()> {
+    let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
+    let path = json!([milan.cluster_id().await?, turin.cluster_id().await?]);
+    eventually("the offer comes through two clusters", TIMEOUT, || async {
+        let offers: Value = serde_json::from_str(&rome.liqoctl(&["offer", "list", "milan", "-o", "json"]).await?)?;
+        ensure!(offers[0]["hops"] == 2 && offers[0]["path"] == path, "{offers:#}");
+        Ok(Some(()))
+    })
+    .await?;
+    let behind: liqo_api::ClusterId = turin.cluster_id().await?.parse()?;
+    let table = rome.liqoctl(&["offer", "list"]).await?;
+    ensure!(table.contains("HOPS") && table.contains(&format!("2 via {}", behind.short())), "{table}");
+    let table = milan.liqoctl(&["offer", "list", "--made"]).await?;
+    ensure!(table.contains("2 via turin"), "{table}");
+    Ok(())
+}
+
+/// The answer of the catalog to a token, or the status of its refusal.
+async fn catalog(address: &str, token: Option<&str>) -> Result<Result<Value, u16>> {
+    let mut config = kube::Config::new(format!("https://{address}").parse()?);
+    // Nobody has signed the certificate of the catalog.
+    config.accept_invalid_certs = true;
+    config.auth_info.token = token.map(|token| token.to_owned().into());
+    let request = http::Request::get("/catalog/v1/offers?capacity=cpu=1&sort=latency").body(kube::client::Body::empty())?;
+    let answer = kube::Client::try_from(config)?.send(request).await?;
+    let status = answer.status().as_u16();
+    let body = answer.into_body().collect_bytes().await?;
+    Ok(if status == 200 { Ok(serde_json::from_slice(&body)?) } else { Err(status) })
+}
+
+/// Address and port at which this machine reaches the catalog of milan.
+async fn catalog_address(milan: &Cluster) -> Result<String> {
+    let node_port = json!({ "spec": { "type": "NodePort" } }).to_string();
+    milan.kubectl(&["-n", "liqo", "patch", "service", PLUGIN, "--type=merge", "-p", &node_port]).await?;
+    let path = "jsonpath={.spec.ports[?(@.name==\"catalog\")].nodePort}";
+    let port = milan.kubectl(&["-n", "liqo", "get", "service", PLUGIN, "-o", path]).await?;
+    let path = "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}";
+    let addresses = milan.kubectl(&["get", "node", "milan-1", "-o", path]).await?;
+    // The first one is of IPv4.
+    let address = addresses.split_whitespace().next().context("the node has no address")?;
+    Ok(format!("{address}:{port}"))
+}
+
+pub async fn a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token(world: Arc<World>) -> Result<()> {
+    let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
+    world.load_plugin("broker", "broker", milan).await?;
+    milan.kubectl(&["apply", "-f", &world.manifests("broker"), "-n", "liqo"]).await?;
+    milan.kubectl(&["-n", "liqo", "rollout", "status", &format!("deployment/{PLUGIN}"), "--timeout=90s"]).await?;
+    let source = json!({ "plugin": { "address": format!("{PLUGIN}.liqo:7000") } });
+    broker_by(&world, &source).await?;
+
+    // The pods go on, as without the plugin.
+    rome.offloaded_namespace(NAMESPACE, "Remote").await?;
+    rome.apply(&deployment(NAMESPACE, "web", 1)).await?;
+    let at_milan = mapped(rome, NAMESPACE, milan).await?;
+    rome.ready_pods(NAMESPACE, "app=web", 1).await?;
+    let between = milan.ready_pods(&at_milan, "app=web", 1).await?;
+    ensure!(nodes(&between) == ["turin"], "at the broker it is on {:?}", nodes(&between));
+    rome.end_namespace(NAMESPACE).await?;
+
+    let address = catalog_address(milan).await?;
+    milan.kubectl(&["-n", "default", "create", "serviceaccount", READER]).await?;
+    let token = milan.kubectl(&["-n", "default", "create", "token", READER]).await?;
+    let refusals = [catalog(&address, None).await?, catalog(&address, Some("x")).await?, catalog(&address, Some(&token)).await?];
+    let refusals: Vec<u16> = refusals.into_iter().filter_map(Result::err).collect();
+    ensure!(refusals == [401, 401, 403], "without the right: {refusals:?}");
+    let (role, reader) = ("--clusterrole=liqo-broker-catalog-reader", format!("--serviceaccount=default:{READER}"));
+    milan.kubectl(&["create", "clusterrolebinding", READER, role, &reader]).await?;
+    eventually("the reader sees turin's offer", TIMEOUT, || async {
+        let Ok(page) = catalog(&address, Some(&token)).await? else { return Ok(None) };
+        let offer = &page["offers"][0];
+        ensure!(page["total"] == 1 && offer["clusterID"] == turin.cluster_id().await?.as_str(), "{page:#}");
+        ensure!(offer["accepted"] == true && offer["hops"] == 1 && offer["name"] == "turin", "{page:#}");
+        Ok(Some(()))
+    })
+    .await?;
+    milan.kubectl(&["delete", "clusterrolebinding", READER]).await?;
+    milan.kubectl(&["-n", "default", "delete", "serviceaccount", READER]).await?;
+
+    // What the documents of the original broker create in Liqo's namespace is accepted, and has nothing to do.
+    milan.apply(ORIGINAL_OFFLOADING).await?;
+    milan.wait_for(&["-n", "liqo", "namespaceoffloading/offloading"], "condition=Ready", 30).await?;
+    milan.kubectl(&["-n", "liqo", "delete", "namespaceoffloading", "offloading"]).await?;
+    no_broker(&world).await?;
+    milan.kubectl(&["delete", "-f", &world.manifests("broker"), "-n", "liqo"]).await.map(drop)
 }

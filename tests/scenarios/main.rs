@@ -57,6 +57,7 @@ mod services;
 mod settled;
 mod sharing;
 mod takeover;
+mod tethering;
 mod through_tunnel;
 
 use std::process::ExitCode;
@@ -394,7 +395,8 @@ fn sharing() -> Set {
                 an_offer_that_costs_too_much_waits_until_the_price_falls;
             plugins:
                 a_plugin_that_lies_hangs_or_dies_is_reported_and_its_last_offer_stays,
-                a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy;
+                a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy,
+                prices_of_a_plugin_replace_those_of_the_policy_and_one_without_prices_changes_nothing;
             // While turin and milan peer, milan's offer to rome changes.
             discovery:
                 clusters_on_a_network_find_each_other_and_peer_by_a_policy,
@@ -406,7 +408,14 @@ fn sharing() -> Set {
                 a_deployment_runs_at_a_provider_of_the_provider,
                 a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls,
                 a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_home,
-                nobody_is_offered_what_comes_from_itself;
+                a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token,
+                nobody_is_offered_what_comes_from_itself,
+                commands_make_a_broker_show_it_and_end_it;
+            // Rome is tethered to milan, which borrows from rome. They cut milan off, and turin peers with rome.
+            tethering:
+                a_laptop_hands_itself_over_to_the_office_and_gets_control_back,
+                a_short_cut_changes_nothing_and_a_long_one_brings_control_back,
+                each_refusal_has_its_reason;
             lending:
                 when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends,
                 two_clusters_lend_to_each_other,

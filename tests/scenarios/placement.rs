@@ -1,12 +1,15 @@
 //! Prices steer where new pods go, and `liqoctl cost` says what they cost. The commands are those of docs/placement.md.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
 
-use crate::pods::{deployment, node_of};
+use crate::pods::{deployment, node_of, pod};
 
 /// Timeout until a price gets from the policy to the node. A price that was just written stays for 10 seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,6 +39,31 @@ async fn nodes_of(rome: &Cluster, name: &str, count: usize) -> Result<Vec<String
     Ok(pods.iter().map(|pod| node_of(pod).to_owned()).collect())
 }
 
+/// Creates pods one after another until one goes to this virtual node, and removes them. Returns the time from `began` until that one was
+/// created, and until it had its node.
+async fn first_pod_on(rome: &Cluster, node: &str, began: Instant) -> Result<(Duration, Duration)> {
+    let mut names = Vec::new();
+    let times = loop {
+        ensure!(began.elapsed() < TIMEOUT, "no new pod went to {node} in {TIMEOUT:?}");
+        let name = format!("probe-{}", names.len());
+        let created = began.elapsed();
+        rome.apply(&pod("cheapest", &name, "Always", "sleep 600")).await?;
+        let placed = eventually("a new pod has a node", TIMEOUT, || async {
+            let found = rome.object(&["-n", "cheapest", "pod", &name]).await?.context("the pod is gone")?;
+            Ok(found["spec"]["nodeName"].as_str().map(str::to_owned))
+        })
+        .await?;
+        names.push(name);
+        if placed == node {
+            break (created, began.elapsed());
+        }
+    };
+    let mut arguments = vec!["-n", "cheapest", "delete", "pod"];
+    arguments.extend(names.iter().map(String::as_str));
+    rome.kubectl(&arguments).await?;
+    Ok(times)
+}
+
 pub async fn a_deployment_goes_to_the_cheaper_provider_and_after_a_price_change_to_the_other(world: Arc<World>) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
     sell(milan, "0.05").await?;
@@ -60,7 +88,12 @@ pub async fn a_deployment_goes_to_the_cheaper_provider_and_after_a_price_change_
     let nodes = nodes_of(rome, "first", 2).await?;
     ensure!(nodes.iter().all(|node| node == "turin"), "the pods are on {nodes:?}, and turin is cheaper");
 
+    let began = Instant::now();
     sell(milan, "0.01").await?;
+    let (created, placed) = first_pod_on(rome, "milan", began).await?;
+    println!(
+        "from a price change to the first new pod that is placed by it: created after {created:.2?}, placed after {placed:.2?}"
+    );
     costs(rome, "milan", "0.01").await?;
     rome.apply(&deployment("cheapest", "second", 2)).await?;
     let nodes = nodes_of(rome, "second", 2).await?;

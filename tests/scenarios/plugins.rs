@@ -8,11 +8,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use liqo_api::{ForeignCluster, Quantity};
 use liqo_tests::{World, eventually, still};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     policies::{allocatable, apply_policy, offer},
-    scripted_plugin::{Act, Answer, ScriptedPlugin, Subscribers, pool},
+    scripted_plugin::{Act, Answer, ScriptedPlugin, Subscribers, pool, priced_pool},
 };
 
 /// Timeout until a change of the plugin gets to the node, with a new connection on a busy machine.
@@ -149,6 +149,69 @@ pub async fn a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy(
     without_plugin(&world, &plugin).await
 }
 
+/// The prices that rome sees: in its offer, in the annotation of its node milan, and in the labels of that.
+async fn shown_prices(world: &World) -> Result<[Value; 3]> {
+    let rome = &world.rome;
+    let offers: Value = serde_json::from_str(&rome.liqoctl(&["offer", "list", "milan", "-o", "json"]).await?)?;
+    let metadata = rome.object(&["node", "milan"]).await?.context("rome has no Node milan")?["metadata"].take();
+    let annotation = metadata["annotations"]["liqo.io/prices"].as_str().map(serde_json::from_str).transpose()?;
+    let label = |name: &str| metadata["labels"].get(format!("price.liqo.io/{name}")).cloned();
+    let rates = ["cpu", "memory"].into_iter().filter_map(|name| Some((name.to_owned(), label(name)?)));
+    let rates: serde_json::Map<String, Value> = rates.collect();
+    let labels = label("currency").map(|currency| json!({ "currency": currency, "rates": rates }));
+    Ok([offers[0]["prices"].clone(), annotation.unwrap_or_default(), labels.unwrap_or_default()])
+}
+
+/// Waits until rome sees these prices everywhere.
+async fn shows_prices(world: &World, expected: &Value) -> Result<()> {
+    eventually(&format!("rome's offer and node show {expected}"), TIMEOUT, || async {
+        Ok(shown_prices(world).await?.iter().all(|shown| shown == expected).then_some(()))
+    })
+    .await
+}
+
+pub async fn prices_of_a_plugin_replace_those_of_the_policy_and_one_without_prices_changes_nothing(
+    world: Arc<World>,
+) -> Result<()> {
+    let amounts_of_two = [("cpu", "2"), ("memory", "2Gi"), ("pods", "20")];
+    let priced = |currency: &str, rates: &[(&str, &str)]| priced_pool("", &amounts_of_two, currency, rates);
+    let sell = async |prices: Value| {
+        let patch = json!({ "spec": { "provide": { "prices": prices } } }).to_string();
+        world.milan.kubectl(&["patch", "peeringpolicy", "scripted", "--type", "merge", "-p", &patch]).await.map(drop)
+    };
+    let plugin = decides_for_rome(&world, "2").await?;
+    shows_prices(&world, &Value::Null).await?;
+    let of_policy = json!({ "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } });
+    sell(of_policy.clone()).await?;
+    shows_prices(&world, &of_policy).await?;
+
+    plugin.say(priced("credits", &[("cpu", "3")]));
+    shows_prices(&world, &json!({ "currency": "credits", "rates": { "cpu": "3" } })).await?;
+    plugin.say(priced("credits", &[("cpu", "4"), ("memory", "0.5")]));
+    shows_prices(&world, &json!({ "currency": "credits", "rates": { "cpu": "4", "memory": "0.5" } })).await?;
+    // Schedule and utilization of the policy apply to the plugin's rates, too.
+    sell(json!({ "schedule": [{ "from": "00:00", "to": "00:00", "percentage": 50 }] })).await?;
+    let half = json!({ "currency": "credits", "rates": { "cpu": "2", "memory": "0.25" } });
+    shows_prices(&world, &half).await?;
+
+    plugin.say(priced("credits", &[("cpu", "-1")]));
+    eventually("the plugin is blamed for its price", TIMEOUT, || async {
+        let (reason, message) = offer_condition(&world).await?;
+        Ok((reason == "PluginFailed" && message.contains("the price of cpu is negative: -1")).then_some(()))
+    })
+    .await?;
+    still("the last prices", WINDOW, [&half; 3].map(Value::clone), || shown_prices(&world)).await?;
+
+    plugin.say(amounts("2"));
+    let half = json!({ "currency": "EUR", "rates": { "cpu": "0.02", "memory": "0.0025" } });
+    shows_prices(&world, &half).await?;
+    sell(Value::Null).await?;
+    shows_prices(&world, &Value::Null).await?;
+    plugin.say(priced("EUR", &[("cpu", "0.07")]));
+    shows_prices(&world, &json!({ "currency": "EUR", "rates": { "cpu": "0.07" } })).await?;
+    without_plugin(&world, &plugin).await
+}
+
 pub async fn the_manifests_of_all_plugins_and_of_a_new_one_start_a_ready_pod(world: Arc<World>) -> Result<()> {
     let milan = &world.milan;
     let mut folders = Vec::new();
@@ -160,7 +223,7 @@ pub async fn the_manifests_of_all_plugins_and_of_a_new_one_start_a_ready_pod(wor
             folders.push((world.manifests(&name), name));
         }
     }
-    ensure!(folders.len() >= 2, "{folders:?}");
+    ensure!(folders.len() >= 3, "{folders:?}");
     let (scratch, sdk) = (world.scratch(""), world.manifests("../crates/resource-plugin"));
     milan.liqoctl(&["plugin", "new", "brand-new", "--dir", &scratch.display().to_string(), "--sdk", &sdk]).await?;
     // The program of a new plugin is this example.

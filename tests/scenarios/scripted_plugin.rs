@@ -195,6 +195,15 @@ pub fn pool(name: &str, amounts: &[(&str, &str)]) -> Vec<u8> {
     field(1, &content)
 }
 
+/// Encodes a pool with prices: a currency, and a rate for each resource.
+pub fn priced_pool(name: &str, amounts: &[(&str, &str)], currency: &str, rates: &[(&str, &str)]) -> Vec<u8> {
+    let rate = |(resource, rate): &(&str, &str)| field(2, &[field(1, resource.as_bytes()), field(2, rate.as_bytes())].concat());
+    let prices: Vec<u8> = field(1, currency.as_bytes()).into_iter().chain(rates.iter().flat_map(rate)).collect();
+    // Without its own tag and length.
+    let content = pool(name, amounts).split_off(2);
+    field(1, &[content, field(4, &prices)].concat())
+}
+
 /// Encodes a field of a protobuf message: its number, its length in one byte, its content.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     assert!(content.len() < 128, "longer fields have longer lengths");

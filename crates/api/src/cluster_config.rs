@@ -8,7 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, Time, schema};
+use crate::{ClusterId, Condition, TetheringSettings, TetheringState, TetheringStatus, Time, schema};
 
 /// The configuration of Liqo in this cluster. There is only one, named `liqo`. Changes apply without a restart.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -27,6 +27,7 @@ use crate::{ClusterId, Condition, Time, schema};
     printcolumn(name = "Name", type_ = "string", json_path = ".spec.clusterName"),
     printcolumn(name = "Cluster ID", type_ = "string", json_path = ".status.clusterID"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
+    printcolumn(name = "Mode", type_ = "string", json_path = ".status.tethering.state"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -58,6 +59,9 @@ pub struct ClusterConfigSpec {
     /// Settings of metering under contracts.
     #[serde(default, skip_serializing_if = "MeteringSettings::is_default")]
     pub metering: MeteringSettings,
+    /// Whether a peer controls this cluster.
+    #[serde(default, skip_serializing_if = "TetheringSettings::is_default")]
+    pub tethering: TetheringSettings,
     /// Whether to lend although the pod network does not enforce `NetworkPolicies`: then nothing keeps pods of consumers away from other
     /// pods of this cluster, nor from each other. Condition `NetworkPoliciesEnforced` tells whether it does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -316,11 +320,37 @@ pub struct ClusterConfigStatus {
     /// The address ranges of this cluster, as configured or detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkRanges>,
+    /// The working mode. If absent, the cluster is autonomous.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tethering: Option<TetheringStatus>,
     /// `AddressesKnown`: whether Liqo knows the addresses under which peers reach this cluster. The message says what to set if not.
     /// `NetworkPoliciesEnforced`: whether the pod network enforces `NetworkPolicies`. The message says whether this cluster lends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
+}
+
+impl ClusterConfig {
+    /// The state of the working mode, and the peer that it is about. Without a peer a cluster is autonomous.
+    pub fn tethering(&self) -> (TetheringState, Option<&ClusterId>) {
+        let status = self.status.as_ref().and_then(|status| status.tethering.as_ref());
+        match status.map(|status| (status.state, status.cluster_id.as_ref())) {
+            Some((state, Some(peer))) => (state, Some(peer)),
+            _ => (TetheringState::Autonomous, None),
+        }
+    }
+
+    /// Whether this cluster asks this peer to control it, or is controlled by it.
+    pub fn tethers_to(&self, peer: &ClusterId) -> bool {
+        let (state, to) = self.tethering();
+        matches!(state, TetheringState::Tethering | TetheringState::Tethered) && to == Some(peer)
+    }
+
+    /// The peer that this cluster does not share its resources and its pods with anybody else for: in every state but Autonomous.
+    pub fn exclusive_peer(&self) -> Option<&ClusterId> {
+        let (state, peer) = self.tethering();
+        peer.filter(|_| state != TetheringState::Autonomous)
+    }
 }
 
 /// The address ranges of this cluster.
@@ -364,3 +394,27 @@ pub const ADDRESSES_KNOWN: &str = "AddressesKnown";
 
 /// Condition of a [`ClusterConfig`]: the pod network enforces `NetworkPolicies`, as the manager found when it last tried.
 pub const NETWORK_POLICIES_ENFORCED: &str = "NetworkPoliciesEnforced";
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_state_without_a_peer_is_autonomous() {
+        let config = |status: serde_json::Value| -> ClusterConfig {
+            let status = json!({ "tethering": status });
+            serde_json::from_value(json!({ "metadata": { "name": "liqo" }, "spec": { "clusterName": "rome" }, "status": status }))
+                .unwrap()
+        };
+        let peer = ClusterId::of_public_key(&[1; 32]);
+        let since = "2026-01-01T00:00:00Z";
+        assert_eq!(config(json!({ "state": "Tethered", "since": since })).tethering(), (TetheringState::Autonomous, None));
+        let tethered = config(json!({ "state": "Tethered", "since": since, "clusterID": peer }));
+        assert!(tethered.tethers_to(&peer) && tethered.exclusive_peer() == Some(&peer));
+        let releasing = config(json!({ "state": "Releasing", "since": since, "clusterID": peer }));
+        assert!(!releasing.tethers_to(&peer) && releasing.exclusive_peer() == Some(&peer));
+        assert_eq!(config(json!({ "state": "Autonomous", "since": since, "clusterID": peer })).exclusive_peer(), None);
+    }
+}

@@ -46,9 +46,9 @@ pub struct ContractSpec {
     /// Time at which the provider saw both signatures under these terms. Absent until the consumer has signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force_since: Option<Time>,
-    /// The terms that these replaced, the newest last, for receipts. The oldest go first.
+    /// The terms that these replaced, the newest last, for receipts. The oldest go first, when no receipt needs them any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16))]
+    #[schemars(length(max = 64))]
     pub earlier: Vec<EarlierTerms>,
     /// An amendment: terms that replace these as soon as the consumer has signed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,8 +62,10 @@ pub struct ContractSpec {
     pub ended: Option<ContractEnd>,
 }
 
-/// Maximum number of earlier terms that a contract lists.
-pub const MAX_EARLIER_TERMS: usize = 16;
+/// Maximum number of earlier terms that a contract lists. Prices may follow day and night in a period of a month.
+pub const MAX_EARLIER_TERMS: usize = 64;
+/// Maximum length in bytes as JSON of all of them: a consumer reads contracts of bounded size.
+pub const MAX_EARLIER_LEN: usize = 128 * 1024;
 /// Maximum length of a contract's document in bytes.
 pub const MAX_CONTRACT_LEN: usize = 16_384;
 /// Maximum number of breaches that each side lists.
@@ -85,6 +87,13 @@ pub struct EarlierTerms {
     /// Prices per unit and hour, by pool.
     #[schemars(extend("maxProperties" = 16))]
     pub prices: BTreeMap<String, PriceList>,
+}
+
+impl EarlierTerms {
+    /// Length in bytes as JSON.
+    pub fn json_len(&self) -> usize {
+        serde_json::to_string(self).map_or(usize::MAX, |text| text.len())
+    }
 }
 
 /// Terms that the consumer has not signed yet.
@@ -398,8 +407,20 @@ impl ContractSpec {
     /// Remembers terms that others replace now.
     pub fn remember(&mut self, terms: EarlierTerms) {
         self.earlier.push(terms);
-        let surplus = self.earlier.len().saturating_sub(MAX_EARLIER_TERMS);
+        let surplus = self.surplus_terms(0, 0);
         self.earlier.drain(..surplus);
+    }
+
+    /// How many of the earlier terms, the oldest ones, leave when so many more come, each of this length as JSON.
+    pub fn surplus_terms(&self, more: usize, length: usize) -> usize {
+        let mut room = MAX_EARLIER_LEN.saturating_sub(more.saturating_mul(length));
+        let fits = |terms: &&EarlierTerms| {
+            let rest = room.checked_sub(terms.json_len());
+            room = rest.unwrap_or_default();
+            rest.is_some()
+        };
+        let places = MAX_EARLIER_TERMS.saturating_sub(more);
+        self.earlier.len() - self.earlier.iter().rev().take(places).take_while(fits).count()
     }
 }
 

@@ -23,8 +23,8 @@ pub struct ProvideContract {
     pub if_not_signed: IfNotSigned,
     /// What happens if a peer breaks a contract.
     pub on_breach: OnBreach,
-    /// Length in seconds of the periods for which use is measured, each with a receipt: whole minutes, counted from 1970 in UTC. A change
-    /// has an effect on new contracts only.
+    /// Length in seconds of the periods for which use is measured, each with a receipt: whole minutes, counted from 1970 in UTC. At most
+    /// the length of the contract. A change has an effect on new contracts only.
     #[schemars(range(min = 60, max = 2_678_400), extend("multipleOf" = 60))]
     pub metering_period_seconds: u32,
 }

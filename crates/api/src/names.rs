@@ -132,6 +132,8 @@ pub mod labels {
     pub const MANAGED: &str = "liqo.io/managed";
     /// On namespaces that Liqo created: `tenant`, `provider` or `mapped`.
     pub const NAMESPACE_KIND: &str = "liqo.io/namespace-kind";
+    /// Value of [`NAMESPACE_KIND`] on the namespace of a provider for one of a consumer.
+    pub const KIND_MAPPED: &str = "mapped";
     /// ID of the consumer that an object on the provider belongs to.
     pub const CONSUMER_ID: &str = "liqo.io/consumer-id";
     /// ID of the provider that an object on the consumer belongs to.
@@ -180,6 +182,8 @@ pub mod annotations {
     pub const SENT_TO: &str = "liqo.io/sent-to";
     /// On a remote pod: which labels, annotations, images, requests and limits it got from the local pod, so that the provider sees changes.
     pub const TRAVELLED: &str = "liqo.io/travelled";
+    /// On a remote pod: a hash of the terms that select the nodes of its pool, as they were when it was created.
+    pub const POOL_NODES: &str = "liqo.io/pool-nodes";
     /// What the containers of former remote pods did, on the one that replaces them.
     pub const EARLIER_RUNS: &str = "liqo.io/earlier-runs";
     /// On a remote pod that reads its labels from a volume: those that it got from the local pod, one in each line.
@@ -224,6 +228,9 @@ pub mod annotations {
     /// On a `NamespaceOffloading`: which providers refused a pod of which owner (JSON). Pods of these owners are not sent there again
     /// for a while.
     pub const REFUSED_PODS: &str = "liqo.io/refused-pods";
+    /// On a `NamespaceOffloading` of a person, while this cluster is tethered: its strategy and selector before (JSON). They come back with
+    /// control.
+    pub const BEFORE_TETHERING: &str = "liqo.io/before-tethering";
     /// On a consumer's copy of a contract: what its complete periods cost in the present day and month, by namespace (JSON).
     pub const SPENT: &str = "liqo.io/spent";
     /// On the Secret of a peering token: time at which the token expires (RFC 3339).
@@ -307,6 +314,8 @@ pub mod links {
     pub const CONSUMER_REACHABLE: &str = "ConsumerReachable";
     /// sharing, provider side: this cluster made an offer to the peer.
     pub const RESOURCES_OFFERED: &str = "ResourcesOffered";
+    /// sharing: the provider controls this cluster, or is ready to. Only while this cluster asks for that.
+    pub const TETHERING_GRANTED: &str = "TetheringGranted";
     /// The links of borrowing, in order.
     pub const BORROWING: [&str; 6] =
         [IDENTITY_VERIFIED, AUTHENTICATED, PEER_REACHABLE, RESOURCES_REQUESTED, OFFER_ACCEPTED, VIRTUAL_NODES_READY];

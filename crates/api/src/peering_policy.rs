@@ -202,6 +202,10 @@ pub struct Provide {
     /// Whether a peer needs a token to borrow for the first time. Without tokens, every cluster that the policy selects may borrow:
     /// with `discoveredBy: [LAN]`, whoever is on the local network.
     pub token_required: bool,
+    /// Whether a peer that borrows from this cluster may tether itself to it: this cluster then controls all resources of the peer, and its
+    /// scheduler places the peer's own pods, here or back at the peer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub tethering: bool,
     /// What the resources cost. If absent, nothing, unless a plugin gives prices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prices: Option<PricePolicy>,
@@ -227,6 +231,7 @@ impl Default for Provide {
             absence_seconds: None,
             approval: Approval::default(),
             token_required: true,
+            tethering: false,
             prices: None,
             usage: Usage::default(),
             contract: None,

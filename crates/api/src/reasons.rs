@@ -62,6 +62,43 @@ reasons! {
         LocalError = "LocalError",
     }
 
+    /// Reasons of the working mode in the status of a [`ClusterConfig`](crate::ClusterConfig).
+    TetheringReason {
+        /// Nobody asks for tethering.
+        NotWanted = "NotWanted",
+        UnknownPeer = "UnknownPeer",
+        /// This cluster borrows nothing from the peer.
+        NotBorrowing = "NotBorrowing",
+        /// The peer borrows nothing from this cluster.
+        NotLending = "NotLending",
+        LendsToOthers = "LendsToOthers",
+        BorrowsFromOthers = "BorrowsFromOthers",
+        /// The policy for the peer requires a contract, so that this cluster cannot offer everything.
+        ContractRequired = "ContractRequired",
+        /// Another cluster is tethered to this one, or asks for it.
+        TethersOthers = "TethersOthers",
+        PeerSilent = "PeerSilent",
+        /// The peer has not answered yet, or what Tethered needs does not exist yet.
+        Waiting = "Waiting",
+        /// What Tethered needs did not come to exist in time.
+        NotReady = "NotReady",
+        RefusedByPeer = "RefusedByPeer",
+        Granted = "Granted",
+        Untethered = "Untethered",
+        EndedByPeer = "EndedByPeer",
+    }
+
+    /// Reasons of [`TETHERING`](crate::TETHERING) and of [`links::TETHERING_GRANTED`](crate::links::TETHERING_GRANTED).
+    TetheringAnswer {
+        Granted = "Granted",
+        /// The consumer does not ask any more.
+        NotAsked = "NotAsked",
+        /// No policy lets the consumer tether itself.
+        NotAllowed = "NotAllowed",
+        /// The provider is tethered itself, or on the way to or from that.
+        Tethered = "Tethered",
+    }
+
     /// Reasons of [`links::IDENTITY_VERIFIED`](crate::links::IDENTITY_VERIFIED).
     IdentityVerifiedReason {
         Waiting = "Waiting",
@@ -259,6 +296,8 @@ reasons! {
         NamespacesReady = "NamespacesReady",
         NamespacesNotReady = "NamespacesNotReady",
         NamespaceNotAllowed = "NamespaceNotAllowed",
+        /// It is Liqo's own namespace, which stays here. Nothing has to be reflected for that.
+        NotNeeded = "NotNeeded",
         NoClusterSelected = "NoClusterSelected",
         /// The API server does not send this namespace's pods to the admission webhook yet.
         WebhookPending = "WebhookPending",

@@ -11,6 +11,12 @@ use crate::{ClusterId, UsagePeriod};
 pub const RECEIPT_PAYLOAD_TYPE: &str = "application/vnd.liqo.receipt+json";
 /// Maximum length in characters of the document of a receipt: a payload of 32 KiB in base64, and its signature.
 pub const MAX_RECEIPT_LEN: usize = 48 * 1024;
+/// Maximum number of pools with their versions in a receipt.
+pub const MAX_RECEIPT_POOLS: usize = 512;
+/// Maximum number of resources of each of them.
+pub const MAX_RECEIPT_RESOURCES: usize = 64;
+/// Maximum number of currencies in a receipt.
+pub const MAX_RECEIPT_CURRENCIES: usize = 128;
 /// Maximum number of pods that a dispute names.
 pub const MAX_DISPUTED_PODS: usize = 100;
 
@@ -59,14 +65,17 @@ pub struct ReceiptStatement {
     /// The versions of the contract that applied in the period, in their order.
     #[schemars(length(max = 256))]
     pub versions: Vec<ReceiptVersion>,
-    /// What each pool used under each version.
+    /// What each pool used under each version. Empty in a receipt that is only a summary.
     #[schemars(length(max = 512))]
     pub pools: Vec<ReceiptPool>,
+    /// Whether the pools are left out, because they would take more space than a receipt has. The totals still contain their costs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_summary: bool,
     /// How many pods were charged.
     pub pods: u64,
     /// The sum of all costs, by currency.
     #[serde(default)]
-    #[schemars(extend("maxProperties" = 16))]
+    #[schemars(extend("maxProperties" = 128))]
     pub totals: BTreeMap<String, Money>,
     /// The number of entries.
     pub entries: u64,
@@ -189,4 +198,29 @@ pub struct DisputedPod {
     /// What differs, in a sentence. Plain ASCII, so that a consumer's answers take few bytes.
     #[schemars(length(max = 256), regex(pattern = r"^[ -~]*$"))]
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{Contract, MAX_EARLIER_TERMS};
+
+    fn schema<K: kube::CustomResourceExt>(path: &str) -> Value {
+        let crd = serde_json::to_value(K::crd()).unwrap();
+        crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"].pointer(path).unwrap().clone()
+    }
+
+    #[test]
+    fn the_schema_takes_whatever_a_receipt_may_contain() {
+        let number = |path: &str| schema::<Receipt>(path).as_u64().and_then(|number| usize::try_from(number).ok()).unwrap();
+        assert_eq!(number("/document/maxLength"), MAX_RECEIPT_LEN);
+        assert_eq!(number("/statement/properties/pools/maxItems"), MAX_RECEIPT_POOLS);
+        let resources = "/statement/properties/pools/items/properties/resources/maxProperties";
+        assert_eq!(number(resources), MAX_RECEIPT_RESOURCES);
+        assert_eq!(number("/statement/properties/totals/maxProperties"), MAX_RECEIPT_CURRENCIES);
+        assert!(number("/statement/properties/versions/maxItems") > MAX_EARLIER_TERMS, "a period may see all of them");
+        assert_eq!(schema::<Contract>("/earlier/maxItems"), MAX_EARLIER_TERMS);
+    }
 }

@@ -28,13 +28,17 @@ pub struct ResourceRequestSpec {
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::requested_resources")]
     pub resources: ResourceList,
+    /// Whether the consumer asks the provider to control it, or is controlled by it. The condition `Tethering` is the answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tethering: bool,
 }
 
 /// The provider's answer. Its offers are separate objects, `ResourceOffer`s.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRequestStatus {
-    /// `Answered`: the provider made an offer. The reason and the message say why not.
+    /// `Answered`: the provider made an offer. The reason and the message say why not. `Tethering`: the provider lets the consumer tether
+    /// itself; `observedGeneration` is the generation of the request that it answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -42,3 +46,6 @@ pub struct ResourceRequestStatus {
 
 /// Condition of a [`ResourceRequest`]: the provider made an offer.
 pub const ANSWERED: &str = "Answered";
+
+/// Condition of a [`ResourceRequest`]: the provider lets the consumer tether itself to it.
+pub const TETHERING: &str = "Tethering";

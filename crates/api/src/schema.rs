@@ -174,6 +174,13 @@ pub fn order_of_clusters(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "minLength": 1, "maxLength": 253 } })
 }
 
+/// Names of namespaces, or the beginning of names and `*`. Without the maximum lengths the API server rejects the admission policy that
+/// reads them as too costly.
+pub fn system_namespaces(_: &mut SchemaGenerator) -> Schema {
+    let pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$|^[a-z0-9][-a-z0-9]{0,61}\*$";
+    json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 63, "pattern": pattern } })
+}
+
 /// The conditions of an object: a list keyed by type, so that each writer applies only its own.
 pub fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

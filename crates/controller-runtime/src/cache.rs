@@ -1,6 +1,6 @@
 //! A watch that keeps a reduced copy of each object and reports which keys changed.
 
-use std::{collections::HashMap, fmt::Debug, io, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, io, sync::Arc};
 
 use futures::{Stream, StreamExt as _, stream::BoxStream};
 use k8s_openapi::NamespaceResourceScope;
@@ -30,7 +30,7 @@ const UNREAD_PAGE: u32 = 16;
 
 /// The reduced objects of one watch. Clones share the same content.
 pub struct Cache<R> {
-    objects: Arc<RwLock<HashMap<Key, Arc<R>>>>,
+    objects: Arc<RwLock<BTreeMap<Key, Arc<R>>>>,
     synced: watch::Receiver<bool>,
 }
 
@@ -88,7 +88,7 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let objects = Arc::new(RwLock::new(HashMap::new()));
+        let objects = Arc::new(RwLock::new(BTreeMap::new()));
         let (synced_sender, synced) = watch::channel(false);
         let url = api.resource_url().to_owned();
         let limits = allowance.as_ref().map(|allowance| allowance.limits.clone());
@@ -146,16 +146,27 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
         self.objects.read().get(key).cloned()
     }
 
-    /// Every key with its reduced object, in no order.
+    /// The objects of one namespace by key. It costs as much as the namespace has, however many objects there are.
+    pub fn in_namespace(&self, namespace: &str) -> Vec<(Key, Arc<R>)> {
+        in_namespace(&self.objects.read(), namespace)
+    }
+
+    /// Every key with its reduced object.
     pub fn all(&self) -> Vec<(Key, Arc<R>)> {
         self.objects.read().iter().map(|(key, object)| (key.clone(), object.clone())).collect()
     }
 }
 
+fn in_namespace<R>(objects: &BTreeMap<Key, Arc<R>>, namespace: &str) -> Vec<(Key, Arc<R>)> {
+    let from_first = objects.range(Key::new(namespace, "")..);
+    let of_namespace = from_first.take_while(|(key, _)| key.namespace == namespace);
+    of_namespace.map(|(key, object)| (key.clone(), object.clone())).collect()
+}
+
 /// The content of a watch, and the list that it is reading.
 struct Watched<R> {
-    content: Arc<RwLock<HashMap<Key, Arc<R>>>>,
-    listed: Option<HashMap<Key, Arc<R>>>,
+    content: Arc<RwLock<BTreeMap<Key, Arc<R>>>>,
+    listed: Option<BTreeMap<Key, Arc<R>>>,
     /// Only for watches of providers.
     allowance: Option<Allowance<R>>,
 }
@@ -169,7 +180,7 @@ impl<R: PartialEq> Watched<R> {
     ) -> Result<bool, LimitExceeded> {
         match event {
             watcher::Event::Init => {
-                self.listed = Some(HashMap::new());
+                self.listed = Some(BTreeMap::new());
                 self.allowance.iter_mut().for_each(Allowance::begin_list);
             }
             watcher::Event::InitApply((key, Some(object))) => {
@@ -345,7 +356,7 @@ fn log_failure(url: &str, error: &watcher::Error, failures: u32) {
 }
 
 fn set<R: PartialEq>(
-    content: &RwLock<HashMap<Key, Arc<R>>>,
+    content: &RwLock<BTreeMap<Key, Arc<R>>>,
     key: &Key,
     new: Option<&Arc<R>>,
     changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
@@ -365,8 +376,8 @@ fn set<R: PartialEq>(
 }
 
 fn replace<R: PartialEq>(
-    content: &RwLock<HashMap<Key, Arc<R>>>,
-    mut new: HashMap<Key, Arc<R>>,
+    content: &RwLock<BTreeMap<Key, Arc<R>>>,
+    mut new: BTreeMap<Key, Arc<R>>,
     changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
 ) {
     {
@@ -435,8 +446,18 @@ mod tests {
     }
 
     #[test]
+    fn the_objects_of_a_namespace_are_found_among_those_of_others() {
+        let keys = [("a", "x"), ("a-b", "x"), ("b", "x"), ("b", "y"), ("ba", "x"), ("", "b")]
+            .map(|(namespace, name)| Key::new(namespace, name));
+        let objects: BTreeMap<Key, Arc<u32>> = keys.into_iter().map(|key| (key, Arc::new(1))).collect();
+        let found = |namespace| in_namespace(&objects, namespace).into_iter().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
+        assert_eq!((found("b"), found("a")), (vec!["b/x".to_owned(), "b/y".to_owned()], vec!["a/x".to_owned()]));
+        assert!(found("c").is_empty());
+    }
+
+    #[test]
     fn only_real_changes_are_told() {
-        let content = RwLock::new(HashMap::new());
+        let content = RwLock::new(BTreeMap::new());
         let mut seen = Seen::new();
         for value in [Some(1), Some(1), Some(2), None, None] {
             set(&content, &Key::new("a", "b"), value.map(Arc::new).as_ref(), &mut record(&mut seen));
@@ -462,11 +483,11 @@ mod tests {
     #[test]
     fn what_vanished_during_an_interruption_is_told_after_it() {
         let same = Arc::new(2);
-        let content = RwLock::new(HashMap::from([(Key::new("", "gone"), Arc::new(1)), (Key::new("", "same"), same.clone())]));
+        let content = RwLock::new(BTreeMap::from([(Key::new("", "gone"), Arc::new(1)), (Key::new("", "same"), same.clone())]));
         let mut seen = Seen::new();
         replace(
             &content,
-            HashMap::from([(Key::new("", "same"), Arc::new(2)), (Key::new("", "new"), Arc::new(3))]),
+            BTreeMap::from([(Key::new("", "same"), Arc::new(2)), (Key::new("", "new"), Arc::new(3))]),
             &mut record(&mut seen),
         );
         seen.sort();

@@ -10,7 +10,7 @@ use kube::{
 };
 use liqo_api::{
     CLUSTER_CONFIG, ClusterConfig, Condition, ForeignCluster,
-    conditions::{ConditionOwner, DesiredCondition, decide, decide_links},
+    conditions::{ConditionOwner, DesiredCondition, decide, decide_for, decide_links},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -66,7 +66,21 @@ pub async fn merge<K>(api: &Api<K>, name: &str, current: &[Condition], wanted: &
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let Some(changed) = decide(current, wanted, Timestamp::now()) else { return Ok(()) };
+    merge_for(None, api, name, current, wanted).await
+}
+
+/// Like [`merge`]; each condition names the generation of the object's spec that it is about.
+pub async fn merge_for<K>(
+    generation: Option<i64>,
+    api: &Api<K>,
+    name: &str,
+    current: &[Condition],
+    wanted: &[DesiredCondition],
+) -> kube::Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let Some(changed) = decide_for(generation, current, wanted, Timestamp::now()) else { return Ok(()) };
     let mut conditions: Vec<Condition> =
         current.iter().filter(|have| !changed.iter().any(|new| new.type_ == have.type_)).cloned().collect();
     conditions.extend(changed);

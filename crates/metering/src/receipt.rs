@@ -2,12 +2,16 @@
 //!
 //! Each line, one resource of one pool under one version, is computed exactly and rounded once. A total is the sum of its lines. The
 //! pods are not listed: the digest of the canonical text of their entries stands for them.
+//!
+//! A receipt has a bounded size. One whose lines would take more becomes a summary: the same totals without the lines. Both sides
+//! compute it from the entries by the same rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use liqo_api::{
-    ClusterId, ContractSpec, Money, PriceList, ReceiptLine, ReceiptPool, ReceiptStatement, ReceiptVersion, Time, UsagePeriod,
+    ClusterId, ContractSpec, MAX_RECEIPT_CURRENCIES, MAX_RECEIPT_POOLS, MAX_RECEIPT_RESOURCES, Money, PriceList, ReceiptLine,
+    ReceiptPool, ReceiptStatement, ReceiptVersion, Time, UsagePeriod,
 };
 use liqo_quantity::{AmountSeconds, cost, priced_unit};
 
@@ -47,12 +51,10 @@ pub struct Contract {
     pub end: Option<Seconds>,
 }
 
-/// A period has too many pools, resources and versions for one receipt. Contains the length of the statement in bytes.
+/// A period has prices in too many currencies, even for a summary. Contains their number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the receipt takes {0} bytes, and at most {MAX_STATEMENT_LEN} can be signed; use fewer pools, or change prices less often"
-)]
-pub struct TooLong(pub usize);
+#[error("the costs are in {0} currencies, and a receipt has room for {MAX_RECEIPT_CURRENCIES}; use one currency")]
+pub struct TooManyCurrencies(pub usize);
 
 impl Contract {
     /// Reads the readable copy of a contract, which its consumer stores as it was signed. `None` if it was never in force.
@@ -94,8 +96,8 @@ impl Contract {
         part.if_valid()
     }
 
-    /// The receipt of a period. Entries that begin with an estimate are not counted.
-    pub fn receipt(&self, period: Period, usage: &Usage) -> Result<ReceiptStatement, TooLong> {
+    /// The receipt of a period; a summary if its lines take too much space. Entries that begin with an estimate are not counted.
+    pub fn receipt(&self, period: Period, usage: &Usage) -> Result<ReceiptStatement, TooManyCurrencies> {
         let spans = self.spans(period);
         let mut sums: BTreeMap<(String, u32), BTreeMap<String, AmountSeconds>> = BTreeMap::new();
         let mut pods = BTreeSet::new();
@@ -121,12 +123,19 @@ impl Contract {
             versions: versions.collect(),
             totals: totals(&pools),
             pools,
+            is_summary: false,
             pods: u64::try_from(pods.len()).unwrap_or(u64::MAX),
             entries: u64::try_from(usage.len()).unwrap_or(u64::MAX),
             digest: usage.digest(),
         };
-        let length = serde_json::to_string(&statement).map_or(usize::MAX, |text| text.len());
-        if length > MAX_STATEMENT_LEN { Err(TooLong(length)) } else { Ok(statement) }
+        let currencies = statement.totals.len();
+        if currencies > MAX_RECEIPT_CURRENCIES {
+            Err(TooManyCurrencies(currencies))
+        } else if fits(&statement) {
+            Ok(statement)
+        } else {
+            Ok(ReceiptStatement { pools: Vec::new(), is_summary: true, ..statement })
+        }
     }
 
     fn pool(&self, pool: String, number: u32, sums: BTreeMap<String, AmountSeconds>) -> ReceiptPool {
@@ -144,6 +153,13 @@ impl Contract {
             pool,
         }
     }
+}
+
+/// Whether a statement with its lines can be signed and stored.
+fn fits(statement: &ReceiptStatement) -> bool {
+    statement.pools.len() <= MAX_RECEIPT_POOLS
+        && statement.pools.iter().all(|pool| pool.resources.len() <= MAX_RECEIPT_RESOURCES)
+        && serde_json::to_string(statement).is_ok_and(|text| text.len() <= MAX_STATEMENT_LEN)
 }
 
 /// The sum of all costs, by currency.
@@ -166,7 +182,9 @@ pub fn contradiction(statement: &ReceiptStatement) -> Option<String> {
             }
         }
     }
-    (statement.totals != totals(&statement.pools)).then(|| "the totals are not the sums of the costs".to_owned())
+    // Whoever has no entries takes the totals of a summary as they are.
+    let is_summary = statement.is_summary && statement.pools.is_empty();
+    (!is_summary && statement.totals != totals(&statement.pools)).then(|| "the totals are not the sums of the costs".to_owned())
 }
 
 /// What differs between two statements about the same period, for people. `None` if they are equal.
@@ -213,6 +231,7 @@ pub fn period_of(period: &UsagePeriod) -> Option<Period> {
 
 #[cfg(test)]
 mod tests {
+    use liqo_api::MAX_EARLIER_TERMS;
     use proptest::prelude::*;
 
     use super::*;
@@ -261,14 +280,69 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_of_10_000_pods_is_small_and_one_of_too_many_pools_is_none() {
+    fn a_receipt_of_10_000_pods_is_small() {
         let usage: Usage =
             (0..10_000).map(|n| format!("u{n} p{} 0 3600 cpu=1,memory=5,pods=1", n % 10).parse().unwrap()).collect();
         let receipt = contract(&[(0, "0.04")]).receipt(Period::at(0, 3600), &usage).unwrap();
         assert_eq!(receipt.pods, 10_000);
         assert!(serde_json::to_string(&receipt).unwrap().len() < 4096);
-        let usage: Usage = (0..1000).map(|n| format!("u{n} p{n} 0 3600 cpu=1").parse().unwrap()).collect();
-        assert!(matches!(contract(&[(0, "1")]).receipt(Period::at(0, 3600), &usage), Err(TooLong(_))));
+    }
+
+    /// A contract that changed as often as one can, with prices for 16 pools with 8 resources each, each price list in one of so many
+    /// currencies; and pods that used all of that all the time.
+    fn largest(currencies: usize) -> (Contract, Usage) {
+        let resources: Vec<String> = (0..8).map(|n| format!("{}.example.com/resource-{n:02}", "x".repeat(40))).collect();
+        let mut contract = contract(&[]);
+        for number in 0..=MAX_EARLIER_TERMS {
+            let of_pool = |pool: usize| {
+                let rates = resources.iter().map(|name| (name.as_str(), "999999999.999999999".parse().unwrap())).collect();
+                let currency = format!("CURRENCY-{:03}", (number * 16 + pool) % currencies);
+                (format!("{}{pool:02}", "p".repeat(61)), PriceList { currency, rates })
+            };
+            let (version, from) = (u32::try_from(number).unwrap() + 1, i64::try_from(number).unwrap() * 50);
+            contract.versions.push(Version { version, digest: "d".repeat(64), from, prices: (0..16).map(of_pool).collect() });
+        }
+        let amounts = resources.iter().map(|name| format!("{name}=9007199254740991")).collect::<Vec<_>>().join(",");
+        let line = |pool: usize| format!("u{pool} {}{pool:02} 0 3600 {amounts}", "p".repeat(61)).parse().unwrap();
+        (contract, (0..16).map(line).collect())
+    }
+
+    #[test]
+    fn a_receipt_whose_lines_take_too_much_space_is_a_summary_with_the_same_totals() {
+        let (contract, usage) = largest(MAX_RECEIPT_CURRENCIES);
+        let receipt = contract.receipt(Period::at(0, 3600), &usage).unwrap();
+        assert!(receipt.is_summary && receipt.pools.is_empty() && contradiction(&receipt).is_none());
+        assert_eq!((receipt.versions.len(), receipt.totals.len()), (MAX_EARLIER_TERMS + 1, MAX_RECEIPT_CURRENCIES));
+        let length = serde_json::to_string(&receipt).unwrap().len();
+        assert!(length <= MAX_STATEMENT_LEN / 2, "{length}: even longer numbers fit");
+
+        let costs = contract.costs(Period::at(0, 3600), &usage, &(0..3600));
+        assert!(receipt.totals.iter().all(|(currency, total)| costs.total(currency) == *total && !total.is_zero()));
+        let (contract, usage) = largest(MAX_RECEIPT_CURRENCIES + 1);
+        assert_eq!(contract.receipt(Period::at(0, 3600), &usage), Err(TooManyCurrencies(MAX_RECEIPT_CURRENCIES + 1)));
+    }
+
+    #[test]
+    fn lines_that_no_schema_takes_make_a_summary() {
+        let contract = contract(&[(0, "0.04")]);
+        let is_summary = |usage: Usage| contract.receipt(Period::at(0, 3600), &usage).unwrap().is_summary;
+        let pools = |number: usize| (0..number).map(|n| format!("u{n} p{n} 0 3600 -").parse().unwrap()).collect::<Usage>();
+        assert!(!is_summary(pools(MAX_RECEIPT_POOLS)), "a pool without an amount has no lines");
+        let resources = |number: usize| (0..number).map(|n| format!("u{n} p 0 3600 r{n}=1").parse().unwrap()).collect::<Usage>();
+        assert!(!is_summary(resources(MAX_RECEIPT_RESOURCES)) && is_summary(resources(MAX_RECEIPT_RESOURCES + 1)));
+        let used = |number: usize| (0..number).map(|n| format!("u{n} p{n} 0 3600 r=1").parse().unwrap()).collect::<Usage>();
+        assert!(!is_summary(used(300)) && is_summary(used(MAX_RECEIPT_POOLS + 1)));
+    }
+
+    #[test]
+    fn only_a_summary_has_totals_without_lines() {
+        let usage = Usage::read("u p 0 3600 cpu=1\n").unwrap();
+        let full = contract(&[(0, "0.04")]).receipt(Period::at(0, 3600), &usage).unwrap();
+        let summary = ReceiptStatement { pools: Vec::new(), is_summary: true, ..full.clone() };
+        assert_eq!(contradiction(&summary), None);
+        assert!(statement_difference(&full, &summary).unwrap().contains("amounts"), "the consumer expects the lines");
+        assert!(contradiction(&ReceiptStatement { is_summary: false, ..summary.clone() }).is_some());
+        assert!(contradiction(&ReceiptStatement { pools: full.pools, totals: BTreeMap::new(), ..summary }).is_some());
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub const QUOTA: &str = "liqo-tenant";
 /// Values of the label `liqo.io/namespace-kind`.
 pub const KIND_TENANT: &str = "tenant";
 pub const KIND_PROVIDER: &str = "provider";
-pub const KIND_MAPPED: &str = "mapped";
+pub const KIND_MAPPED: &str = labels::KIND_MAPPED;
 
 /// Annotation on a tenant namespace: the tenancy has been ending since this time (RFC 3339).
 pub const ENDING: &str = "liqo.io/ending";

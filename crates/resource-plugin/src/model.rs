@@ -8,6 +8,8 @@ use liqo_quantity::{PricesError, Quantity, Rates, ResourceList};
 pub const MAX_POOLS: usize = 16;
 /// Maximum number of resources in one pool.
 pub const MAX_RESOURCES: usize = 128;
+/// Maximum number of clusters that the resources of a pool come through.
+pub const MAX_HOPS: u8 = 64;
 /// Maximum length of a cluster ID in bytes: that of a name in Kubernetes.
 pub const MAX_CLUSTER_ID_LEN: usize = 253;
 
@@ -23,6 +25,9 @@ pub struct Pool {
     /// What they cost. If absent, [`ResourceSource::prices`](crate::ResourceSource::prices), and without these what the policy of the
     /// provider says. Only the third generation of the protocol sends it.
     pub prices: Option<Prices>,
+    /// How many clusters the resources come through, with this one. At 0 and 1 this cluster owns them; with more it borrows them, and pods
+    /// of the pool run on those of its virtual nodes that come through as many. Only the third generation of the protocol sends it.
+    pub hops: u8,
 }
 
 /// What resources cost.
@@ -137,6 +142,14 @@ pub enum PoolsError {
         /// Why.
         source: PricesError,
     },
+    /// A pool comes through more than [`MAX_HOPS`] clusters.
+    #[error("{pool} comes through {hops} clusters; the maximum is {MAX_HOPS}")]
+    Hops {
+        /// The pool.
+        pool: PoolId,
+        /// Number of clusters.
+        hops: u32,
+    },
 }
 
 /// Checks that these pools can be offered together.
@@ -158,6 +171,9 @@ pub fn check(pools: &[Pool]) -> Result<(), PoolsError> {
         }
         if let Some(prices) = &pool.prices {
             prices.rates.check(&prices.currency).map_err(|source| PoolsError::Prices { pool: id.clone(), source })?;
+        }
+        if pool.hops > MAX_HOPS {
+            return Err(PoolsError::Hops { pool: id, hops: pool.hops.into() });
         }
         if !seen.insert(id.clone()) {
             return Err(PoolsError::Duplicate(id));
@@ -205,6 +221,13 @@ mod tests {
     fn the_error_of_a_negative_amount_names_the_pool() {
         let error = check(&[Pool::named("gold", cpu("-1"))]).unwrap_err();
         assert_eq!(error.to_string(), "pool \"gold\" has -1 of cpu: an amount cannot be negative");
+    }
+
+    #[test]
+    fn resources_come_through_a_bounded_number_of_clusters() {
+        let through = |hops: u8| check(&[Pool { hops, ..Pool::unnamed(cpu("1")) }]);
+        assert_eq!(through(MAX_HOPS), Ok(()));
+        assert_eq!(through(MAX_HOPS + 1), Err(PoolsError::Hops { pool: PoolId::Unnamed, hops: 65 }));
     }
 
     #[test]

@@ -172,6 +172,7 @@ pub fn encode_answer(generation: Generation, pools: &[Pool]) -> Result<Bytes, Te
                     currency: prices.currency.clone(),
                     rates: prices.rates.iter().map(|(name, rate)| (name.to_owned(), rate.to_string())).collect(),
                 }),
+                hops: pool.hops.into(),
             };
             PoolsMessage { pools: pools.iter().map(message).collect() }.encode_to_vec()
         }
@@ -243,6 +244,8 @@ struct PoolMessage {
     prefix: String,
     #[prost(message, optional, tag = "4")]
     prices: Option<PricesMessage>,
+    #[prost(uint32, tag = "5")]
+    hops: u32,
 }
 
 /// `Prices` of P3.
@@ -283,24 +286,26 @@ struct UncheckedPool {
     /// `None` if no quantity was sent, which Kubernetes reads as zero.
     resources: BTreeMap<String, Option<String>>,
     prices: Option<PricesMessage>,
+    hops: u32,
 }
 
 fn decode_pools(generation: Generation, answer: &[u8]) -> Result<Vec<UncheckedPool>, prost::DecodeError> {
-    let pool = |PoolMessage { resources, name, prefix, prices }| UncheckedPool {
+    let pool = |PoolMessage { resources, name, prefix, prices, hops }| UncheckedPool {
         name,
         prefix,
         prices,
+        hops,
         resources: resources.into_iter().map(|(name, quantity)| (name, quantity.string)).collect(),
     };
     Ok(match generation {
         Generation::P1 => {
             let resources = TextList::decode(answer)?.resources;
             let resources = resources.into_iter().map(|(name, text)| (name, Some(text))).collect();
-            vec![UncheckedPool { name: String::new(), prefix: String::new(), resources, prices: None }]
+            vec![UncheckedPool { name: String::new(), prefix: String::new(), resources, prices: None, hops: 0 }]
         }
         Generation::P2 => {
             let list = PoolMessage::decode(answer)?;
-            vec![pool(PoolMessage { name: String::new(), prefix: String::new(), prices: None, ..list })]
+            vec![pool(PoolMessage { name: String::new(), prefix: String::new(), prices: None, hops: 0, ..list })]
         }
         Generation::P3 => PoolsMessage::decode(answer)?.pools.into_iter().map(pool).collect(),
     })
@@ -322,6 +327,7 @@ impl UncheckedPool {
         if self.resources.len() > MAX_RESOURCES {
             return Err(PoolsError::TooManyResources { pool: pool.id(), count: self.resources.len() }.into());
         }
+        pool.hops = u8::try_from(self.hops).map_err(|_| PoolsError::Hops { pool: pool.id(), hops: self.hops })?;
         let mut others = Vec::new();
         for (resource, text) in self.resources {
             if ResourceArgument::new(&resource, "0").is_err() {

@@ -75,10 +75,24 @@ fn prices_are_one_more_field_of_a_pool_that_others_ignore() {
     // The fields before the prices are the bytes of a pool without them, which older controllers read.
     assert_eq!(encoded[2..24], THREE_POOLS[2..24]);
     // A field that we do not know is ignored, as older controllers ignore the prices.
-    let unknown = [b"\n\x1a", &THREE_POOLS[2..24], b"\x2a\x02hi"].concat();
+    let unknown = [b"\n\x1a", &THREE_POOLS[2..24], b"\x32\x02hi"].concat();
     assert_eq!(decode_answer(P3, &unknown).unwrap()[0].prices, None);
     for generation in [P1, P2] {
         assert_eq!(encode_answer(generation, &priced()), Err(TellError::Prices(generation)));
+    }
+}
+
+#[test]
+fn borrowed_resources_are_one_more_field_of_a_pool_that_others_ignore() {
+    let borrowed = vec![Pool { hops: 2, ..Pool::named("gold", list(&["cpu=1500m"])) }];
+    let encoded = encode_answer(P3, &borrowed).unwrap();
+    assert_eq!(encoded, [b"\n\x18", &THREE_POOLS[2..24], b"\x28\x02"].concat());
+    assert_eq!(decode_answer(P3, &encoded).unwrap(), borrowed);
+    let far = [b"\n\x19", &THREE_POOLS[2..24], b"\x28\xac\x02"].concat();
+    assert!(matches!(decode_answer(P3, &far), Err(AnswerError::Pools(PoolsError::Hops { hops: 300, .. }))));
+    let unnamed = vec![Pool { hops: 2, ..one_list().remove(0) }];
+    for (generation, bytes) in [ALL[0], ALL[1]] {
+        assert_eq!(encode_answer(generation, &unnamed).unwrap(), bytes, "{generation} says only how much");
     }
 }
 

@@ -66,7 +66,7 @@ fn provider(threshold: u8) -> Snapshot {
         (tenant_namespace(&peer(number)), tenant.into())
     };
     let request = |number: u32| {
-        let request = Request { resources: Ok(ResourceList::new()), conditions: Vec::new() };
+        let request = Request { resources: Ok(ResourceList::new()), tethering: false, generation: None, conditions: Vec::new() };
         (Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST), request.into())
     };
     Snapshot {
@@ -85,6 +85,8 @@ fn provider(threshold: u8) -> Snapshot {
         recent_writes: HashMap::new(),
         applied_policies: HashMap::new(),
         contracts: liqo_sharing::decide::snapshot::ContractFacts::default(),
+        mode: liqo_sharing::decide::snapshot::Mode::default(),
+        replacements: liqo_sharing::decide::snapshot::Replacements::new(),
         wall_time: Timestamp::UNIX_EPOCH,
     }
 }

@@ -76,7 +76,7 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
         namespaces.insert(format!("mapped-{number}"), mapped.into());
     }
     let request = |number: u32| {
-        let request = Request { resources: Ok(ResourceList::new()), conditions: Vec::new() };
+        let request = Request { resources: Ok(ResourceList::new()), tethering: false, generation: None, conditions: Vec::new() };
         (Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST), request.into())
     };
     Snapshot {
@@ -95,6 +95,8 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
         recent_writes: HashMap::new(),
         applied_policies: HashMap::new(),
         contracts: liqo_sharing::decide::snapshot::ContractFacts::default(),
+        mode: liqo_sharing::decide::snapshot::Mode::default(),
+        replacements: liqo_sharing::decide::snapshot::Replacements::new(),
         wall_time: Timestamp::UNIX_EPOCH,
     }
 }

@@ -19,7 +19,7 @@ use kube::{
 };
 use liqo_api::{
     ANSWERED, ClusterId, ForeignCluster, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer, ResourceOfferStatus, ResourceRequest,
-    ResourceRequestSpec, ResourcesRequestedReason, VirtualNode, labels, links, provider_namespace,
+    ResourceRequestSpec, ResourcesRequestedReason, TETHERING, TetheringAnswer, VirtualNode, labels, links, provider_namespace,
 };
 use liqo_api::{conditions::DesiredCondition, policies::PolicyPeer};
 use liqo_controller_runtime::{
@@ -41,10 +41,14 @@ use crate::{
     decide::{
         consumer::{Action, BorrowingIntent, LocalObjects, VirtualNodeState, judge, remove_all},
         reduce::{self, Request},
+        snapshot::Mode,
+        tethering::Returns,
     },
     peer_conditions::PeerConditions,
 };
 
+/// Maximum length in characters of what a provider says about tethering.
+const MAX_ANSWER_LEN: usize = 500;
 /// Number of providers that are reconciled at the same time.
 const CONCURRENCY: usize = 32;
 
@@ -133,7 +137,26 @@ impl ConsumerController {
             async move { controller.reconcile(&id).await }
         });
         let connections = self.context.peers.for_each(stop, |connection| self.clone().watch_provider(connection));
-        tokio::join!(work, connections);
+        let mut config = self.context.config.clone();
+        // The working mode decides what is asked for and what is accepted.
+        let follow_mode = async {
+            let mut mode = Mode::of(&self.context.config());
+            while config.changed().await.is_ok() {
+                let new = Mode::of(&config.borrow_and_update().clone());
+                if new != mode {
+                    mode = new;
+                    for (_, peer) in self.conditions.foreign_clusters().all() {
+                        self.queue.add(peer.spec.cluster_id.clone());
+                    }
+                }
+            }
+            std::future::pending::<()>().await;
+        };
+        let all = async { tokio::join!(work, connections) };
+        tokio::select! {
+            _ = all => {}
+            () = follow_mode => {}
+        }
     }
 
     /// Watches our tenant namespace at a provider until the connection ends.
@@ -241,6 +264,7 @@ impl ConsumerController {
         };
         let of_contracts = self.contracts.judge(&seen).await;
         let mut failures = self.contracts.carry_out(id, of_contracts.actions, &provider.connection).await;
+        let config = self.context.config();
         let intent = BorrowingIntent {
             own: self.context.cluster_id.clone(),
             provider: id.clone(),
@@ -250,6 +274,8 @@ impl ConsumerController {
             consume,
             decisions: peer.spec.offers.clone(),
             contracts: of_contracts.stances,
+            returns: Returns::of(config.tethers_to(id), provider.request().as_deref()),
+            tethered_elsewhere: config.exclusive_peer().filter(|peer| *peer != id).cloned(),
         };
         let requested = self.request(&intent, provider).await;
         let judgement = judge(&intent, &offers, local, provider.no_offer_message().as_deref());
@@ -259,7 +285,10 @@ impl ConsumerController {
             Ok(()) => DesiredCondition::yes(kind, ResourcesRequestedReason::Requested, "the provider has our request"),
             Err(error) => DesiredCondition::no(kind, ResourcesRequestedReason::RequestFailed, short_text(error)),
         };
-        self.conditions.report_provider(id, vec![condition, judgement.condition]);
+        let tethers = intent.returns == Returns::Allowed;
+        let granted = tethers.then(|| provider.request()).flatten().and_then(|request| tethering_granted(&request));
+        let conditions = [condition, judgement.condition].into_iter().chain(granted);
+        self.conditions.report_provider(id, conditions.collect());
         failures.extend([requested, carried_out].into_iter().filter_map(Result::err));
         crate::first(failures)?;
         let left = of_contracts.next.map(|next| Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default());
@@ -269,12 +298,15 @@ impl ConsumerController {
     /// Writes our request at the provider, unless it is there already.
     async fn request(&self, intent: &BorrowingIntent, provider: &ProviderWatches) -> Result<(), Error> {
         let existing = provider.request();
-        if existing.as_ref().is_some_and(|existing| existing.resources.as_ref() == Ok(&intent.request.resources)) {
+        let tethers = intent.returns == Returns::Allowed;
+        let is_same =
+            |existing: &Request| existing.resources.as_ref() == Ok(&intent.request.resources) && existing.tethering == tethers;
+        if existing.as_deref().is_some_and(is_same) {
             return Ok(());
         }
         let connection = &provider.connection;
         let api: Api<ResourceRequest> = namespaced(&connection.client, &connection.tenant_namespace);
-        let spec = ResourceRequestSpec { resources: intent.request.resources.clone() };
+        let spec = ResourceRequestSpec { resources: intent.request.resources.clone(), tethering: tethers };
         let request = marked(ResourceRequest::new(RESOURCE_REQUEST, spec), labels::CONSUMER_ID, &intent.own);
         let written = peers::call(put(&api, FIELD_MANAGER, &request, existing.is_some())).await;
         let key = Key::new(&connection.tenant_namespace, RESOURCE_REQUEST);
@@ -354,6 +386,22 @@ impl ConsumerController {
 
     fn providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<ProviderWatches>>> {
         self.providers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The provider's answer to the present request to control this cluster, if it has answered.
+fn tethering_granted(request: &Request) -> Option<DesiredCondition> {
+    let kind = links::TETHERING_GRANTED;
+    let answer = request.conditions.iter().find(|condition| condition.type_ == TETHERING)?;
+    if !request.tethering || answer.observed_generation != request.generation {
+        return None;
+    }
+    // The provider chooses reason and message.
+    let reason = TetheringAnswer::parse(&answer.reason).unwrap_or(TetheringAnswer::NotAllowed);
+    let message = answer.message.chars().take(MAX_ANSWER_LEN).collect::<String>();
+    match answer.status.as_str() {
+        "True" => Some(DesiredCondition::yes(kind, TetheringAnswer::Granted, message)),
+        _ => Some(DesiredCondition::no(kind, reason, message)),
     }
 }
 

@@ -200,7 +200,9 @@ impl Plugins {
         let mut state = self.state();
         let old = state.answers.get(id).filter(|(asked, _)| asked == source);
         let (answer, outcome) = match pools {
-            Ok(NamedPools { amounts, prices }) => (PluginAnswer { pools: Some(amounts), prices, problem: None }, Ok(())),
+            Ok(NamedPools { amounts, prices, hops }) => {
+                (PluginAnswer { pools: Some(amounts), prices, hops, problem: None }, Ok(()))
+            }
             Err(error) => {
                 let last = old.map(|(_, answer)| answer.clone()).unwrap_or_default();
                 (PluginAnswer { problem: Some(error.to_string()), ..last }, Err(error))

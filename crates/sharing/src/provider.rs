@@ -29,7 +29,8 @@ use crate::{
         provider::decide,
         publish::MIN_REWRITE_INTERVAL,
         reduce::{self, ConsumerNamespace, LocalNode, PodUsage, Request},
-        snapshot::{OfferId, OfferWrite, Plan, PolicyVersion, RecentWrite, Snapshot},
+        snapshot::{Mode, OfferId, OfferWrite, Plan, PolicyVersion, RecentWrite, Replacements, Snapshot},
+        tethering,
     },
     peer_conditions::PeerConditions,
     plugins::Plugins,
@@ -174,7 +175,7 @@ impl ProviderController {
         let config = self.context.config();
         let mut recent_writes = lock(&self.recent_writes);
         recent_writes.retain(|_, write| now.saturating_duration_since(write.at) < MIN_REWRITE_INTERVAL);
-        Snapshot {
+        let mut snapshot = Snapshot {
             own: self.context.cluster_id.clone(),
             policies: self.policies.all().into_iter().map(|(_, policy)| policy).collect(),
             peers: self.conditions.policy_peers(),
@@ -190,8 +191,12 @@ impl ProviderController {
             recent_writes: recent_writes.clone(),
             applied_policies: lock(&self.applied_policies).clone(),
             contracts: self.contracts.facts(self.conditions.contract_decisions()),
+            mode: Mode::of(&config),
+            replacements: Replacements::new(),
             wall_time: Timestamp::now(),
-        }
+        };
+        snapshot.replacements = tethering::replacements(&snapshot);
+        snapshot
     }
 
     /// Writes as much as possible: a failure for one tenant does not stop the others. Adds the consumers whose offers could not
@@ -223,7 +228,8 @@ impl ProviderController {
         }
         for condition in plan.request_conditions {
             let api: Api<ResourceRequest> = namespaced(&self.context.client, &condition.namespace);
-            let written = conditions::merge(&api, RESOURCE_REQUEST, &condition.current, &[condition.wanted]).await;
+            let written =
+                conditions::merge_for(condition.generation, &api, RESOURCE_REQUEST, &condition.current, &condition.wanted).await;
             let key = Key::new(condition.namespace, RESOURCE_REQUEST);
             failures.extend(written.step("write the condition of", "ResourceRequest", key).err().map(Error::from));
         }

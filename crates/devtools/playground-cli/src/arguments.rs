@@ -52,6 +52,9 @@ pub struct Up {
     /// Names of the clusters, each with its own node counts where needed: rome,milan:nodes=2:fake-nodes=100. The first one borrows from the others
     #[arg(long, value_delimiter = ',', default_value = "rome,milan", value_name = "NAME[:nodes=N][:fake-nodes=N]")]
     pub clusters: Vec<ClusterArgument>,
+    /// One of the clusters lends on what it borrows: it borrows from all others, and the first one borrows only from it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["bare", "bare_peering"])]
+    pub broker: Option<String>,
     /// Number of real nodes in each cluster [default: unchanged; 1 for a new cluster]
     #[arg(long, value_name = "NUMBER", value_parser = nodes)]
     pub nodes: Option<u8>,

@@ -15,7 +15,7 @@ use kube::{
     api::{AttachParams, ListParams, Patch, PatchParams},
     core::PartialObjectMeta,
 };
-use liqo_api::labels;
+use liqo_api::{ResourceOffer, labels, provider_namespace};
 use liqo_playground::{FAKE_NODE, NODE_KIND_LABEL};
 use liqoctl::{
     apply::FIELD_MANAGER,
@@ -38,6 +38,9 @@ pub struct DemoPod {
     pub pod: String,
     pub phase: String,
     pub node: String,
+    /// The broker's node that it is on, if it is on the virtual node of a broker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broker_node: Option<String>,
     /// How many calls of the Service this pod answered.
     pub answers: usize,
 }
@@ -71,6 +74,23 @@ pub async fn wait_for_virtual_node(consumer: &Cluster, provider: &Cluster, timeo
             let found = nodes.list(&listed).await.doing("list the virtual nodes")?.items;
             let ready = found.iter().any(readiness::node);
             Ok(if ready { Poll::Done(()) } else { Poll::NotYet(format!("no Ready node has the labels {selector}")) })
+        },
+    )
+    .await
+}
+
+/// Waits until everything that this provider lends is borrowed, so that pods run at the clusters behind it.
+pub async fn wait_for_borrowed(consumer: &Cluster, provider: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+    let namespace = provider_namespace(&provider.installed().await?.id);
+    let offers: Api<ResourceOffer> = Api::namespaced(consumer.client.clone(), &namespace);
+    until(
+        "the broker lends only what it borrows",
+        timeout,
+        |_| {},
+        || async {
+            let found = offers.list(&ListParams::default()).await.doing("list the offers of the broker")?.items;
+            let is_borrowed = !found.is_empty() && found.iter().all(|offer| offer.spec.is_borrowed());
+            Ok(if is_borrowed { Poll::Done(()) } else { Poll::NotYet("an offer has nodes of the broker itself".to_owned()) })
         },
     )
     .await
@@ -170,7 +190,21 @@ fn demo_pod(pod: &Pod, answers: &BTreeMap<String, usize>) -> DemoPod {
         pod: pod.name_any(),
         phase: pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default(),
         node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+        broker_node: None,
     }
+}
+
+/// Adds the broker's nodes. A pod has the same name there.
+pub async fn add_broker_nodes(pods: &mut [DemoPod], customer: &Cluster, broker: &Cluster) -> anyhow::Result<()> {
+    let selector = format!("{}={},app={NAME}", labels::CONSUMER_ID, customer.installed().await?.id);
+    let api: Api<Pod> = Api::all(broker.client.clone());
+    let found = api.list(&ListParams::default().labels(&selector)).await.doing("list the pods of the demo at the broker")?;
+    let node = |pod: &Pod| Some((pod.name_any(), pod.spec.as_ref()?.node_name.clone()?));
+    let nodes: BTreeMap<String, String> = found.iter().filter_map(node).collect();
+    for pod in pods {
+        pod.broker_node = nodes.get(&pod.pod).cloned();
+    }
+    Ok(())
 }
 
 fn is_complete(deployment: &Deployment) -> bool {

@@ -9,7 +9,7 @@
 //!     1. programs   build liqo-controller-manager, liqo-fabric and liqoctl, with --plugins also the resource plugins
 //!     2. clusters   liqo_playground::Playground::up   ──▶ supervisor ──▶ etcd, kube-apiserver, kubelet, ...
 //!     3. images     load them on every node
-//!     4. Liqo       liqoctl::install, liqoctl::peer
+//!     4. Liqo       liqoctl::install, liqoctl::peer, with --broker also liqoctl::broker
 //!     5. demo       liqoctl::offload, then a Deployment and a Service on all clusters
 //! ```
 

@@ -19,7 +19,7 @@ pub const FABRIC: &str = "liqo-fabric";
 const LIQOCTL: &str = "liqoctl";
 /// The resource plugins that come with Liqo. `up --plugins` loads the images of these and of all others in the source tree's folder
 /// `plugins` into the clusters, so they can be deployed.
-const PLUGINS: [&str; 2] = ["fixed-resources", "node-labels-resources"];
+const PLUGINS: [&str; 3] = ["broker", "fixed-resources", "node-labels-resources"];
 pub const BUILDING: &str = "Building the programs";
 
 /// The paths of the programs that run in the clusters, by name. Plugins that are not in the directory of this program are left out.

@@ -9,13 +9,65 @@ use crate::{
     cluster_argument::{ClusterArgument, ClusterArgumentError},
 };
 
+/// Why `--broker` does not fit the other arguments.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BrokerError {
+    #[error("--broker {0}: --clusters does not name this cluster")]
+    Unknown(String),
+    #[error("--broker {0}: the first cluster borrows from the broker, so it must be another one")]
+    First(String),
+    #[error(
+        "--broker {0}: no cluster is left that it could borrow from. Name three, as in --clusters rome,milan,turin --broker milan"
+    )]
+    NoProvider(String),
+    #[error(
+        "--broker: {0} lends fake nodes, and pods that must really run could not avoid them behind a broker. Add --fake-node-taint, or \
+         {0}:fake-nodes=0"
+    )]
+    FakeNodes(String),
+}
+
+/// Which cluster borrows from which: pairs of consumer and provider by their numbers, in the order in which they peer.
+pub fn peerings(arguments: &Up) -> Vec<(usize, usize)> {
+    let all = 1..arguments.clusters.len();
+    let broker =
+        arguments.broker.as_ref().and_then(|broker| arguments.clusters.iter().position(|cluster| cluster.name == *broker));
+    match broker {
+        None => all.map(|provider| (0, provider)).collect(),
+        // The first cluster comes last, so that it is offered only what the broker borrows.
+        Some(broker) => {
+            all.filter(|provider| *provider != broker).map(|provider| (broker, provider)).chain([(0, broker)]).collect()
+        }
+    }
+}
+
+/// Whether the cluster lends its fake nodes as a pool of their own, apart from its real nodes. Tainted nodes are not lent at all.
+pub fn lends_two_pools(spec: &ClusterSpec) -> bool {
+    spec.fake_nodes.count > 0 && !spec.fake_nodes.taint
+}
+
+/// Refuses a broker that these clusters cannot have.
+pub fn check_broker(arguments: &Up, specs: &[ClusterSpec]) -> Result<(), BrokerError> {
+    let Some(broker) = &arguments.broker else { return Ok(()) };
+    match specs.iter().position(|spec| spec.name == *broker) {
+        None => return Err(BrokerError::Unknown(broker.clone())),
+        Some(0) => return Err(BrokerError::First(broker.clone())),
+        Some(_) if specs.len() < 3 => return Err(BrokerError::NoProvider(broker.clone())),
+        Some(_) => {}
+    }
+    let provider = specs.iter().skip(1).find(|spec| spec.name != *broker && lends_two_pools(spec));
+    provider.map_or(Ok(()), |provider| Err(BrokerError::FakeNodes(provider.name.clone())))
+}
+
 /// Refuses invalid arguments before anything is built or started.
 pub fn check(arguments: &Up) -> anyhow::Result<()> {
     let mut names = BTreeSet::new();
     if let Some(again) = arguments.clusters.iter().find(|cluster| !names.insert(&cluster.name)) {
         return Err(ClusterArgumentError::Twice(again.name.clone()).into());
     }
-    Ok(specs(arguments, &[]).iter().try_for_each(ClusterSpec::check)?)
+    let specs = specs(arguments, &[]);
+    specs.iter().try_for_each(ClusterSpec::check)?;
+    Ok(check_broker(arguments, &specs)?)
 }
 
 /// Options of one cluster take precedence over options of all clusters; a cluster in `present` keeps what no option changes.
@@ -84,6 +136,34 @@ mod tests {
         let untainted = specs(&up(&["--fake-node-taint=false", "--fake-node-resources=cpu=4,pods=10"]), &first);
         assert!(!untainted[0].fake_nodes.taint);
         assert_eq!(untainted[0].fake_nodes.resources.to_string(), "cpu=4, memory=256Gi, pods=10");
+    }
+
+    #[test]
+    fn the_first_cluster_borrows_from_all_others_or_from_the_broker_alone() {
+        assert_eq!(peerings(&up(&[])), [(0, 1)]);
+        let three = ["--clusters", "rome,milan,turin"];
+        assert_eq!(peerings(&up(&three)), [(0, 1), (0, 2)]);
+        let with_broker = |clusters, broker| peerings(&up(&["--clusters", clusters, "--broker", broker]));
+        assert_eq!(with_broker("rome,milan,turin", "milan"), [(1, 2), (0, 1)]);
+        assert_eq!(with_broker("rome,turin,genoa,milan", "milan"), [(3, 1), (3, 2), (0, 3)]);
+    }
+
+    #[test]
+    fn a_broker_is_neither_the_first_cluster_nor_alone_with_it() {
+        let refused = |arguments: &[&str]| {
+            let arguments = up(&[arguments, &["--broker", "milan"]].concat());
+            check_broker(&arguments, &specs(&arguments, &[])).unwrap_err()
+        };
+        assert_eq!(refused(&["--clusters", "rome,turin"]), BrokerError::Unknown("milan".into()));
+        assert_eq!(refused(&["--clusters", "milan,rome,turin"]), BrokerError::First("milan".into()));
+        assert_eq!(refused(&[]), BrokerError::NoProvider("milan".into()));
+        assert_eq!(refused(&["--clusters", "rome,milan,turin:fake-nodes=1"]), BrokerError::FakeNodes("turin".into()));
+        for fine in ["rome,milan,turin", "rome:fake-nodes=1,milan:fake-nodes=1,turin"] {
+            assert!(check(&up(&["--clusters", fine, "--broker", "milan"])).is_ok(), "{fine}");
+        }
+        assert!(
+            check(&up(&["--clusters", "rome,milan,turin", "--fake-nodes=1", "--fake-node-taint", "--broker", "milan"])).is_ok()
+        );
     }
 
     #[test]

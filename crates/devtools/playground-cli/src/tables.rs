@@ -15,10 +15,17 @@ pub fn up(up: &UpResult) -> String {
     };
     let mut text = output::table(&["CLUSTER", "ID", "VIRTUAL NODES", "KUBECONFIG"], up.clusters.iter().map(row));
     if !up.demo.is_empty() {
-        let row = |line: &DemoPod| vec![line.pod.clone(), line.phase.clone(), line.node.clone(), line.answers.to_string()];
+        let has_broker = up.demo.iter().any(|line| line.broker_node.is_some());
+        let row = |line: &DemoPod| {
+            let there = line.broker_node.clone().unwrap_or_else(|| "-".to_owned());
+            let cells = [Some(line.pod.clone()), Some(line.phase.clone()), Some(line.node.clone()), has_broker.then_some(there)];
+            cells.into_iter().flatten().chain([line.answers.to_string()]).collect()
+        };
         let calls: usize = up.demo.iter().map(|line| line.answers).sum();
         let heading = format!("OF {calls} CALLS");
-        text = format!("{text}\n\n{}", output::table(&["POD", "STATUS", "NODE", &heading], up.demo.iter().map(row)));
+        let header = ["POD", "STATUS", "NODE"].into_iter().chain(has_broker.then_some("BROKER'S NODE")).chain([heading.as_str()]);
+        let header: Vec<&str> = header.collect();
+        text = format!("{text}\n\n{}", output::table(&header, up.demo.iter().map(row)));
     }
     text + "\n\nWorth trying:\n  " + &up.commands.join("\n  ")
 }
@@ -72,4 +79,26 @@ fn node_table(cluster: &ClusterStatus, paint: Paint) -> String {
         vec!["fake nodes".to_owned(), if whole { paint.good(&text) } else { paint.bad(&text) }, String::new(), String::new()]
     });
     output::table(&["NODE", "READY", "ADDRESS", "NETWORK NAMESPACE"], real.chain(fake))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_with_a_broker_there_is_a_column_for_its_nodes() {
+        let line = |node: &str, broker_node: Option<&str>| DemoPod {
+            pod: "a".into(),
+            phase: "Running".into(),
+            node: node.into(),
+            broker_node: broker_node.map(str::to_owned),
+            answers: 5,
+        };
+        let shown = |demo| up(&UpResult { clusters: Vec::new(), demo, commands: Vec::new() });
+        assert!(!shown(vec![line("milan", None)]).contains("BROKER'S NODE"));
+        let with_broker = shown(vec![line("milan", Some("turin")), line("rome-1", None)]);
+        let rows: Vec<Vec<&str>> = with_broker.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(rows.contains(&vec!["a", "Running", "milan", "turin", "5"]), "{with_broker}");
+        assert!(rows.contains(&vec!["a", "Running", "rome-1", "-", "5"]), "{with_broker}");
+    }
 }

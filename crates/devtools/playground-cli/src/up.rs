@@ -16,6 +16,7 @@ use kube::{
 use liqo_api::{PeeringPolicy, PodOffloadingStrategy};
 use liqo_playground::{ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE, ImageSpec, NODE_KIND_LABEL, Playground, Requirements};
 use liqoctl::{
+    broker,
     cluster::{Access, Cluster, Explained as _},
     evict, install, offload, peer,
     progress::Progress,
@@ -85,6 +86,7 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
     let specs = specs::specs(arguments, &present);
     // What runs already may not fit the arguments either.
     specs.iter().try_for_each(ClusterSpec::check)?;
+    specs::check_broker(arguments, &specs)?;
     let programs = if arguments.bare {
         None
     } else {
@@ -101,24 +103,51 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
     let Some(programs) = programs else { return summary(arguments, &clusters, Vec::new()).await };
 
     install_everywhere(&programs, &handles, &clusters, &specs, progress).await?;
-    let (Some((consumer, providers)), false) = (clusters.split_first(), arguments.bare_peering) else {
+    let (Some(consumer), false) = (clusters.first(), arguments.bare_peering) else {
         return summary(arguments, &clusters, Vec::new()).await;
     };
+    let peerings = specs::peerings(arguments);
     for (index, (cluster, spec)) in clusters.iter().zip(&specs).enumerate() {
-        write_policy(cluster, index == 0 && providers.len() > 1, spec).await?;
+        let providers = peerings.iter().filter(|(consumer, _)| *consumer == index).count();
+        write_policy(cluster, index == 0 && providers > 1, spec).await?;
     }
-    for (provider, spec) in providers.iter().zip(specs.iter().skip(1)) {
-        let options = peer::Options { name: None, request: peer::Request::AsBefore, timeout: TIMEOUT, wait: true };
-        let source = peer::Source::Remote(provider.clone());
-        let peered = async {
-            peer::peer(consumer, source, &options, &Progress::silent()).await?;
-            demo::wait_for_virtual_node(consumer, provider, TIMEOUT).await
+    for (consumer, provider) in &peerings {
+        if arguments.broker.as_ref() == Some(&specs[*provider].name) {
+            let lend_on = lend_on(&clusters[*provider], &clusters[*consumer]);
+            progress.step(&format!("Letting {} lend on what it borrows", specs[*provider].name), lend_on).await?;
+        }
+        let step = match consumer {
+            0 => format!("Peering with {}", specs[*provider].name),
+            _ => format!("Peering {} with {}", specs[*consumer].name, specs[*provider].name),
         };
-        progress.step(&format!("Peering with {}", spec.name), peered).await?;
+        progress.step(&step, peer_with(&clusters[*consumer], &clusters[*provider])).await?;
+        if arguments.broker.as_ref() == Some(&specs[*provider].name) {
+            let step = format!("Waiting until {} lends only what it borrows", specs[*provider].name);
+            progress.step(&step, demo::wait_for_borrowed(&clusters[*consumer], &clusters[*provider], TIMEOUT)).await?;
+        }
     }
-    let demo = run_demo(consumer, arguments.clusters.len(), progress);
-    let demo = progress.step(DEMO_STEP, demo).await?;
+    let borrowed = peerings.iter().filter(|(consumer, _)| *consumer == 0).count();
+    let mut demo = progress.step(DEMO_STEP, run_demo(consumer, borrowed + 1, progress)).await?;
+    let broker = arguments.broker.as_ref().and_then(|broker| specs.iter().position(|spec| spec.name == *broker));
+    if let Some(broker) = broker {
+        demo::add_broker_nodes(&mut demo, consumer, &clusters[broker]).await?;
+    }
     summary(arguments, &clusters, demo).await
+}
+
+/// Peers one cluster with another, and waits for its virtual node.
+async fn peer_with(consumer: &Cluster, provider: &Cluster) -> anyhow::Result<()> {
+    let options = peer::Options { name: None, request: peer::Request::AsBefore, timeout: TIMEOUT, wait: true };
+    peer::peer(consumer, peer::Source::Remote(provider.clone()), &options, &Progress::silent()).await?;
+    demo::wait_for_virtual_node(consumer, provider, TIMEOUT).await
+}
+
+/// Lets the broker lend to this customer what it borrows, as `liqoctl broker enable` does.
+async fn lend_on(lender: &Cluster, customer: &Cluster) -> anyhow::Result<()> {
+    let customers = Some(broker::Customers::These(vec![customer.installed().await?.id.to_string()]));
+    let wanted = broker::Wanted { policy: broker::change::DEFAULT_POLICY.to_owned(), customers, ..broker::Wanted::default() };
+    let plan = broker::plan_enabling(lender, &wanted).await?;
+    if plan.is_needed() { broker::enable(lender, &plan).await } else { Ok(()) }
 }
 
 /// Where metrics-server runs; nothing if it runs nowhere.
@@ -156,11 +185,6 @@ async fn run_demo(consumer: &Cluster, clusters: usize, progress: &Progress) -> a
     demo::run(consumer, clusters, TIMEOUT, |text| progress.message(DEMO_STEP, text)).await
 }
 
-/// Whether the cluster lends its fake nodes as a pool of their own, apart from its real nodes. Tainted nodes are not lent at all.
-fn lends_two_pools(spec: &ClusterSpec) -> bool {
-    spec.fake_nodes.count > 0 && !spec.fake_nodes.taint
-}
-
 /// Completes the default `PeeringPolicy`. Fields that somebody else set stay as they are.
 ///
 /// With `transit` the providers reach each other through this cluster. Fake nodes become a pool of their own: a pod that must really run can
@@ -170,7 +194,7 @@ async fn write_policy(cluster: &Cluster, transit: bool, spec: &ClusterSpec) -> a
     if transit {
         wanted["network"] = json!({ "transit": true });
     }
-    if lends_two_pools(spec) {
+    if specs::lends_two_pools(spec) {
         wanted["provide"] = json!({ "granularity": { "by": "NodeLabel", "label": NODE_KIND_LABEL } });
     }
     if wanted == json!({}) {
@@ -218,7 +242,8 @@ async fn summary(arguments: &Up, clusters: &[Cluster], demo: Vec<DemoPod>) -> an
             virtual_nodes: evict::virtual_nodes(cluster).await?.into_iter().map(|node| node.name).collect(),
         });
     }
-    let commands = commands(&shown, &demo);
+    let mut commands = commands(&shown, &demo);
+    commands.extend(broker_commands(arguments, &shown));
     Ok(UpResult { clusters: shown, demo, commands })
 }
 
@@ -254,6 +279,17 @@ fn commands(clusters: &[UpCluster], demo: &[DemoPod]) -> Vec<String> {
     ]
 }
 
+/// Commands that show a broker, and where the pods really run.
+fn broker_commands(arguments: &Up, clusters: &[UpCluster]) -> Vec<String> {
+    let kubeconfig = |number: usize| clusters.get(number).map(|cluster| cluster.kubeconfig.display().to_string());
+    let Some((broker, provider)) = arguments.broker.as_ref().and(specs::peerings(arguments).first().copied()) else {
+        return Vec::new();
+    };
+    let status = kubeconfig(broker).map(|path| format!("cargo liqoctl --kubeconfig {path} broker status"));
+    let pods = kubeconfig(provider).map(|path| format!("kubectl --kubeconfig {path} get pods -A -o wide -l liqo.io/consumer-id"));
+    status.into_iter().chain(pods).collect()
+}
+
 /// The image of a program. Its name contains a digest of the program, so the same program is not loaded or rolled out twice.
 fn image_of(program: &Path, name: &str) -> anyhow::Result<ImageSpec> {
     let bytes = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
@@ -268,7 +304,10 @@ fn plugin_image(plugin: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::arguments::{Arguments, Command};
 
     #[test]
     fn the_clusters_with_metrics_server_are_named() {
@@ -292,7 +331,7 @@ mod tests {
 
     #[test]
     fn the_commands_skip_existing_peerings_and_work_with_only_local_pods() {
-        let local = DemoPod { pod: "a".into(), node: "rome-1".into(), phase: "Running".into(), answers: 5 };
+        let local = DemoPod { pod: "a".into(), node: "rome-1".into(), phase: "Running".into(), broker_node: None, answers: 5 };
         let for_local_pods = commands(&two(), &[local]);
         assert!(for_local_pods[2].ends_with("logs a") && for_local_pods.len() == 6, "{for_local_pods:?}");
         let offered = |clusters: &[UpCluster]| commands(clusters, &[]).iter().any(|command| command.contains("liqoctl peer"));
@@ -302,9 +341,31 @@ mod tests {
     }
 
     #[test]
+    fn a_broker_has_commands_that_show_where_the_pods_run() {
+        let parse = |arguments: &[&str]| {
+            let all = [&["liqo-playground", "up", "--clusters", "rome,milan,turin"], arguments].concat();
+            let Command::Up(up) = Arguments::try_parse_from(all).unwrap().command else { unreachable!() };
+            up
+        };
+        let [rome, milan] = two();
+        let turin = UpCluster { name: "turin".into(), kubeconfig: "/t".into(), ..milan.clone() };
+        let clusters = [rome, milan, turin];
+        assert!(broker_commands(&parse(&[]), &clusters).is_empty());
+        let commands = broker_commands(&parse(&["--broker", "milan"]), &clusters);
+        assert_eq!(commands[0], "cargo liqoctl --kubeconfig /m broker status");
+        assert!(commands[1].starts_with("kubectl --kubeconfig /t get pods"), "{commands:?}");
+    }
+
+    #[test]
     fn six_commands_are_shown_when_a_pod_runs_remotely() {
         let clusters = two();
-        let line = |pod: &str, node: &str| DemoPod { pod: pod.into(), node: node.into(), phase: "Running".into(), answers: 5 };
+        let line = |pod: &str, node: &str| DemoPod {
+            pod: pod.into(),
+            node: node.into(),
+            phase: "Running".into(),
+            broker_node: None,
+            answers: 5,
+        };
         let commands = commands(&clusters, &[line("a", "rome-1"), line("b", "milan")]);
         assert_eq!(commands.len(), 6);
         assert!(commands[2].ends_with("logs b"), "{commands:?}");

@@ -12,7 +12,7 @@ use std::{
 
 use ipnet::IpNet;
 use k8s_openapi::api::{
-    core::v1::{Pod, Service},
+    core::v1::{Namespace, Pod, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::{Api, Client, runtime::watcher};
@@ -49,6 +49,8 @@ pub struct OpenWatches {
 }
 
 struct ExposureWatches {
+    /// The consumers of the mapped namespaces.
+    mapped: Cache<ClusterId>,
     pods: Cache<(ClusterId, BTreeSet<IpAddr>)>,
     offloadings: Cache<OffloadingView>,
     services: Cache<bool>,
@@ -137,7 +139,15 @@ impl OpenWatches {
 impl ExposureWatches {
     fn start(client: &Client, dirty: &Arc<Notify>, stop: &CancellationToken) -> Self {
         let all = watcher::Config::default;
+        let of_consumers = all().labels(&format!("{}={}", labels::NAMESPACE_KIND, labels::KIND_MAPPED));
         Self {
+            mapped: Cache::watch(
+                Api::<Namespace>::all(client.clone()),
+                of_consumers,
+                stop.clone(),
+                |namespace| view::mapped_namespace(&namespace),
+                notify(dirty),
+            ),
             pods: Cache::watch(
                 Api::<Pod>::all(client.clone()),
                 all().labels(labels::SHADOW_POD).page_size(POD_PAGE),
@@ -170,7 +180,13 @@ impl ExposureWatches {
     }
 
     async fn follow(mut self, dirty: &Notify, mut context: watch::Receiver<ExposureContext>, publish: impl Fn(OpenAddresses)) {
-        tokio::join!(self.pods.synced(), self.offloadings.synced(), self.services.synced(), self.backends.synced());
+        tokio::join!(
+            self.mapped.synced(),
+            self.pods.synced(),
+            self.offloadings.synced(),
+            self.services.synced(),
+            self.backends.synced()
+        );
         self.api_clients.watch(&self.namespaces_of_api_clients());
         // Otherwise a gateway that starts would close connections that exist.
         self.api_clients.synced().await;
@@ -197,8 +213,12 @@ impl ExposureWatches {
             offloaded.get(namespace).is_some_and(|one| reflection::passes(one.reflection, allowed))
         };
         let services = self.services.all().into_iter().filter(|(key, allowed)| is_known(&key.namespace, **allowed));
+        // Whoever creates a pod chooses its labels, but not its namespace's.
+        let is_remote = |(key, pod): &(Key, Arc<(ClusterId, BTreeSet<IpAddr>)>)| {
+            self.mapped.get(&Key::new("", key.namespace.as_str())).is_some_and(|consumer| *consumer == pod.0)
+        };
         let exposure = Exposure {
-            remote_pods: self.pods.all().into_iter().map(|(_, pod)| (*pod).clone()).collect(),
+            remote_pods: self.pods.all().into_iter().filter(is_remote).map(|(_, pod)| (*pod).clone()).collect(),
             services: services.map(|(key, _)| (key.namespace, key.name)).collect(),
             offloaded: offloaded.iter().map(|(namespace, one)| (namespace.clone(), one.clusters.clone())).collect(),
             backends: self.backends.all().into_iter().map(|(_, backends)| (*backends).clone()).collect(),

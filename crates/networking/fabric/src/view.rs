@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::IpNet;
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Node, Pod, PodStatus, Service},
+    core::v1::{ConfigMap, Namespace, Node, Pod, PodStatus, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::ResourceExt as _;
@@ -113,6 +113,13 @@ pub fn api_client(pod: Pod) -> Option<BTreeSet<IpAddr>> {
     };
     let is_client = uses && marks.contains_key(annotations::SENT_TO);
     addresses(pod.status.filter(|_| is_client)?)
+}
+
+/// The consumer of a mapped namespace. Its pods are remote pods; a pod elsewhere that has their labels is none.
+pub fn mapped_namespace(namespace: &Namespace) -> Option<ClusterId> {
+    let label = |key: &str| namespace.labels().get(key).map(String::as_str);
+    let is_ours = label(labels::MANAGED) == Some("true") && label(labels::NAMESPACE_KIND) == Some(labels::KIND_MAPPED);
+    label(labels::CONSUMER_ID).filter(|_| is_ours)?.parse().ok()
 }
 
 /// Keeps the consumer and the addresses of remote pods that are not finished.
@@ -221,6 +228,18 @@ mod tests {
         let kept = backends(serde_json::from_value(slice).unwrap()).unwrap();
         assert_eq!(kept.service, ("shop".to_owned(), "web".to_owned()));
         assert_eq!(kept.pods, [("n1".to_owned(), ["10.244.0.1".parse().unwrap()].into())]);
+    }
+
+    #[test]
+    fn only_namespaces_that_liqo_made_for_a_consumer_have_remote_pods() {
+        let consumer = ClusterId::of_public_key(&[1; 32]);
+        let found = |managed: &str, kind: &str| {
+            let labels = json!({ labels::MANAGED: managed, labels::NAMESPACE_KIND: kind, labels::CONSUMER_ID: consumer });
+            let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "demo", "labels": labels } });
+            mapped_namespace(&serde_json::from_value(namespace).unwrap())
+        };
+        assert_eq!(found("true", "mapped"), Some(consumer.clone()));
+        assert_eq!((found("", "mapped"), found("true", "tenant")), (None, None));
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub struct ConsumerNamespace {
 impl ConsumerNamespace {
     /// The values of the label [`labels::NAMESPACE_KIND`] on these namespaces.
     const TENANT: &str = "tenant";
-    const MAPPED: &str = "mapped";
+    const MAPPED: &str = labels::KIND_MAPPED;
 
     /// Selects these namespaces.
     pub fn selector() -> String {

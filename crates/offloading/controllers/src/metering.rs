@@ -89,6 +89,8 @@ pub struct Recorder {
     records: Cache<FoundChunk>,
     queue: Queue<String>,
     namespaces: Mutex<HashMap<String, Namespace>>,
+    /// Another clock in tests.
+    clock: fn() -> Timestamp,
 }
 
 impl FoundChunk {
@@ -105,6 +107,10 @@ impl FoundChunk {
 impl Recorder {
     /// Starts the watches. `peer_label` is on the objects of this side; `role` is its word in the metrics.
     pub fn start(context: &Context, peer_label: &'static str, role: &'static str) -> Arc<Self> {
+        Self::start_by(Timestamp::now, context, peer_label, role)
+    }
+
+    fn start_by(clock: fn() -> Timestamp, context: &Context, peer_label: &'static str, role: &'static str) -> Arc<Self> {
         let queue = Queue::new();
         let (client, stop, ours) = (context.client.clone(), context.stop.clone(), Config::default().labels(peer_label));
         let changed = queue.clone();
@@ -112,7 +118,8 @@ impl Recorder {
         let all = Api::<UsageRecord>::all(client);
         let reduce = if peer_label == labels::PROVIDER_ID { FoundChunk::reduce } else { FoundChunk::without_entries };
         let records = Cache::watch(all, ours.page_size(PAGE), stop, reduce, |_, _, _| {});
-        Arc::new(Self { context: context.clone(), peer_label, role, contracts, records, queue, namespaces: Mutex::default() })
+        let (context, namespaces) = (context.clone(), Mutex::default());
+        Arc::new(Self { context, peer_label, role, contracts, records, queue, namespaces, clock })
     }
 
     /// Waits for the initial lists.
@@ -122,7 +129,7 @@ impl Recorder {
 
     /// The latest contract of a namespace.
     pub fn contract(&self, namespace: &str) -> Option<Arc<MeteredContract>> {
-        self.contracts.of(namespace, Timestamp::now()).pop()
+        self.contracts.of(namespace, (self.clock)()).pop()
     }
 
     /// The peers with a contract.
@@ -134,7 +141,7 @@ impl Recorder {
     pub fn accounts(&self, namespace: &str) -> Vec<Account> {
         let contracts = self.contracts.all_of(namespace);
         let mut accounts: Vec<(&str, Account)> = contracts.iter().map(|one| (one.id.as_str(), one.account())).collect();
-        for (_, found) in self.records.all().into_iter().filter(|(key, _)| key.namespace == namespace) {
+        for (_, found) in self.records.in_namespace(namespace) {
             if let Some((_, account)) = accounts.iter_mut().find(|(id, _)| *id == found.contract) {
                 account.add_record(found.period, found.chunks.is_some(), &found.entries);
             }
@@ -159,7 +166,7 @@ impl Recorder {
         if self.is_stored(namespace, pod) {
             return true;
         }
-        let contracts = self.contracts.of(namespace, Timestamp::now());
+        let contracts = self.contracts.of(namespace, (self.clock)());
         if entries.iter().all(|entry| contracts.iter().all(|contract| contract.part_of(entry).is_none())) {
             return true;
         }
@@ -208,8 +215,8 @@ impl Recorder {
 
     async fn reconcile(&self, namespace: &str, side: &dyn Side) -> Result<Next, StepError> {
         let Some(peer) = peer_of(namespace) else { return Ok(Next::OnChange) };
-        let now = Timestamp::now().as_second();
-        let contracts = self.contracts.of(namespace, Timestamp::now());
+        let time = (self.clock)();
+        let (now, contracts) = (time.as_second(), self.contracts.of(namespace, time));
         let (pending, mut writes) = self.batch(namespace, side, &contracts);
         let is_known = contracts.is_empty() || self.complete(namespace, side, &contracts, now, &mut writes);
         let outcome = self.write_all(namespace, &peer, writes).await;
@@ -311,7 +318,7 @@ impl Recorder {
         let Namespace { book, completed, .. } = known;
         book.get_or_insert_with(|| {
             let mut book = Book::default();
-            for (_, found) in self.records.all().into_iter().filter(|(key, _)| key.namespace == namespace) {
+            for (_, found) in self.records.in_namespace(namespace) {
                 book.found(&found.contract, found.period, found.chunk, found.chunks);
             }
             for (contract, period) in completed.iter() {

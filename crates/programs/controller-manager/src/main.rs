@@ -9,6 +9,7 @@
 //!   | admission webhook         |     | sharing     requests, offers, virtual nodes      |
 //!   | leader election           | --> | negotiation ranges, addresses, tunnel endpoints  |
 //!   |                           |     | offloading  namespaces, pods, kubelet API        |
+//!   |                           |     | tethering   the working mode                     |
 //!   +---------------------------+     +--------------------------------------------------+
 //! ```
 //!
@@ -79,6 +80,21 @@ struct Arguments {
     /// Format of log lines. The environment variable `RUST_LOG` sets their level, for example `info,liqo_offloading=debug`.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+    /// Image of a virtual kubelet, as earlier versions of Liqo have it. Not needed: this process serves every virtual node.
+    #[arg(long, value_name = "IMAGE")]
+    kubelet_image: Option<String>,
+    /// Arguments of a virtual kubelet, such as --remote-ipam=server=ADDRESS. Not needed: the network between clusters translates the
+    /// addresses of pods behind a broker.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    kubelet_extra_args: Vec<String>,
+}
+
+impl Arguments {
+    /// The flags that were given and have no effect.
+    fn without_effect(&self) -> Vec<&'static str> {
+        let image = self.kubelet_image.iter().map(|_| "--kubelet-image");
+        image.chain((!self.kubelet_extra_args.is_empty()).then_some("--kubelet-extra-args")).collect()
+    }
 }
 
 #[tokio::main]
@@ -93,6 +109,9 @@ async fn main() -> anyhow::Result<()> {
 }
 
 async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken) -> anyhow::Result<()> {
+    for flag in arguments.without_effect() {
+        tracing::info!(flag, "not needed, and without effect: there is no virtual kubelet apart from this process");
+    }
     let client = process::client().await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &arguments.namespace);
     let unmarked = at_start(|| leader_pod::unmark(&pods, &arguments.pod_name)).await;
@@ -175,6 +194,10 @@ fn start_leading(context: &Context, identity: Arc<ClusterIdentity>, auth_port: u
         let context = context.clone();
         async move { liqo_network_negotiation::run(context).await.context("network negotiation") }
     });
+    parts.spawn({
+        let context = context.clone();
+        async move { liqo_tethering::run(context).await.context("tethering") }
+    });
     let context = context.clone();
     parts.spawn(async move { liqo_offloading::run(context).await.context("offloading") });
     parts
@@ -235,4 +258,21 @@ async fn finish(mut parts: JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
         parts.shutdown().await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_of_a_brokers_customer_are_accepted_and_have_no_effect() {
+        let parse = |more: &[&str]| {
+            Arguments::try_parse_from([&["liqo-controller-manager", "--pod-name=a", "--pod-ip=10.0.0.1"], more].concat())
+        };
+        assert_eq!(parse(&[]).unwrap().without_effect(), [""; 0]);
+        let address = "--kubelet-extra-args=--remote-ipam=server=liqo-network-manager.liqo-broker-b9d3d5.svc.cluster.local";
+        let arguments = parse(&["--kubelet-image=capacitorset/liqo-broker-vk:latest", address]).unwrap();
+        assert_eq!(arguments.without_effect(), ["--kubelet-image", "--kubelet-extra-args"]);
+        assert!(parse(&["--kubelet=x"]).is_err());
+    }
 }

@@ -125,7 +125,7 @@ fn names_of_flag(path: &[&str], flag: &str) -> Option<Names> {
         (_, "context" | "remote_context") => Some(Names::Contexts),
         (["unoffload", _], "namespace") => Some(Names::OffloadedNamespaces),
         (_, "namespace") => Some(Names::Namespaces),
-        (_, "provider" | "peer") | (["move", _], "from" | "to") => Some(Names::Peers),
+        (_, "provider" | "peer") | (["broker", _], "peers") | (["move", _], "from" | "to") => Some(Names::Peers),
         _ => None,
     }
 }

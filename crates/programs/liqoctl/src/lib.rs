@@ -15,9 +15,10 @@
 //!
 //! `unoffload`, `unpeer` and `move pods` also evict pods themselves, with [`evict`], because only a command can wait for a budget and give up.
 //!
-//! `policy explain` and `cost` use the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
+//! `policy explain`, `broker status` and `cost` use the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
 //! rules of their own.
 //!
+//! `broker status` shows who uses what of what this cluster borrows and lends on; `broker enable` and `disable` write the policy for it.
 //! `contract` shows what was signed, and records decisions on it; `contract verify` needs no cluster.
 //! `usage` and `receipt` read what the controllers counted under contracts; `receipt verify` needs no cluster.
 //!
@@ -28,6 +29,7 @@ pub mod apply;
 pub mod approve;
 pub mod ask;
 pub mod bench_report;
+pub mod broker;
 pub mod cli;
 pub mod cluster;
 pub mod complete;
@@ -50,6 +52,7 @@ pub mod offer;
 pub mod offload;
 pub mod offload_bench;
 pub mod output;
+pub mod parties;
 pub mod peer;
 pub mod playground;
 pub mod plugin;
@@ -67,6 +70,7 @@ pub mod rollout;
 pub mod selector;
 pub mod settings;
 pub mod status;
+pub mod tether;
 pub mod token;
 pub mod uninstall;
 pub mod unpeer;

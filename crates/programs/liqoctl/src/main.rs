@@ -6,11 +6,12 @@ use anyhow::bail;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use futures::future::join_all;
 use liqoctl::{
-    approve, ask,
+    approve, ask, broker,
     cli::{
-        self, Bench, BenchNetwork, BenchOffload, Cli, Command, Contracts, Cost, CostCommand, Doctor, Explain, ExportFormat,
-        Generate, Global, Install, Move, MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin,
-        Policy, Receipts, Renew, Test, TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace, Unpeer,
+        self, Bench, BenchNetwork, BenchOffload, Broker, BrokerEnable, Cli, Command, Contracts, Cost, CostCommand, Doctor,
+        Explain, ExportFormat, Generate, Global, Install, Move, MovePods, Namespaces, Offer, OfferDecide, Offload,
+        OffloadNamespace, Peer, Plugin, Policy, Receipts, Renew, Test, TestNetwork, Token, Uninstall, Unoffload,
+        UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
     complete, contract, cost, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer,
@@ -18,7 +19,7 @@ use liqoctl::{
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::Progress,
-    receipt, renew, settings, status, token, uninstall, unpeer, usage, version,
+    receipt, renew, settings, status, tether, token, uninstall, unpeer, usage, version,
 };
 
 fn main() -> ExitCode {
@@ -52,6 +53,17 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let outcome = renew::gateway_keys(&cluster, (!no_wait).then_some(timeout), &Progress::new()).await?;
             output::print(format, &outcome, renew::table)
         }
+        Command::Tether { peer, wait } => {
+            let cluster = Cluster::connect(&global.access()).await?;
+            let foreign = unpeer::find(&cluster, &peer).await?;
+            let outcome = tether::tether(&cluster, &foreign, wait.timeout(), &Progress::new()).await?;
+            output::print(format, &outcome, tether::table)
+        }
+        Command::Untether { wait } => {
+            let cluster = Cluster::connect(&global.access()).await?;
+            let outcome = tether::untether(&cluster, wait.timeout(), &Progress::new()).await?;
+            output::print(format, &outcome, tether::table)
+        }
         Command::Offload(Offload::Namespace(arguments)) => offload_namespaces(&global, &arguments).await,
         Command::Unoffload(Unoffload::Namespace(arguments)) => unoffload(&global, &arguments).await,
         Command::Move(Move::Pods(arguments)) => move_pods(&global, &arguments).await,
@@ -61,6 +73,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Receipt(command) => receipts(&global, command).await,
         Command::Cost(arguments) => costs(&global, arguments).await,
         Command::Policy(command) => policies(&global, command).await,
+        Command::Broker(command) => brokers(&global, command).await,
         Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
         Command::Discover => show_discovered(&global).await,
         Command::Status { watch, namespace } => show_status(&global, watch, namespace.as_deref()).await,
@@ -454,6 +467,44 @@ async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {
             output::print(global.output, &explanation, |found| policy::render(found, Paint::for_stdout()))
         }
     }
+}
+
+async fn brokers(global: &Global, command: Broker) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    match command {
+        Broker::Status => {
+            let found = broker::status(&cluster).await?;
+            output::print(global.output, &found, |found| broker::render(found, Paint::for_stdout()))
+        }
+        Broker::Enable(arguments) => enable_broker(global, &cluster, &arguments).await,
+        Broker::Disable { policy, dry_run, yes } => {
+            let endings = broker::plan_endings(&cluster, policy.as_deref()).await?;
+            if dry_run && !endings.is_empty() {
+                return output::print(global.output, &endings, |endings| broker::endings(endings));
+            }
+            if !endings.is_empty() {
+                ask::confirm(&format!("{}\nContinue?", broker::endings(&endings)), yes)?;
+                broker::disable(&cluster, &endings).await?;
+            }
+            output::print(global.output, &endings, |endings| broker::disabled(endings))
+        }
+    }
+}
+
+async fn enable_broker(global: &Global, cluster: &Cluster, arguments: &BrokerEnable) -> anyhow::Result<()> {
+    let plan = broker::plan_enabling(cluster, &arguments.wanted()?).await?;
+    match (arguments.dry_run, global.output) {
+        (true, Format::Table) => return output::write_out(&broker::changes(&plan)),
+        (true, format) => return output::print_objects(format, &[broker::object(&plan)]),
+        (false, _) => {}
+    }
+    if plan.is_needed() {
+        eprintln!("{}", broker::changes(&plan));
+        ask::confirm(&format!("Write policy {}?", plan.policy), arguments.yes)?;
+        broker::enable(cluster, &plan).await?;
+    }
+    output::print(global.output, &plan, broker::enabled)
 }
 
 async fn test_network(global: &Global, arguments: TestNetwork) -> anyhow::Result<()> {

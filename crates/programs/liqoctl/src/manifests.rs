@@ -262,9 +262,35 @@ mod tests {
         assert_eq!(rules.as_array().map(Vec::len), Some(1));
         assert_eq!(rules[0]["resourceNames"], json!(["liqo-manager"]));
         assert_eq!(rules[0]["resources"], json!(["rolebindings"]));
-        for rule in self::rules(&role(MANAGER)).iter().filter(|rule| lists(rule, "resources", "namespaceoffloadings")) {
-            assert!(!lists(rule, "verbs", "create"), "{rule}");
+        // It creates that object itself only while a person tethers the cluster, which it cannot do.
+        let (policy, binding) = (admission_policy("liqo-manager-tethering"), find_binding("liqo-manager-tethering"));
+        assert_eq!(policy["paramKind"], json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig" }));
+        assert_eq!(policy["matchConstraints"]["resourceRules"][0]["resources"], json!(["namespaceoffloadings"]));
+        assert!(policy["validations"][0]["expression"].as_str().unwrap().starts_with("params.?spec.?tethering.?clusterID"));
+        assert_eq!(binding["paramRef"], json!({ "name": liqo_api::CLUSTER_CONFIG, "parameterNotFoundAction": "Deny" }));
+        for rule in self::rules(&role(MANAGER)).iter().filter(|rule| lists(rule, "resources", "clusterconfigs")) {
+            assert!(!["create", "update", "patch", "delete"].iter().any(|verb| lists(rule, "verbs", verb)), "{rule}");
         }
+    }
+
+    #[test]
+    fn while_the_cluster_is_tethered_everybody_but_the_system_and_the_break_glass_group_is_restrained() {
+        let (policy, binding) = (admission_policy("liqo-tethered"), find_binding("liqo-tethered"));
+        let defaults = liqo_api::TetheringSettings::default();
+        let conditions = policy["matchConditions"].to_string();
+        let state = json!(liqo_api::TetheringState::Tethered);
+        assert!(conditions.contains(&format!("== '{}'", state.as_str().unwrap())), "{conditions}");
+        assert!(conditions.contains(&defaults.break_glass_group), "{conditions}");
+        // Without the ClusterConfig there is no mode.
+        assert_eq!(binding["paramRef"], json!({ "name": liqo_api::CLUSTER_CONFIG, "parameterNotFoundAction": "Allow" }));
+        let pods = variable(&policy, "goesToPeer");
+        let required = format!("one.key == '{}' && one.operator == 'In'", liqo_api::labels::TYPE);
+        assert!(pods.contains(&required) && pods.contains(liqo_api::labels::TYPE_VIRTUAL_NODE), "{pods}");
+        for validation in policy["validations"].as_array().unwrap() {
+            assert!(validation["messageExpression"].as_str().unwrap().contains("variables.wayOut"), "{validation}");
+        }
+        let way_out = variable(&policy, "wayOut");
+        assert!(way_out.contains("tethered to") && way_out.contains("liqoctl untether"), "{way_out}");
     }
 
     #[test]
@@ -311,6 +337,11 @@ mod tests {
 
     fn admission_policy(name: &str) -> Value {
         let named = |object: &&DynamicObject| kind(object) == "ValidatingAdmissionPolicy" && object.name_any() == name;
+        rendered().iter().find(named).unwrap().data["spec"].clone()
+    }
+
+    fn find_binding(name: &str) -> Value {
+        let named = |object: &&DynamicObject| kind(object) == "ValidatingAdmissionPolicyBinding" && object.name_any() == name;
         rendered().iter().find(named).unwrap().data["spec"].clone()
     }
 

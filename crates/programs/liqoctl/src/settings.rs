@@ -95,6 +95,7 @@ const REPLICAS: &str = "controllerManager.replicas";
 const AVOID_NODES: &str = "controllerManager.avoidNodes";
 const IMAGE: &str = "controllerManager.image";
 const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
+const KUBELET_ARGUMENTS: &str = "virtualKubelet.extra.args";
 const FABRIC_IMAGE: &str = "fabric.image";
 const CREDENTIAL_LIFETIME: &str = "peering.credentialLifetimeSeconds";
 
@@ -104,7 +105,7 @@ const IMAGE_NAME: &str = "localhost/liqo/controller-manager";
 const FABRIC_IMAGE_NAME: &str = "localhost/liqo/fabric";
 
 /// The keys that `--set` takes.
-pub const KEYS: [&str; 19 + network::KEYS.len()] = with_network(&[
+pub const KEYS: [&str; 20 + network::KEYS.len()] = with_network(&[
     CLUSTER_NAME,
     CLUSTER_LABELS,
     API_SERVER_ADDRESS,
@@ -118,6 +119,7 @@ pub const KEYS: [&str; 19 + network::KEYS.len()] = with_network(&[
     AVOID_NODES,
     IMAGE,
     KUBELET_IMAGE,
+    KUBELET_ARGUMENTS,
     FABRIC_IMAGE,
     LEND_WITHOUT,
     discovery::LAN,
@@ -127,8 +129,8 @@ pub const KEYS: [&str; 19 + network::KEYS.len()] = with_network(&[
 ]);
 
 /// All keys; those of the network come last.
-const fn with_network(others: &[&'static str; 19]) -> [&'static str; 19 + network::KEYS.len()] {
-    let mut all = [""; 19 + network::KEYS.len()];
+const fn with_network(others: &[&'static str; 20]) -> [&'static str; 20 + network::KEYS.len()] {
+    let mut all = [""; 20 + network::KEYS.len()];
     let mut index = 0;
     while index < all.len() {
         all[index] = if index < others.len() { others[index] } else { network::KEYS[index - others.len()] };
@@ -190,6 +192,10 @@ impl Settings {
             }
             KUBELET_IMAGE => self.notes.push(format!(
                 "{KUBELET_IMAGE} has no effect: virtual nodes are served by the controller manager and have no image of their own"
+            )),
+            KUBELET_ARGUMENTS => self.notes.push(format!(
+                "{KUBELET_ARGUMENTS} has no effect: the controller manager serves virtual nodes, and the network between clusters needs no \
+                 remote IPAM"
             )),
             discovery::LAN | discovery::INTERFACES | discovery::AUTO_PEERING => return self.discovery.set(key, value),
             _ => return self.network.set(key, value),
@@ -517,6 +523,7 @@ mod tests {
             "controllerManager.image=localhost/x:1",
             "fabric.image=localhost/y:1",
             "virtualKubelet.imageName=somebody/virtual-kubelet:latest",
+            "virtualKubelet.extra.args=--remote-ipam=server=liqo-network-manager.liqo-broker-b9d3d5.svc.cluster.local",
             "lendWithoutNetworkPolicies=true",
         ])
         .unwrap();
@@ -527,7 +534,8 @@ mod tests {
         assert_eq!(settings.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
         assert_eq!((settings.percentage, settings.threshold, settings.replicas), (Some(70), Some(0), Some(Replicas::Count(2))));
         assert_eq!(settings.avoid_nodes.clone().unwrap()["kwok.x-k8s.io/node"], "fake");
-        assert!(settings.notes[0].contains("no effect"), "{:?}", settings.notes);
+        assert_eq!(settings.notes.len(), 2);
+        assert!(settings.notes.iter().all(|note| note.contains("no effect")), "{:?}", settings.notes);
         assert_eq!(settings.lend_without_network_policies, Some(true));
         let plugin = settings.policy(PeeringPolicySpec::default()).provide.source.plugin.unwrap();
         assert_eq!(plugin.address, "liqo-fixed-resources-plugin.liqo:6001");

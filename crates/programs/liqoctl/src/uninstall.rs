@@ -275,7 +275,13 @@ async fn remove_created(cluster: &Cluster, timeout: Duration) -> anyhow::Result<
             release(&api, &object).await?;
         }
     }
-    for pod in metadata(&dynamic::<Pod>(cluster, None), &ListParams::default().labels(labels::SHADOW_POD)).await? {
+    let mapped =
+        ListParams::default().labels(&format!("{}=true,{}={}", labels::MANAGED, labels::NAMESPACE_KIND, labels::KIND_MAPPED));
+    let mapped = metadata(&dynamic::<Namespace>(cluster, None), &mapped).await?;
+    // A pod elsewhere that has this label is not Liqo's.
+    let is_ours = |pod: &PartialObjectMeta<DynamicObject>| mapped.iter().any(|one| Some(one.name_any()) == pod.namespace());
+    let pods = metadata(&dynamic::<Pod>(cluster, None), &ListParams::default().labels(labels::SHADOW_POD)).await?;
+    for pod in pods.into_iter().filter(is_ours) {
         release(&dynamic::<Pod>(cluster, pod.namespace().as_deref()), &pod).await?;
     }
     let nodes = of_kind(cluster, "", "v1", "Node", None);

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::cluster::{Cluster, Explained as _, list_or_none};
 use crate::output::{self, plain};
-use crate::receipt::{Role, name_of, role_of};
+use crate::parties::{self, Role, name_of, role_of};
 
 /// What pods used of one resource of one pool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -43,8 +43,7 @@ type Party = (ClusterId, Role);
 /// What was used with all peers, or with one.
 pub async fn collect(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::Result<Vec<Used>> {
     let (everything, now) = (ListParams::default(), Timestamp::now());
-    let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let known = list_or_none(&clusters, &everything).await.doing("list the peers")?;
+    let known = parties::peers(cluster).await?;
     let contracts: Api<Contract> = Api::all(cluster.client.clone());
     let contracts = list_or_none(&contracts, &everything).await.doing("list the contracts")?;
     let records: Api<UsageRecord> = Api::all(cluster.client.clone());
@@ -156,7 +155,7 @@ pub fn table(used: &[Used]) -> String {
         let cost = one.cost.zip(one.currency.as_ref()).map(|(cost, currency)| format!("{cost} {}", plain(currency)));
         vec![
             plain(&one.peer),
-            if one.role == Role::Provider { "provider".to_owned() } else { "consumer".to_owned() },
+            one.role.to_string(),
             plain(&one.pool),
             plain(&one.resource),
             crate::receipt::hours(&one.resource, one.amount_seconds),

@@ -16,7 +16,7 @@ use liqo_api::{
 };
 use liqo_quantity::{ResourceArgument, priced_unit, unit_of};
 
-use super::{contract::consumer::Stance, reduce::ADVERTISED};
+use super::{contract::consumer::Stance, reduce::ADVERTISED, tethering::Returns};
 
 /// Maximum number of pools from one provider, because each becomes a node. Further ones are refused.
 pub const MAX_POOLS: usize = 16;
@@ -47,6 +47,10 @@ pub struct BorrowingIntent {
     pub decisions: BTreeMap<String, OfferDecision>,
     /// What this cluster's answers to the provider's contracts mean for offers, by contract.
     pub contracts: BTreeMap<String, Stance>,
+    /// Whether what the provider offers may be this cluster's own.
+    pub returns: Returns,
+    /// The peer that this cluster is tethered to, if that is another one.
+    pub tethered_elsewhere: Option<ClusterId>,
 }
 
 /// The objects in this cluster that belong to a provider, by pool.
@@ -219,6 +223,9 @@ fn verdict(
     if let Some(why) = defect(intent, name, offer, exists) {
         return Verdict::Refuse(why);
     }
+    if let Some(peer) = intent.tethered_elsewhere.as_ref().filter(|_| !exists) {
+        return Verdict::Refuse(format!("the consumer is tethered to {peer}, and borrows from nobody else"));
+    }
     let Some(consume) = &intent.consume else {
         return Verdict::Refuse("no PeeringPolicy of the consumer selects this provider".to_owned());
     };
@@ -257,7 +264,9 @@ fn verdict(
     if !exists && resources.capped_by(&limits.resources).is_zero() {
         return Verdict::Wait("the consumer's PeeringPolicy accepts no more resources of this provider now".to_owned());
     }
-    let closed = too_dear.or_else(|| closed_by_contract(intent, offer));
+    let comes_back = offer.spec.path.contains(&intent.own) && intent.returns == Returns::BeingTakenBack;
+    let comes_back = comes_back.then(|| "the provider has not taken back yet what belongs to this cluster".to_owned());
+    let closed = comes_back.or(too_dear).or_else(|| closed_by_contract(intent, offer));
     Verdict::Accept { resources: limits.take(&resources), left_out: left_out(&offer.spec.labels, consume), closed }
 }
 
@@ -340,7 +349,9 @@ fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: b
     if spec.cluster_id != intent.provider {
         return Some(format!("the offer names {} as its provider, but the provider is {}", spec.cluster_id, intent.provider));
     }
-    if spec.path.contains(&intent.own) {
+    // What was asked for and is not wanted any more makes no new node.
+    let returns = intent.returns == Returns::Allowed || (intent.returns == Returns::BeingTakenBack && exists);
+    if spec.path.contains(&intent.own) && !returns {
         return Some("the resources belong to this cluster, or come through it".to_owned());
     }
     if let Some(defect) = defect_of_way(spec) {

@@ -1,7 +1,7 @@
 //! Builds a snapshot from plain lists, for a program that computes the offers once, such as `liqoctl policy explain`.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -10,16 +10,18 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Resource, core::DeserializeGuard};
 use liqo_api::{
-    ClusterId, Contract, ForeignCluster, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec,
-    ResourceRequest, links, tenant_namespace,
+    ClusterId, Contract, ForeignCluster, PeeringPolicy, Provide, RESOURCE_REQUEST, ResourceList, ResourceOffer,
+    ResourceOfferSpec, ResourceRequest, links, tenant_namespace,
 };
 use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 
 use super::{
     absence::Silence,
     contract::record::ContractRecord,
+    pools,
     reduce::{self, ConsumerNamespace, Request},
-    snapshot::{ContractFacts, Plan, Snapshot},
+    snapshot::{ContractFacts, Mode, Plan, Replacements, Snapshot},
+    tethering, upstream,
 };
 
 /// Objects from the API server. Additional objects do no harm: they are filtered out, as from a watch.
@@ -38,6 +40,8 @@ pub struct Lists {
     pub contracts: Vec<Contract>,
     /// Whether the cluster lends, as far as the isolation of consumers' pods decides.
     pub lending: Lending,
+    /// The working mode of this cluster.
+    pub mode: Mode,
 }
 
 fn reduced<O: Resource, K>(objects: Vec<O>, reduce: impl Fn(O) -> Option<K>) -> Vec<(Key, Arc<K>)> {
@@ -71,7 +75,7 @@ impl Snapshot {
                 peers.insert(id.clone(), PolicyPeer::new(id, Some(object)));
             }
         }
-        Self {
+        let mut snapshot = Self {
             own,
             policies: lists.policies.into_iter().map(Arc::new).collect(),
             peers,
@@ -87,8 +91,12 @@ impl Snapshot {
             recent_writes: HashMap::new(),
             applied_policies: HashMap::new(),
             contracts: ContractFacts { records: records(lists.contracts), ..ContractFacts::default() },
+            mode: lists.mode,
+            replacements: Replacements::new(),
             wall_time,
-        }
+        };
+        snapshot.replacements = tethering::replacements(&snapshot);
+        snapshot
     }
 
     /// The request of a consumer.
@@ -108,10 +116,23 @@ impl Snapshot {
             self.namespaces.insert(name.clone(), Arc::new(tenant));
         }
         if self.request_of(&consumer).is_none() {
-            let everything = Request { resources: Ok(ResourceList::new()), conditions: Vec::new() };
+            let everything =
+                Request { resources: Ok(ResourceList::new()), tethering: false, generation: None, conditions: Vec::new() };
             self.requests.push((Key::new(name, RESOURCE_REQUEST), Arc::new(everything)));
         }
         self
+    }
+
+    /// The names of the nodes in each pool that a policy lends, whatever is free on them.
+    pub fn nodes_of_pools(&self, provide: &Provide) -> BTreeMap<String, BTreeSet<String>> {
+        let nodes = upstream::lendable(self);
+        let nodes = nodes.iter().map(|(name, node)| (*name, node.as_ref()));
+        let mut pools: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for partition in pools::partitions(nodes, &[provide.into()]) {
+            let Some(pool) = partition.pools.into_iter().flatten().next() else { continue };
+            pools.entry(pool).or_default().extend(partition.nodes.iter().map(|(name, _)| (*name).to_owned()));
+        }
+        pools
     }
 
     /// The existing offers of a consumer, by pool.
@@ -193,6 +214,7 @@ mod tests {
             offers: Vec::new(),
             contracts: Vec::new(),
             lending: Lending::Isolated,
+            mode: Mode::default(),
         }
     }
 
@@ -253,6 +275,31 @@ mod tests {
             { "metadata": { "name": "c", "creationTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "clusterID": cluster(ROME) } },
         ]));
         assert_eq!(snapshot(both).peers[&cluster(ROME)].name.as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn a_pool_of_a_broker_has_the_virtual_nodes_that_are_lent_on() {
+        let mut lists = lists();
+        let labels = |pool: &str| json!({ "liqo.io/type": "virtual-node", "liqo.io/remote-cluster-id": cluster(TURIN), "liqo.io/pool": pool });
+        lists.nodes.extend(objects::<Node>(json!([
+            { "metadata": { "name": "turin", "labels": labels("default") } },
+            { "metadata": { "name": "turin-far", "labels": labels("hops-3") } },
+            { "metadata": { "name": "turin-gone", "labels": labels("gone") } },
+        ])));
+        let offer = |pool: &str, hops: u8| {
+            json!({ "metadata": { "name": pool, "namespace": liqo_api::provider_namespace(&cluster(TURIN)) },
+                "spec": { "clusterID": cluster(TURIN), "pool": pool, "hops": hops, "resourceQuota": { "hard": {} } } })
+        };
+        lists.offers = objects(json!([offer("default", 1), offer("hops-3", 2)]));
+        let snapshot = snapshot(lists);
+        let pools = |provide: Value| -> Vec<(String, Vec<String>)> {
+            let pools = snapshot.nodes_of_pools(&from_value(provide).unwrap());
+            pools.into_iter().map(|(pool, nodes)| (pool, nodes.into_iter().collect())).collect()
+        };
+        let pool = |name: &str, node: &str| (name.to_owned(), vec![node.to_owned()]);
+        let offers = json!({ "source": { "offers": {} } });
+        assert_eq!(pools(offers), [pool("default", "turin"), pool("hops-3", "turin-far")]);
+        assert_eq!(pools(json!({})), [pool("default", "a")]);
     }
 
     #[test]

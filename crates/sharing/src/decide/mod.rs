@@ -10,6 +10,7 @@
 //!                 prices    computes what a pool costs now
 //!                 publish   selects the offers that are worth a write
 //!                 absence   which consumers are silent for too long
+//!                 tethering what the working mode changes
 //!
 //!   consumer:  offers, policy ──▶ consumer ──▶ Judgement: virtual nodes, copies, answers
 //!
@@ -40,4 +41,5 @@ pub mod reduce;
 pub(crate) mod shares;
 pub mod snapshot;
 pub(crate) mod source;
+pub mod tethering;
 pub(crate) mod upstream;

@@ -55,6 +55,8 @@ pub struct NamedPools {
     pub amounts: BTreeMap<String, ResourceList>,
     /// The prices, by pool, if the plugin gives any.
     pub prices: BTreeMap<String, PriceList>,
+    /// How many clusters borrowed pools come through, by pool. Other pools are absent.
+    pub hops: BTreeMap<String, u8>,
 }
 
 /// The pools of an answer by name, or the reason why the answer is invalid. A pool without a name becomes the default pool; a
@@ -69,6 +71,9 @@ pub fn pools(answer: Vec<Pool>, own_name: &str) -> Result<NamedPools, String> {
         };
         if let Some(Prices { currency, rates }) = pool.prices {
             pools.prices.insert(name.clone(), PriceList { currency, rates });
+        }
+        if pool.hops > 1 {
+            pools.hops.insert(name.clone(), pool.hops);
         }
         if pools.amounts.insert(name.clone(), pool.resources).is_some() {
             return Err(format!("it offers two pools named {name}"));
@@ -135,6 +140,13 @@ mod tests {
         let found = pools(vec![Pool::unnamed(list("cpu=1")), prefixed], "milan").unwrap();
         assert_eq!(found.prices.keys().collect::<Vec<_>>(), ["gpu-milan"]);
         assert_eq!(found.prices["gpu-milan"].to_string(), "cpu=0.04 EUR");
+    }
+
+    #[test]
+    fn borrowed_pools_are_told_from_others() {
+        let through = |name: &str, hops| Pool { hops, ..Pool::named(name, list("cpu=1")) };
+        let found = pools(vec![through("own", 1), through("far", 3), Pool::unnamed(list("cpu=1"))], "milan").unwrap();
+        assert_eq!(found.hops, BTreeMap::from([("far".to_owned(), 3)]));
     }
 
     #[test]

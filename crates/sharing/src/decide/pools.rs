@@ -29,16 +29,36 @@ pub struct NodePartition<'a> {
     pub pools: Vec<Option<String>>,
     /// The clusters that these nodes come from or through. They get none of them.
     pub behind: BTreeSet<ClusterId>,
+    /// The cluster whose own nodes these are, if it is tethered to this one: its pods may come back to them.
+    pub returns_to: Option<ClusterId>,
     /// In the order of their names.
     pub nodes: Vec<(&'a str, &'a LocalNode)>,
 }
 
+impl NodePartition<'_> {
+    /// Whether a consumer may get something of it.
+    pub fn is_open_to(&self, consumer: &ClusterId) -> bool {
+        !self.behind.contains(consumer) || self.returns_to.as_ref() == Some(consumer)
+    }
+}
+
+/// One policy, as it divides the nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Lender<'a> {
+    pub provide: &'a Provide,
+    /// The cluster for which the policy is, if it is tethered to this one.
+    pub tethered: Option<&'a ClusterId>,
+}
+
+impl<'a> From<&'a Provide> for Lender<'a> {
+    fn from(provide: &'a Provide) -> Self {
+        Self { provide, tethered: None }
+    }
+}
+
 /// The partitions, in an order that depends only on the names of pools.
-pub fn partitions<'a>(
-    nodes: impl IntoIterator<Item = (&'a str, &'a LocalNode)>,
-    policies: &[&Provide],
-) -> Vec<NodePartition<'a>> {
-    let schemes: Vec<Scheme> = policies.iter().map(|provide| Scheme::of(provide)).collect();
+pub fn partitions<'a>(nodes: impl IntoIterator<Item = (&'a str, &'a LocalNode)>, policies: &[Lender]) -> Vec<NodePartition<'a>> {
+    let schemes: Vec<Scheme> = policies.iter().map(|lender| Scheme::of(lender)).collect();
     let mut partitions: BTreeMap<(Vec<Option<String>>, BTreeSet<ClusterId>), NodePartition> = BTreeMap::new();
     for (name, node) in nodes {
         let pools: Vec<Option<String>> = schemes.iter().map(|scheme| scheme.pool(name, node)).collect();
@@ -48,7 +68,8 @@ pub fn partitions<'a>(
             partition.nodes.push((name, node));
         } else {
             let (pools, behind) = key.clone();
-            partitions.insert(key, NodePartition { pools, behind, nodes: vec![(name, node)] });
+            let returns_to = policies.iter().filter_map(|lender| lender.tethered).find(|consumer| is_own_node_of(consumer, node));
+            partitions.insert(key, NodePartition { pools, behind, returns_to: returns_to.cloned(), nodes: vec![(name, node)] });
         }
     }
     let mut partitions: Vec<NodePartition> = partitions.into_values().collect();
@@ -58,19 +79,27 @@ pub fn partitions<'a>(
     partitions
 }
 
+/// Whether a virtual node stands for nodes that the consumer owns itself, and for no others.
+fn is_own_node_of(consumer: &ClusterId, node: &LocalNode) -> bool {
+    let upstream = node.upstream.as_ref().filter(|upstream| upstream.provider == *consumer);
+    let offer = upstream.and_then(|upstream| upstream.offer.as_ref());
+    offer.is_some_and(|offer| offer.path.len() == 1 && offer.path.contains(consumer))
+}
+
 /// The partitions that a consumer may get something of.
 pub fn open_to<'a, 'b>(
     consumer: &'b ClusterId,
     partitions: &'b [NodePartition<'a>],
 ) -> impl Iterator<Item = &'b NodePartition<'a>> {
-    partitions.iter().filter(|partition| !partition.behind.contains(consumer))
+    partitions.iter().filter(|partition| partition.is_open_to(consumer))
 }
 
-/// The pools of a policy for a consumer, including those without free resources.
+/// The pools of a policy for a consumer, including those without free resources. A pool of a broker has nodes: without any, nobody knows
+/// through how many clusters it comes. So an offer whose last node goes is withdrawn, with its notice, and stays what it was until then.
 pub fn names(policy: usize, provide: &Provide, consumer: &ClusterId, partitions: &[NodePartition]) -> BTreeSet<String> {
     let mut names: BTreeSet<String> =
         open_to(consumer, partitions).filter_map(|partition| partition.pools[policy].clone()).collect();
-    if provide.source.plugin.is_none() && provide.granularity.by == PoolBy::Cluster {
+    if provide.source.plugin.is_none() && provide.source.offers.is_none() && provide.granularity.by == PoolBy::Cluster {
         names.insert(DEFAULT_POOL.to_owned());
     }
     names
@@ -79,14 +108,16 @@ pub fn names(policy: usize, provide: &Provide, consumer: &ClusterId, partitions:
 /// How one policy divides the nodes.
 struct Scheme<'a> {
     provide: &'a Provide,
+    tethered: Option<&'a ClusterId>,
     /// A node must match one of them; `None` if the policy lends all nodes. An invalid selector matches no node.
     selectors: Option<Vec<Selector>>,
 }
 
 impl<'a> Scheme<'a> {
-    fn of(provide: &'a Provide) -> Self {
+    fn of(lender: &Lender<'a>) -> Self {
+        let Lender { provide, tethered } = *lender;
         let selectors = provide.source.nodes.as_ref().map(|nodes| nodes.selectors.iter().filter_map(label_selector).collect());
-        Self { provide, selectors }
+        Self { provide, tethered, selectors }
     }
 
     /// The hops of what is in the default pool.
@@ -95,6 +126,10 @@ impl<'a> Scheme<'a> {
     }
 
     fn pool(&self, name: &str, node: &LocalNode) -> Option<String> {
+        // One pool with everything else, so that the scheduler of this cluster decides.
+        if self.tethered.is_some_and(|consumer| is_own_node_of(consumer, node)) {
+            return Some(DEFAULT_POOL.to_owned());
+        }
         let matches = self.selectors.as_ref().is_none_or(|all| all.iter().any(|selector| selector.matches(&node.labels)));
         if self.provide.source.plugin.is_some() || !matches {
             return None;
@@ -107,7 +142,7 @@ impl<'a> Scheme<'a> {
             (Some(offers), Some(upstream)) => {
                 let offer = upstream.offer.as_ref()?;
                 let is_lent = offers.margin.as_ref().is_none_or(|margin| upstream::has_currency_of(offer, margin));
-                is_lent.then(|| offer.hops.saturating_add(1))?
+                upstream::hops(node).filter(|_| is_lent)?
             }
         };
         match self.provide.granularity.by {
@@ -157,6 +192,19 @@ where
     if provide.source.offers.is_some() {
         return Some(NodeSelector { node_selector_terms: borrowed_nodes(nodes(), provide.granularity.by) });
     }
+    let own = own_nodes(all.iter().copied().filter(|(_, node)| node.upstream.is_none()), provide);
+    if all.iter().all(|(_, node)| node.upstream.is_none()) {
+        return own;
+    }
+    // Nodes of a cluster that is tethered to this one.
+    let mut terms = borrowed_nodes(nodes().filter(|(_, node)| node.upstream.is_some()), provide.granularity.by);
+    terms.extend(own.map_or_else(|| vec![not_virtual()], |own| own.node_selector_terms));
+    Some(NodeSelector { node_selector_terms: terms })
+}
+
+/// Selects the own nodes of a pool; `None` if it has every one.
+fn own_nodes<'a>(nodes: impl Iterator<Item = &'a (&'a str, &'a LocalNode)> + Clone, provide: &Provide) -> Option<NodeSelector> {
+    let nodes = || nodes.clone();
     let mut narrowed = NodeSelectorTerm::default();
     match (provide.granularity.by, provide.granularity.label.as_deref()) {
         (PoolBy::Node, _) => {
@@ -182,6 +230,17 @@ where
         return None;
     }
     Some(NodeSelector { node_selector_terms: terms })
+}
+
+/// Selects these nodes of a broker, for the scheduler.
+pub fn borrowed_selector(nodes: &[(&str, &LocalNode)]) -> NodeSelector {
+    NodeSelector { node_selector_terms: borrowed_nodes(nodes.iter(), PoolBy::Cluster) }
+}
+
+/// A term for all own nodes.
+fn not_virtual() -> NodeSelectorTerm {
+    let own = requirement(labels::TYPE, "NotIn", vec![labels::TYPE_VIRTUAL_NODE.to_owned()]);
+    NodeSelectorTerm { match_expressions: Some(vec![own]), match_fields: None }
 }
 
 /// Terms for the nodes of a pool of a broker: one for each provider, and one for the own nodes. If there is no node, a term that no node
@@ -249,7 +308,7 @@ mod tests {
     }
 
     fn pools(provide: &Provide, nodes: &[(&str, LocalNode)]) -> Vec<(String, Vec<String>)> {
-        let partitions = partitions(nodes.iter().map(|(name, node)| (*name, node)), &[provide]);
+        let partitions = partitions(nodes.iter().map(|(name, node)| (*name, node)), &[provide.into()]);
         let of = |partition: &NodePartition| {
             Some((partition.pools[0].clone()?, partition.nodes.iter().map(|(name, _)| (*name).to_owned()).collect()))
         };
@@ -313,7 +372,8 @@ mod tests {
         );
         let plugin = provide(json!({ "source": { "plugin": { "address": "p:1" } } }));
         let nodes = three();
-        let partitions = partitions(nodes.iter().map(|(name, node)| (*name, node)), &[&all, &gpus, &plugin]);
+        let partitions =
+            partitions(nodes.iter().map(|(name, node)| (*name, node)), &[(&all).into(), (&gpus).into(), (&plugin).into()]);
         let found: Vec<_> =
             partitions.iter().map(|partition| (partition.nodes.len(), partition.pools.iter().flatten().count())).collect();
         assert_eq!(found, [(1, 1), (2, 2)]);
@@ -325,7 +385,7 @@ mod tests {
     fn the_node_selector_names_the_nodes_of_a_pool() {
         let nodes = three();
         let of = |policy: &Provide, pool: &str| {
-            let partitions = partitions(nodes.iter().map(|(name, node)| (*name, node)), &[policy]);
+            let partitions = partitions(nodes.iter().map(|(name, node)| (*name, node)), &[policy.into()]);
             serde_json::to_value(node_selector(0, policy, pool, partitions.iter())).unwrap()
         };
         assert_eq!(of(&provide(json!({})), "default"), Value::Null);

@@ -33,7 +33,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use liqo_api::{PeeringPolicy, Provide, ResourceList};
+use liqo_api::{ClusterId, PeeringPolicy, Provide, ResourceList};
 
 pub(crate) use allocations::is_refused;
 
@@ -44,7 +44,7 @@ use self::{
     usage::PoolUsage,
 };
 use super::{
-    pools::{self, NodePartition},
+    pools::{self, Lender, NodePartition},
     publish::{self, OfferState},
     shares::{self, Claimant, PartitionBudget, Shares},
     snapshot::{Plan, Requester, Snapshot},
@@ -57,7 +57,8 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
     let local = local_policies(&requesters);
     let policies: Vec<&Provide> = local.iter().map(|policy| &policy.spec.provide).collect();
     let nodes = upstream::lendable(snapshot);
-    let partitions = pools::partitions(nodes.iter().map(|(name, node)| (*name, node.as_ref())), &policies);
+    let lenders = lenders(snapshot, &local);
+    let partitions = pools::partitions(nodes.iter().map(|(name, node)| (*name, node.as_ref())), &lenders);
     let mut allocations = allocations(snapshot, &requesters, &local, &policies, &partitions);
     let mut usage = PoolUsage::count(snapshot, &requesters, &mut allocations, &partitions);
     let claimants = claimants(&requesters, &local, &usage.budgets(&allocations, &partitions));
@@ -120,6 +121,19 @@ fn local_policies<'a>(requesters: &[Requester<'a>]) -> Vec<&'a Arc<PeeringPolicy
     let local = applied.filter(|policy| policy.spec.provide.source.plugin.is_none());
     let by_name: BTreeMap<_, _> = local.map(|policy| (policy.metadata.name.as_deref().unwrap_or_default(), policy)).collect();
     by_name.into_values().collect()
+}
+
+/// The same policies, each with the consumer for which it is, if it is one for a cluster that is tethered to this one.
+fn lenders<'a>(snapshot: &'a Snapshot, local: &[&'a Arc<PeeringPolicy>]) -> Vec<Lender<'a>> {
+    let of_tethered = snapshot.replacements.iter().filter(|_| snapshot.mode.peer.is_none());
+    let replacements: Vec<(&ClusterId, &Arc<PeeringPolicy>)> =
+        of_tethered.filter_map(|(consumer, policy)| Some((consumer, policy.as_ref()?))).collect();
+    let lender = |policy: &&'a Arc<PeeringPolicy>| {
+        let tethered =
+            replacements.iter().find(|(_, replacement)| Arc::ptr_eq(replacement, policy)).map(|(consumer, _)| *consumer);
+        Lender { provide: &policy.spec.provide, tethered }
+    };
+    local.iter().map(lender).collect()
 }
 
 /// The requesters with their limits: what each requested, the caps of its policy, and the policy's fixed amounts.

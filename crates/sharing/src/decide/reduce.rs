@@ -168,7 +168,7 @@ pub fn namespace(namespace: core::Namespace) -> Option<ConsumerNamespace> {
     let managed = found.get(labels::MANAGED).is_some_and(|value| value == "true");
     let tenant = match found.get(labels::NAMESPACE_KIND)?.as_str() {
         "tenant" => meta.name == Some(tenant_namespace(&consumer)),
-        "mapped" => false,
+        labels::KIND_MAPPED => false,
         _ => return None,
     };
     let terminating = meta.deletion_timestamp.is_some();
@@ -183,6 +183,10 @@ const MAX_ERROR_LEN: usize = 500;
 pub struct Request {
     /// The maximum of each named resource, or why the request is unreadable.
     pub resources: Result<ResourceList, String>,
+    /// Whether the consumer asks to be tethered to this cluster.
+    pub tethering: bool,
+    /// The generation of its spec.
+    pub generation: Option<i64>,
     /// Our answer so far.
     pub conditions: Vec<Condition>,
 }
@@ -194,16 +198,18 @@ pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<Request> {
         Ok(request) => {
             let conditions = request.status.map(|status| status.conditions).unwrap_or_default();
             let deleted = request.metadata.deletion_timestamp.is_some();
+            let (tethering, generation) = (request.spec.tethering, request.metadata.generation);
             let resources = Some(request.spec.resources).filter(is_bounded);
             let resources =
                 resources.ok_or_else(|| format!("it names more than {MAX_RESOURCES} resources, or one by an overlong name"));
-            (!deleted).then_some(Request { resources, conditions })
+            (!deleted).then_some(Request { resources, tethering, generation, conditions })
         }
         Err(invalid) => {
             let deleted = invalid.metadata.deletion_timestamp.is_some();
             // The error repeats what the consumer wrote.
             let error = invalid.error.chars().take(MAX_ERROR_LEN).collect();
-            (!deleted).then_some(Request { resources: Err(error), conditions: Vec::new() })
+            let generation = invalid.metadata.generation;
+            (!deleted).then_some(Request { resources: Err(error), tethering: false, generation, conditions: Vec::new() })
         }
     }
 }

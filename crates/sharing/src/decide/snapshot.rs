@@ -8,8 +8,8 @@ use std::{
 
 use jiff::Timestamp;
 use liqo_api::{
-    ClusterId, Condition, ContractDecision, PeeringPolicy, PeeringPolicyStatus, PluginSource, PriceList, RESOURCE_REQUEST,
-    ResourceList, ResourceOffer, ResourceOfferSpec,
+    ClusterConfig, ClusterId, Condition, ContractDecision, PeeringPolicy, PeeringPolicyStatus, PluginSource, PriceList,
+    RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec, TetheringState,
 };
 use liqo_api::{
     Key,
@@ -61,6 +61,10 @@ pub struct Snapshot {
     /// The policy that applied to each consumer at the last decision.
     pub applied_policies: HashMap<ClusterId, PolicyVersion>,
     pub contracts: ContractFacts,
+    /// The working mode of this cluster.
+    pub mode: Mode,
+    /// Policies that replace those of persons because of it, or because others are tethered to this cluster.
+    pub replacements: Replacements,
     /// Notices end by the wall clock.
     pub wall_time: Timestamp,
 }
@@ -89,6 +93,25 @@ impl ContractFacts {
     }
 }
 
+/// The working mode of this cluster, as far as sharing reads it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mode {
+    /// The state.
+    pub state: TetheringState,
+    /// The peer that it is about. `None` in the state Autonomous.
+    pub peer: Option<ClusterId>,
+}
+
+impl Mode {
+    /// The mode in the status of the `ClusterConfig`.
+    pub fn of(config: &ClusterConfig) -> Self {
+        config.exclusive_peer().map_or_else(Self::default, |peer| Self { state: config.tethering().0, peer: Some(peer.clone()) })
+    }
+}
+
+/// The policies that replace those of persons, by consumer. `None`: the consumer gets nothing.
+pub type Replacements = HashMap<ClusterId, Option<Arc<PeeringPolicy>>>;
+
 /// One offer of one tenancy: UID of the tenant namespace, and the pool.
 pub type OfferId = (String, String);
 
@@ -107,6 +130,8 @@ pub struct PluginAnswer {
     pub pools: Option<BTreeMap<String, ResourceList>>,
     /// The prices of that answer, by pool, if it gives any.
     pub prices: BTreeMap<String, PriceList>,
+    /// How many clusters borrowed pools come through, by pool.
+    pub hops: BTreeMap<String, u8>,
     /// Why the latest call failed.
     pub problem: Option<String>,
 }
@@ -128,7 +153,7 @@ pub struct Plan {
     pub deletions: Vec<Key>,
     /// Offers to write, in this order.
     pub writes: Vec<OfferWrite>,
-    /// The condition of each request.
+    /// The conditions of each request.
     pub request_conditions: Vec<RequestCondition>,
     /// The condition of each consumer's `ForeignCluster`.
     pub peer_conditions: BTreeMap<ClusterId, DesiredCondition>,
@@ -175,14 +200,16 @@ pub struct PolicyStatusWrite {
     pub status: PeeringPolicyStatus,
 }
 
-/// The condition of one request.
+/// The conditions of one request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestCondition {
     /// The tenant namespace.
     pub namespace: String,
     /// The request's conditions as they are.
     pub current: Vec<Condition>,
-    pub wanted: DesiredCondition,
+    pub wanted: Vec<DesiredCondition>,
+    /// The generation of the request that the conditions are about.
+    pub generation: Option<i64>,
 }
 
 /// A tenant with a readable request.
@@ -281,8 +308,16 @@ impl Snapshot {
         self.recent_writes.get(&(requester.tenant.uid.clone(), pool.to_owned()))
     }
 
-    /// The policy that applies to a consumer.
+    /// The policy that applies to a consumer: that of a person, unless the working mode replaces it.
     pub fn policy(&self, consumer: &ClusterId) -> Option<&Arc<PeeringPolicy>> {
+        match self.replacements.get(consumer) {
+            Some(replacement) => replacement.as_ref(),
+            None => self.policy_of_person(consumer),
+        }
+    }
+
+    /// The policy that a person wrote for a consumer.
+    pub fn policy_of_person(&self, consumer: &ClusterId) -> Option<&Arc<PeeringPolicy>> {
         let unknown;
         let peer = if let Some(peer) = self.peers.get(consumer) {
             peer

@@ -15,7 +15,11 @@ use std::{
     collections::{BTreeSet, HashMap},
 };
 
-use liqo_api::{ClusterId, Key, MAX_PATH_LEN, Margin, PriceList, Rates, ResourceOffer, provider_namespace};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeSelectorTerm;
+use liqo_api::{
+    ClusterId, Key, MAX_PATH_LEN, Margin, PriceList, Rates, ResourceOffer, ResourceOfferSpec, labels, provider_namespace,
+};
 use liqo_quantity::Money;
 
 use super::{
@@ -50,6 +54,10 @@ pub fn lendable(snapshot: &Snapshot) -> Vec<(&str, Cow<'_, LocalNode>)> {
         let Some(upstream) = &node.upstream else { continue };
         let key = Key::new(provider_namespace(&upstream.provider), upstream.pool.clone());
         let Some(offer) = offers.get(&key).and_then(|offer| known(&upstream.provider, offer)) else { continue };
+        // What comes back to this cluster from the one that it is tethered to.
+        if offer.path.contains(&snapshot.own) {
+            continue;
+        }
         let all: BTreeSet<ClusterId> = clusters.union(&offer.path).cloned().collect();
         if all.len() > MAX_PATH_LEN {
             continue;
@@ -75,6 +83,27 @@ fn known(provider: &ClusterId, offer: &ResourceOffer) -> Option<UpstreamOffer> {
     })
 }
 
+/// When the providers of a borrowed offer end its pods at the latest, if all of them take back what it comes from.
+pub fn ends_at(snapshot: &Snapshot, offer: &ResourceOfferSpec) -> Option<Timestamp> {
+    let terms = offer.node_selector.iter().flat_map(|selector| &selector.node_selector_terms);
+    let values = |term: &NodeSelectorTerm, key: &str| -> Vec<String> {
+        let expressions = term.match_expressions.iter().flatten().filter(|one| one.key == key);
+        expressions.flat_map(|one| one.values.clone().unwrap_or_default()).collect()
+    };
+    let mut last: Option<Timestamp> = None;
+    for term in terms {
+        let providers = values(term, labels::REMOTE_CLUSTER_ID).into_iter().filter_map(|id| id.parse::<ClusterId>().ok());
+        for (provider, pool) in
+            providers.flat_map(|id| values(term, labels::POOL).into_iter().map(move |pool| (id.clone(), pool)))
+        {
+            let key = Key::new(provider_namespace(&provider), pool);
+            let Some((_, source)) = snapshot.offers.iter().find(|(found, _)| *found == key) else { continue };
+            last = last.max(Some(source.spec.withdrawal_timestamp.as_ref()?.0));
+        }
+    }
+    last
+}
+
 /// Whether the currency of an upstream offer is that of the margin. What costs nothing has no currency.
 pub fn has_currency_of(offer: &UpstreamOffer, margin: &Margin) -> bool {
     let costs = |prices: &PriceList| prices.rates.iter().any(|(_, rate)| !rate.is_zero());
@@ -96,6 +125,11 @@ pub fn with_margin<'a>(margin: &Margin, nodes: impl IntoIterator<Item = &'a Loca
         rates.insert(name, before + added);
     }
     PriceList { currency: margin.currency.clone(), rates }
+}
+
+/// How many clusters the resources of a virtual node come through, with this one; `None` if the node is real or its offer unknown.
+pub fn hops(node: &LocalNode) -> Option<u8> {
+    Some(node.upstream.as_ref()?.offer.as_ref()?.hops.saturating_add(1))
 }
 
 /// The path of an offer with these nodes, and its hops.

@@ -26,6 +26,7 @@ use crate::consumer::provider_of;
 use crate::decide::metering::answer::{Evidence, answer};
 use crate::decide::metering::issue::{Action, ContractPeriod, ReceiptHead, RecordHead, decide, surplus};
 use crate::decide::metering::settle::{SettledUntil, due, is_allowed};
+use crate::decide::metering::unclaimed::{Ends, unclaimed};
 use crate::peer_conditions::PeerConditions;
 use crate::{Error, FIELD_MANAGER};
 
@@ -35,6 +36,9 @@ const CONCURRENCY: usize = 4;
 const OWN_ENTRIES_AFTER: i64 = 180;
 /// Delay before a receipt is looked at again whose own entries are not complete yet.
 const INCOMPLETE_RETRY: Duration = Duration::from_secs(15);
+
+/// Maximum number of periods without a receipt about which a provider is asked at once.
+const MAX_ASKED: usize = 8;
 
 pub(super) struct Controller {
     context: Context,
@@ -120,11 +124,12 @@ impl Controller {
         let Some(provider) = provider_of(namespace) else { return Ok(Next::OnChange) };
         let mut failures = Vec::new();
         let mut next = Next::OnChange;
-        let has_contract = self.contracts.all().iter().any(|(key, _)| key.namespace == namespace);
+        let has_contract = !self.contracts.in_namespace(namespace).is_empty();
         let at_provider = self.providers().get(&provider).cloned().filter(|_| has_contract);
-        if let Some(at_provider) = at_provider.filter(|at| at.receipts(&self.queue).is_synced()) {
-            for (receipt, copy) in self.to_handle(namespace, &at_provider) {
-                match self.handle(&provider, namespace, &at_provider, &receipt, copy.as_deref()).await {
+        let at_provider = at_provider.filter(|at| at.receipts(&self.queue).is_synced());
+        if let Some(at_provider) = &at_provider {
+            for (receipt, copy) in self.to_handle(namespace, at_provider) {
+                match self.handle(&provider, namespace, at_provider, &receipt, copy.as_deref()).await {
                     Ok(true) => {}
                     Ok(false) => next = Next::After(INCOMPLETE_RETRY),
                     Err(error) => failures.push(error),
@@ -133,6 +138,9 @@ impl Controller {
         }
         let settled = self.settle(namespace, &mut failures).await;
         self.clean_up(namespace, &settled, &mut failures).await;
+        if let Some(at_provider) = &at_provider {
+            failures.extend(self.let_go(&provider, namespace, at_provider, &settled).await.err());
+        }
         crate::first(failures)?;
         Ok(next)
     }
@@ -155,7 +163,7 @@ impl Controller {
     async fn settle(&self, namespace: &str, failures: &mut Vec<Error>) -> SettledUntil {
         let records = self.heads(namespace);
         let mut all = SettledUntil::new();
-        for (key, contract) in self.contracts.all().into_iter().filter(|(key, _)| key.namespace == namespace) {
+        for (key, contract) in self.contracts.in_namespace(namespace) {
             let known = self.settled().get(&key).copied();
             let mut until = known.unwrap_or_default();
             if !due(&contract.id, &records, until).is_empty() {
@@ -214,6 +222,34 @@ impl Controller {
             };
             failures.extend(done.err());
         }
+    }
+
+    /// Deletes the records of periods for which no receipt comes any more.
+    async fn let_go(
+        &self,
+        provider: &ClusterId,
+        namespace: &str,
+        at_provider: &AtProvider,
+        settled: &SettledUntil,
+    ) -> Result<(), Error> {
+        let records = self.heads(namespace);
+        let theirs = at_provider.receipts(&self.queue).all().into_iter().map(|(_, receipt)| receipt);
+        let receipts: Vec<Arc<ReceiptHead>> = theirs.chain(self.papers.receipts(namespace)).collect();
+        let receipts: Vec<&ReceiptHead> = receipts.iter().map(AsRef::as_ref).collect();
+        let contracts = self.contracts.all().into_iter().filter(|(key, _)| key.namespace == namespace);
+        let ends: Ends = contracts.filter_map(|(_, contract)| Some((contract.id.clone(), contract.end?))).collect();
+        let mut found = unclaimed(&records, &receipts, &ends, Timestamp::now().as_second());
+        found.retain(|of| is_allowed(&Action::DeleteRecords(of.clone()), &records, settled));
+        let connection = &at_provider.connection;
+        let api = namespaced(&connection.client, &connection.tenant_namespace);
+        let theirs = Records { api, namespace: &connection.tenant_namespace, provider: Some(provider) };
+        for of in found.iter().take(MAX_ASKED) {
+            if !theirs.exist(of).await? {
+                tracing::debug!(namespace, contract = of.0, period = of.1.name(), "no receipt comes for these usage records");
+                self.papers.delete_records(&self.context.client, namespace, of).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Answers a receipt, and stores a copy. Returns `false` if it cannot be answered yet.
@@ -307,7 +343,7 @@ impl Controller {
             tracing::warn!(namespace, error, "this cluster's own usage records cannot be read, and count as none");
             Usage::default()
         });
-        let contract = self.contracts.all().into_iter().find(|(key, contract)| key.namespace == namespace && contract.id == of.0);
+        let contract = self.contracts.in_namespace(namespace).into_iter().find(|(_, contract)| contract.id == of.0);
         let peer = self.conditions.foreign_cluster(provider);
         let policy = policies::effective(&self.policies, &PolicyPeer::new(provider, peer.as_deref()));
         let exact = policy.map(|policy| policy.spec.consume.contract.metering_tolerance_seconds).unwrap_or_default();

@@ -84,18 +84,17 @@ impl Papers {
     }
 
     fn records(&self, namespace: &str) -> Vec<Arc<RecordHead>> {
-        self.records.all().into_iter().filter(|(key, _)| key.namespace == namespace).map(|(_, record)| record).collect()
+        self.records.in_namespace(namespace).into_iter().map(|(_, record)| record).collect()
     }
 
     fn receipts(&self, namespace: &str) -> Vec<Arc<ReceiptHead>> {
-        self.receipts.all().into_iter().filter(|(key, _)| key.namespace == namespace).map(|(_, receipt)| receipt).collect()
+        self.receipts.in_namespace(namespace).into_iter().map(|(_, receipt)| receipt).collect()
     }
 
     /// Deletes the records of a period.
     async fn delete_records(&self, client: &Client, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
         let api: Api<UsageRecord> = namespaced(client, namespace);
-        let names = self.records.all().into_iter().filter(|(key, record)| key.namespace == namespace && record.of == *of);
-        for (key, _) in names {
+        for (key, _) in self.records.in_namespace(namespace).into_iter().filter(|(_, record)| record.of == *of) {
             delete_if_present(&api, &key.name, &DeleteParams::default()).await.step("delete", "UsageRecord", &key)?;
         }
         Ok(())
@@ -121,9 +120,8 @@ struct Records<'a> {
 impl Records<'_> {
     /// The entries of a period, or why they cannot be read. The outer error is one of the request.
     async fn usage(&self, of: &ContractPeriod) -> Result<Result<Usage, String>, Error> {
-        let selector = format!("{}={}", labels::USAGE_PERIOD, period_label(&of.0, of.1));
         let (mut usage, mut length) = (Usage::default(), 0);
-        let mut params = ListParams::default().labels(&selector).limit(PAGE);
+        let mut params = of_period(of).limit(PAGE);
         for _ in 0..MAX_PAGES {
             let page = self.page(&params).await?;
             for record in page.items.iter().filter(|record| record.spec.contract == of.0) {
@@ -147,6 +145,11 @@ impl Records<'_> {
         Ok(Err(format!("they take more than {MAX_PAGES} pages")))
     }
 
+    /// Whether there are records of a period.
+    async fn exist(&self, of: &ContractPeriod) -> Result<bool, Error> {
+        Ok(!self.page(&of_period(of).limit(1)).await?.items.is_empty())
+    }
+
     async fn page(&self, params: &ListParams) -> Result<ObjectList<UsageRecord>, Error> {
         let key = Key::new(self.namespace, "");
         Ok(match self.provider {
@@ -154,6 +157,10 @@ impl Records<'_> {
             Some(provider) => of_provider(provider, call(self.api.list(params)).await.step("list", "UsageRecord", key))?,
         })
     }
+}
+
+fn of_period(of: &ContractPeriod) -> ListParams {
+    ListParams::default().labels(&format!("{}={}", labels::USAGE_PERIOD, period_label(&of.0, of.1)))
 }
 
 fn of_provider<T>(provider: &ClusterId, outcome: Result<T, StepError<PeerError>>) -> Result<T, Error> {

@@ -70,7 +70,7 @@ impl Controller {
 
     /// Writes the receipt of a period.
     async fn issue(&self, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
-        let here = self.contracts.all().into_iter().find(|(key, contract)| key.namespace == namespace && contract.id == of.0);
+        let here = self.contracts.in_namespace(namespace).into_iter().find(|(_, contract)| contract.id == of.0);
         let Some((_, contract)) = here.filter(|(_, contract)| tenant_namespace(&contract.consumer) == namespace) else {
             tracing::debug!(namespace, contract = of.0, "no receipt without the contract");
             return Ok(());

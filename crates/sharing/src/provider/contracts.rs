@@ -39,7 +39,7 @@ pub struct ProviderContracts {
     created: Mutex<HashMap<String, (String, Instant)>>,
     /// What this process has seen that may become a breach.
     doubts: Mutex<HashMap<ClusterId, Doubts>>,
-    /// What was told last about consumers that can get no contract.
+    /// What was told last about consumers that can get no contract, or no change of it.
     problems: Mutex<BTreeMap<ClusterId, String>>,
     reports: BreachReports,
 }
@@ -100,7 +100,7 @@ impl ProviderContracts {
         *lock(&self.doubts) = doubts;
         let known = std::mem::replace(&mut *lock(&self.problems), problems.clone());
         for (consumer, problem) in problems.iter().filter(|(consumer, problem)| known.get(*consumer) != Some(*problem)) {
-            tracing::warn!(%consumer, problem, "no contract can be proposed");
+            tracing::warn!(%consumer, problem, "no contract, or no change of it, can be proposed");
         }
         let all: Vec<(Key, Arc<ContractRecord>)> = self.of_consumers().collect();
         self.reports.retain(|uid| all.iter().any(|(_, record)| record.uid == uid));

@@ -9,9 +9,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use kube::ResourceExt as _;
 use liqo_api::reflection::passes;
-use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy, VirtualNode, labels};
+use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy, VirtualNode};
 use liqo_controller_runtime::{Cache, Context, Key, Queue};
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
@@ -29,10 +28,12 @@ use crate::{
     webhook::Selected,
 };
 use liqo_offloading_rules::budget::Standing;
+use liqo_offloading_rules::namespace::lent_on;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::namespace::placement::Candidate;
 use liqo_offloading_rules::namespace::unoffloaded::Unoffloaded;
 use liqo_offloading_rules::node::object::Outage;
+use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
 use liqo_offloading_rules::replica::kind::Kind;
@@ -87,6 +88,8 @@ pub struct Consumer {
     pub queues: Queues,
     pub virtual_nodes: Cache<VirtualNode>,
     pub offloadings: Cache<NamespaceOffloading>,
+    /// Offers, among them those to our consumers, whose pods may run on our virtual nodes.
+    pub offers: Cache<Offer>,
     /// The Nodes with our label, as JSON.
     pub nodes: Cache<Value>,
     /// How providers and we see each other's addresses.
@@ -286,8 +289,9 @@ impl Consumer {
 
     /// Whether the namespace is that of one of our consumers, whose pods run at a provider of ours.
     pub fn is_lent_on(&self, namespace: &str) -> bool {
-        let offloading = self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
-        offloading.is_some_and(|offloading| offloading.labels().get(labels::MANAGED).is_some_and(|value| value == "true"))
+        self.offloadings
+            .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
+            .is_some_and(|offloading| lent_on::is_lent_on(&offloading))
     }
 
     /// Whether providers get tokens of the `ServiceAccount`s of this namespace.
@@ -335,7 +339,8 @@ impl Consumer {
     /// Whether an Ingress that travels to this provider, and that the provider accepted, names this Secret. Until then the provider
     /// needs none of its Secrets. Nothing while not everything is known that decides on it.
     pub fn is_named_by_ingress(&self, peer: &PeerState, remote: &RemoteState, reference: &Reference) -> Option<bool> {
-        if reference.kind != Kind::Secret {
+        // The Ingresses of our consumers go no further, and so do their keys.
+        if reference.kind != Kind::Secret || self.is_lent_on(&reference.namespace) {
             return Some(false);
         }
         // A namespace that is not followed is not offloaded.

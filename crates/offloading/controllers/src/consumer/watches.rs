@@ -21,7 +21,7 @@ use kube::{
 };
 use liqo_api::policies::without_status;
 use liqo_api::reflection::is_denied;
-use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, PeeringPolicy, VirtualNode, labels};
+use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, PeeringPolicy, ResourceOffer, VirtualNode, labels};
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection,
     cache::{self, parsed_len, whole},
@@ -46,6 +46,7 @@ use crate::{
     webhook,
 };
 use liqo_offloading_rules::json::fingerprint;
+use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
@@ -77,6 +78,7 @@ pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPee
         virtual_nodes: virtual_nodes(&context, &queues),
         nodes: nodes(&context, &queues),
         offloadings: offloadings(&context, &queues),
+        offers: offers(&context),
         foreign_clusters: foreign_clusters(&context, &queues),
         policies: peering_policies(&context),
         budgets: RwLock::default(),
@@ -98,6 +100,12 @@ pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPee
         version: OnceCell::new(),
     });
     (consumer, new_peers)
+}
+
+fn offers(context: &Context) -> Cache<Offer> {
+    let api = Api::<ResourceOffer>::all(context.client.clone());
+    // Who needs one asks again and again.
+    Cache::watch(api, watcher::Config::default(), context.stop.clone(), Offer::reduce, |_, _, _| ())
 }
 
 fn virtual_nodes(context: &Context, queues: &Queues) -> Cache<VirtualNode> {

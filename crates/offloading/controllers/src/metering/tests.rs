@@ -1,5 +1,7 @@
 //! A recorder whose API server has one contract, and stores usage records.
 
+mod many_pods;
+
 use std::convert::Infallible;
 
 use http::{Method, Response};
@@ -21,32 +23,40 @@ fn consumer() -> ClusterId {
     ClusterId::of_public_key(&[7; 32])
 }
 
-fn contract() -> Value {
+fn contract(namespace: &str, period_seconds: u32) -> Value {
     let since = "2026-01-01T00:00:00Z";
     let limits = json!({ "podSecurity": "baseline", "maxNamespaces": 1, "maxServices": 1, "maxEndpoints": 1, "charge": "Requests",
         "defaultLimitPercentage": 800 });
     let terms = json!({ "contract": CONTRACT, "version": 1, "provider": ClusterId::of_public_key(&[1; 32]), "consumer": consumer(),
         "commitment": "BestEffort", "pools": [], "classes": {}, "prices": {}, "noticeSeconds": 0, "limits": limits, "start": since,
-        "renewal": "None", "meteringPeriodSeconds": 3600 });
+        "renewal": "None", "meteringPeriodSeconds": period_seconds });
     json!({ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "Contract",
-        "metadata": { "namespace": tenant_namespace(&consumer()), "name": "contract-01234567", "resourceVersion": "1" },
+        "metadata": { "namespace": namespace, "name": "contract-01234567", "resourceVersion": "1" },
         "spec": { "document": "", "terms": terms, "inForceSince": since } })
 }
 
 /// What the API server stores, and what happened.
-#[derive(Default)]
 struct Server {
+    contract: Value,
     records: BTreeMap<String, Value>,
     writes: usize,
     /// Codes of the next answers to writes; 200 does the write. After a 500, the write was done all the same.
     codes: Vec<u16>,
 }
 
+impl Default for Server {
+    fn default() -> Self {
+        let contract = contract(&tenant_namespace(&consumer()), 3600);
+        Self { contract, records: BTreeMap::new(), writes: 0, codes: Vec::new() }
+    }
+}
+
 impl Server {
     fn answer(&mut self, method: &Method, path: &str, change: &Value) -> (u16, Value) {
         let list = |items: Vec<Value>| json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items });
         if method == Method::GET {
-            let items = if path.ends_with(RECORDS) { self.records.values().cloned().collect() } else { vec![contract()] };
+            let items =
+                if path.ends_with(RECORDS) { self.records.values().cloned().collect() } else { vec![self.contract.clone()] };
             return (200, list(items));
         }
         self.writes += 1;
@@ -122,12 +132,12 @@ impl Side for Pods {
     }
 }
 
-/// Runs a recorder.
-async fn recorder(server: &Arc<Mutex<Server>>, side: &Arc<Pods>) -> Arc<Recorder> {
+/// A process of a cluster with this API server.
+fn context(server: &Arc<Mutex<Server>>) -> Context {
     let (client, stop) = (client(server), CancellationToken::new());
     let config = json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig", "metadata": { "name": "liqo" },
         "spec": { "clusterName": "milan" } });
-    let context = Context {
+    Context {
         namespace: "liqo".into(),
         pod_ip: [10, 0, 0, 1].into(),
         cluster_id: ClusterId::of_public_key(&[1; 32]),
@@ -136,8 +146,12 @@ async fn recorder(server: &Arc<Mutex<Server>>, side: &Arc<Pods>) -> Arc<Recorder
         events: Events::new(client.clone(), None),
         stop,
         client,
-    };
-    let recorder = Recorder::start(&context, labels::CONSUMER_ID, "provider");
+    }
+}
+
+/// Runs a recorder.
+async fn recorder(server: &Arc<Mutex<Server>>, side: &Arc<Pods>) -> Arc<Recorder> {
+    let recorder = Recorder::start(&context(server), labels::CONSUMER_ID, "provider");
     tokio::spawn(recorder.clone().run(side.clone()));
     assert!(recorder.synced().await);
     recorder

@@ -39,7 +39,7 @@ impl Side for ProviderSide {
         let provider = &self.0;
         let time = Timestamp::from_second(now).ok()?;
         let mut entries = Vec::new();
-        for (key, shadow) in provider.shadows.all().into_iter().filter(|(key, _)| key.namespace == namespace) {
+        for (key, shadow) in provider.shadows.in_namespace(namespace) {
             let metering = provider.metering(&key)?;
             let pods = provider.index.lock().of(&key);
             let ours = pods.iter().filter(|pod| provider.is_mapped_for(&pod.key.namespace, namespace));

@@ -24,6 +24,7 @@ use liqo_api::{
 };
 use liqo_controller_runtime::writes::StepError;
 use liqo_controller_runtime::{Cache, Context, Key, Queue, cache::whole, foreign_clusters};
+use liqo_offloading_rules::namespace::lent_on;
 use liqo_offloading_rules::namespace::mapped::{self, ConsumerNamespace, Destination, DestinationState, NamespaceKind};
 use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::carry::home_names::{Resolver, announced_domain};
@@ -245,6 +246,9 @@ impl Watches<'_> {
         let ours = Config::default().labels(&format!("{}=true", labels::MANAGED));
         let namespaces = namespaces.clone();
         let without_status = |mut offloading: NamespaceOffloading| {
+            if !lent_on::is_lent_on(&offloading) {
+                return None;
+            }
             offloading.status = None;
             offloading.metadata.managed_fields = None;
             offloading.metadata.resource_version = None;
@@ -367,7 +371,7 @@ impl Provider {
             ));
         }
         let is_borrowed = || self.offers.get(&Key::new(tenant, pool)).is_some_and(|offer| offer.borrowed);
-        if destination.state == DestinationState::Ready && !self.is_lent_on(&destination.namespace) && is_borrowed() {
+        if destination.state == DestinationState::Ready && !self.sends_on(&destination.namespace) && is_borrowed() {
             destination.state = DestinationState::NotReady(mapped::not_lent_on(&destination.namespace));
         }
         destination
@@ -386,14 +390,19 @@ impl Provider {
         self.lent_on.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some()
     }
 
+    /// Whether new pods of this mapped namespace may be created for other clusters.
+    pub fn sends_on(&self, namespace: &str) -> bool {
+        lent_on::takes_new_pods(self.lent_on.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).as_deref())
+    }
+
     /// Whether a namespace has remote pods.
     pub fn has_pods(&self, namespace: &str) -> bool {
-        self.pods.all().iter().any(|(key, _)| key.namespace == namespace)
+        !self.pods.in_namespace(namespace).is_empty()
     }
 
     /// Whether a namespace has remote pods that were created for virtual nodes.
     pub fn has_lent_on_pods(&self, namespace: &str) -> bool {
-        self.pods.all().iter().any(|(key, pod)| key.namespace == namespace && pod.is_lent_on)
+        self.pods.in_namespace(namespace).iter().any(|(_, pod)| pod.is_lent_on)
     }
 
     /// The resolver that new pods of this tenant ask. `None` if there is none.

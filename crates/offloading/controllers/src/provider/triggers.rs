@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a tenant or mapped namespace | the tenant's namespaces, pods, Secrets (a tenant's) and replicas (a mapped namespace's) |
 //! | a `NamespaceMap` | the tenant's namespaces and pods, and the replicas of every namespace that it names |
-//! | a `ResourceOffer` | its account, and the pods that wait for room, also to be resized; the tenant's namespaces, if it is borrowed and has other nodes |
+//! | a `ResourceOffer` | its account, and the pods that wait for room, also to be resized; if it has other nodes, all pods, and the tenant's namespaces if it is borrowed |
 //! | the `NamespaceOffloading` of a mapped namespace | the tenant's namespaces |
 //! | a shadow pod's spec, deletion or finalizers | the shadow pod |
 //! | a remote pod | its shadow pod and account; once it is gone, the tenant's namespaces and the endpoints that named it |
@@ -154,7 +154,9 @@ pub fn map_changed(tenant: &str, old: Option<&NamespaceMap>, new: Option<&Namesp
 pub fn offer_changed(offer: &Key, old: Option<&Offer>, new: Option<&Offer>) -> Vec<Trigger> {
     let nodes = |offer: Option<&Offer>| offer.filter(|offer| offer.borrowed).map(|offer| offer.nodes.clone());
     let lent_on = (nodes(old) != nodes(new)).then(|| namespaces(&offer.namespace));
-    [pods_of(&offer.namespace, false), Target::Account(offer.clone()).now()].into_iter().chain(lent_on).collect()
+    // Pods that wait for the nodes that it had are created again.
+    let has_other_nodes = old.zip(new).is_some_and(|(old, new)| old.nodes != new.nodes);
+    [pods_of(&offer.namespace, has_other_nodes), Target::Account(offer.clone()).now()].into_iter().chain(lent_on).collect()
 }
 
 /// The `NamespaceOffloading` of a mapped namespace changed. While it exists, the namespace has policies that travel, and pods that do.

@@ -45,7 +45,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::server::{self, Certificate, Tls, TlsError};
-use liqo_offloading_rules::namespace::node_selector;
+use liqo_offloading_rules::namespace::{lent_on, node_selector};
 use liqo_offloading_rules::node::priced::{PricedNode, charged_json};
 use liqo_offloading_rules::pod::preference::{self, prefer};
 use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner};
@@ -104,9 +104,11 @@ pub(crate) struct Choice<'a> {
 }
 
 impl Offloading {
-    /// A namespace that is being unoffloaded sends no new pods.
+    /// A namespace that is being unoffloaded sends no new pods. The pods of one that is lent on have what they need: they run on the
+    /// nodes of their pools.
     pub(crate) fn of(object: NamespaceOffloading) -> Option<Self> {
-        if object.metadata.deletion_timestamp.is_some() || object.metadata.name.as_deref() != Some(NAMESPACE_OFFLOADING) {
+        let is_leaving = object.metadata.deletion_timestamp.is_some();
+        if is_leaving || object.metadata.name.as_deref() != Some(NAMESPACE_OFFLOADING) || lent_on::is_lent_on(&object) {
             return None;
         }
         let refusals = refusals(&object);

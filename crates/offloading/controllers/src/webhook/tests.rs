@@ -333,3 +333,14 @@ fn a_namespace_that_is_taken_back_offloads_nothing_new() {
         Some(Offloading { selector, cluster_selector, ..offloading(PodOffloadingStrategy::Remote) })
     );
 }
+
+#[test]
+fn the_pods_of_a_namespace_that_is_lent_on_are_left_alone() {
+    let offloading = |managed: &str| {
+        let object = json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+            "metadata": { "name": "offloading", "namespace": "demo", "labels": { labels::MANAGED: managed } },
+            "spec": { "podOffloadingStrategy": "LocalAndRemote" } });
+        Offloading::of(serde_json::from_value(object).unwrap())
+    };
+    assert!(offloading("").is_some() && offloading("true").is_none());
+}

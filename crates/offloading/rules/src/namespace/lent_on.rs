@@ -9,12 +9,16 @@
 //! The selector follows from the offers to the consumer. An offer never contains nodes that come from the consumer, or through it, so
 //! neither does the selector.
 
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm};
 use kube::ResourceExt as _;
-use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, labels};
+use liqo_api::{ClusterId, Key, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, labels, tenant_namespace};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::json::managed_object;
 use crate::namespace::manifests::holds;
+use crate::namespace::node_selector;
+use crate::namespace::placement::Candidate;
 use crate::pod::admission::Offer;
 
 /// What to do about the `NamespaceOffloading` of a mapped namespace.
@@ -28,9 +32,18 @@ pub enum Change {
     Delete,
 }
 
-/// Whether Liqo created this one. That of a person stays as it is.
-pub fn is_ours(offloading: &NamespaceOffloading) -> bool {
+/// Whether the namespace of this `NamespaceOffloading` is lent on: it is the mapped namespace of a consumer, and Liqo offloaded it.
+/// All of its pods are those of the consumer. The `NamespaceOffloading` of a person stays as it is.
+///
+/// This is the only question that tells. Labels of pods do not: whoever creates a pod chooses them.
+pub fn is_lent_on(offloading: &NamespaceOffloading) -> bool {
     offloading.labels().get(labels::MANAGED).is_some_and(|value| value == "true")
+}
+
+/// Whether new pods of borrowed pools may be created in a mapped namespace with this `NamespaceOffloading`. Without that of Liqo nothing
+/// would send them on, and nothing would keep them apart there; while it is being deleted, neither does.
+pub fn takes_new_pods(offloading: Option<&NamespaceOffloading>) -> bool {
+    offloading.is_some_and(|offloading| is_lent_on(offloading) && offloading.metadata.deletion_timestamp.is_none())
 }
 
 /// The terms that select the virtual nodes of all borrowed pools of a consumer; none if it has no such pool.
@@ -44,6 +57,27 @@ pub fn terms<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Vec<Value> {
     // The caches have no order.
     terms.sort_by_cached_key(Value::to_string);
     terms
+}
+
+/// The offer whose room a pod in a namespace that is lent on takes.
+pub fn offer_of(pod: &Value) -> Option<Key> {
+    let label = |name: &str| pod.pointer("/metadata/labels")?.get(name)?.as_str();
+    let consumer: ClusterId = label(labels::CONSUMER_ID)?.parse().ok()?;
+    Some(Key::new(tenant_namespace(&consumer), label(labels::POOL)?))
+}
+
+/// Whether a pod of a consumer moves at once from the virtual node `left`, which its provider takes back, to another node of its pool.
+/// Otherwise it stays until the end of the notice that its consumer got, at most until the provider ends it: if it may run only once,
+/// because nobody here creates it again; if its pool is taken back itself, or became smaller; and if the pool has no other node. Until
+/// this cluster has decided what follows for the pool, its `offer` still has the node. `others` are the nodes that take new pods.
+pub fn moves_at_once(restarts: bool, offer: Option<&Offer>, left: &Candidate, others: &[Candidate]) -> bool {
+    let Some(offer) = offer.filter(|offer| restarts && offer.withdrawal.is_none() && offer.reclaim.is_none()) else {
+        return false;
+    };
+    let terms = offer.nodes.iter().filter_map(|term| NodeSelectorTerm::deserialize(term).ok()).collect();
+    let selector = NodeSelector { node_selector_terms: terms };
+    let is_of_pool = |node: &Candidate| node_selector::matches(Some(&selector), &node.node, &node.labels);
+    !is_of_pool(left) && others.iter().any(is_of_pool)
 }
 
 /// The change to what a mapped namespace has; `live` is ours. It stays as long as the namespace has pods for virtual nodes: its end ends them.
@@ -124,6 +158,45 @@ mod tests {
     }
 
     #[test]
+    fn no_pod_of_a_borrowed_pool_is_created_without_an_offloading_of_ours_that_stays() {
+        let terms = terms(&[offer(true, "turin")]);
+        assert!(takes_new_pods(Some(&live(&terms, |_| {}))) && !takes_new_pods(None));
+        let leaving = live(&terms, |object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+        let of_a_person = live(&terms, |object| object["metadata"]["labels"] = json!({}));
+        assert!(!takes_new_pods(Some(&leaving)) && !takes_new_pods(Some(&of_a_person)));
+        assert!(is_lent_on(&leaving), "its pods stay apart until they are gone");
+    }
+
+    #[test]
+    fn the_offer_of_a_pod_is_that_of_its_consumer_and_pool() {
+        let consumer = crate::fixtures::consumer();
+        let pod = json!({ "metadata": { "labels": { labels::CONSUMER_ID: consumer, labels::POOL: "default" } } });
+        assert_eq!(offer_of(&pod), Some(Key::new(tenant_namespace(&consumer), "default")));
+        assert_eq!(offer_of(&json!({ "metadata": { "labels": { labels::CONSUMER_ID: "x", labels::POOL: "default" } } })), None);
+    }
+
+    #[test]
+    fn a_pod_of_a_consumer_leaves_a_node_at_once_only_if_it_can_move() {
+        let node = |provider: &str| Candidate {
+            node: provider.to_owned(),
+            labels: [("liqo.io/remote-cluster-id".to_owned(), provider.to_owned())].into(),
+        };
+        let (turin, genoa) = (node("turin"), node("genoa"));
+        let moves = |offer: &Offer, others: &[Candidate]| moves_at_once(true, Some(offer), &turin, others);
+        let (rest, others) = (offer(true, "genoa"), [genoa]);
+        assert!(moves(&rest, &others));
+        assert!(!moves_at_once(false, Some(&rest), &turin, &others), "it may run only once");
+        assert!(!moves(&rest, &[]), "genoa takes no new pods");
+        assert!(!moves(&offer(true, "turin"), &others), "genoa is not of its pool, or nothing is decided yet");
+        assert!(!moves_at_once(true, None, &turin, &others));
+        // The consumer has its own notice.
+        let end = "2026-01-01T00:00:00Z".parse().ok();
+        for leaving in [Offer { withdrawal: end, ..rest.clone() }, Offer { reclaim: end, ..rest.clone() }] {
+            assert!(!moves(&leaving, &others));
+        }
+    }
+
+    #[test]
     fn the_offloading_ends_after_the_pods() {
         let terms = terms(&[offer(true, "turin")]);
         let ours = live(&terms, |_| {});
@@ -134,9 +207,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_created_is_not_ours() {
+    fn a_namespace_that_a_person_offloaded_is_not_lent_on() {
         let terms = terms(&[offer(true, "turin")]);
-        assert!(is_ours(&live(&terms, |_| {})));
-        assert!(!is_ours(&live(&terms, |object| object["metadata"]["labels"] = json!({}))));
+        assert!(is_lent_on(&live(&terms, |_| {})));
+        assert!(!is_lent_on(&live(&terms, |object| object["metadata"]["labels"] = json!({}))));
     }
 }

@@ -10,7 +10,7 @@ use crate::dns_names;
 /// Value of the label of tenant namespaces.
 pub const TENANT: &str = "tenant";
 /// Value of the label of mapped namespaces.
-pub const MAPPED: &str = "mapped";
+pub const MAPPED: &str = labels::KIND_MAPPED;
 
 /// A namespace that Liqo created here for a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
     ClusterId, MappedNamespacePhase, NamespaceMap, NamespaceMappingStrategy, NamespaceOffloading, NamespaceReadyReason,
-    OffloadedReason, RemoteNamespace, WantedNamespace, alternative_mapped_namespace, annotations, mapped_namespace,
+    OffloadedReason, PodOffloadingStrategy, RemoteNamespace, WantedNamespace, alternative_mapped_namespace, annotations,
+    mapped_namespace,
 };
 use serde_json::{Map, Value, json};
 
@@ -178,8 +179,18 @@ pub fn remote_namespace(namespace: &str, wanted: &str, us: &ClusterId, provider:
     }
 }
 
-/// The condition of a namespace that may not be offloaded.
-pub fn not_allowed() -> DesiredCondition {
+/// The condition of a namespace that may not be offloaded. `is_system`: it is Liqo's own.
+///
+/// Brokers of earlier versions offloaded Liqo's namespace without its pods, so that customers reach the Service of their network manager.
+/// Here the network between clusters translates the addresses of pods behind a broker, so such an object has nothing to do.
+pub fn not_allowed(is_system: bool, strategy: PodOffloadingStrategy) -> DesiredCondition {
+    if is_system && strategy == PodOffloadingStrategy::Local {
+        return DesiredCondition::yes(
+            READY,
+            NamespaceReadyReason::NotNeeded,
+            "nothing of Liqo's own namespace is reflected: customers reach their pods behind this cluster through the network between clusters",
+        );
+    }
     DesiredCondition::no(
         READY,
         NamespaceReadyReason::NamespaceNotAllowed,
@@ -247,6 +258,15 @@ mod tests {
             metadata: kube::core::ObjectMeta::default(),
             spec: NamespaceMapSpec::default(),
             status: Some(NamespaceMapStatus { namespaces: [("demo".to_owned(), mapped)].into() }),
+        }
+    }
+
+    #[test]
+    fn liqos_own_namespace_without_its_pods_needs_no_offloading_and_nothing_else_of_it_is_allowed() {
+        let reason = |is_system, strategy| not_allowed(is_system, strategy).reason;
+        assert_eq!(reason(true, PodOffloadingStrategy::Local), NamespaceReadyReason::NotNeeded.as_str());
+        for (is_system, strategy) in [(true, PodOffloadingStrategy::Remote), (false, PodOffloadingStrategy::Local)] {
+            assert_eq!(reason(is_system, strategy), NamespaceReadyReason::NamespaceNotAllowed.as_str());
         }
     }
 

@@ -19,7 +19,7 @@ pub mod home_names;
 mod images;
 mod metadata;
 pub mod obstacle;
-mod placement;
+pub mod placement;
 pub mod resize;
 #[cfg(test)]
 mod tests;
@@ -267,6 +267,7 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
         annotations::TRAVELLED.into(),
         travelled(carried, &pod_labels, &pod_annotations, Some(&resize::sizes(carried)), rules).into(),
     );
+    pod_annotations.insert(annotations::POOL_NODES.into(), placement::pool_nodes(&rules.nodes).into());
     pod_annotations.extend(downward::local_values(&spec, carried));
     for (key, value) in [
         (labels::MANAGED, "true"),

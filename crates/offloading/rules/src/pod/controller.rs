@@ -1,6 +1,5 @@
 //! The owner of a pod that controls it, for example a `ReplicaSet`.
 
-use liqo_api::labels;
 use serde_json::Value;
 
 use crate::json::text;
@@ -23,13 +22,6 @@ impl Controller {
         let controller = owners.as_array()?.iter().find(is_controller)?;
         let field = |pointer| text(controller, pointer).unwrap_or_default().to_owned();
         Some(Self { kind: field("/kind"), uid: field("/uid") })
-    }
-
-    /// The record of a consumer's pod, from which this cluster creates a pod that may restart again.
-    pub(crate) fn of_lent_on(pod: &Value) -> Option<Self> {
-        let uid = pod.pointer("/metadata/labels")?.get(labels::SHADOW_POD)?.as_str()?;
-        let restarts = text(pod, "/spec/restartPolicy").is_none_or(|policy| policy == "Always");
-        restarts.then(|| Self { kind: "ShadowPod".to_owned(), uid: uid.to_owned() })
     }
 
     /// Whether it creates a deleted pod again at no cost. A Job counts it as a failure.

@@ -92,6 +92,8 @@ struct World {
     /// Whether there is a contract, and whether what the pod used is stored.
     metered: bool,
     stored: bool,
+    /// Whether this cluster lends the pod on for a consumer, and so holds the local pod until its end is known.
+    held: bool,
     /// What happened.
     runs_once: bool,
     remotes: usize,
@@ -114,6 +116,10 @@ fn is_deleted(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
+fn has_ended(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed"
+}
+
 fn has_finalizers(object: &Value) -> bool {
     object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty())
 }
@@ -127,6 +133,13 @@ impl World {
             "status": { "phase": "Pending" },
         });
         Self { local: Some(local), runs_once, ..Self::default() }
+    }
+
+    /// A pod that this cluster created for a consumer and lends on.
+    fn lent_on() -> Self {
+        let mut world = Self { held: true, ..Self::new(true) };
+        world.local.iter_mut().for_each(|local| local["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]));
+        world
     }
 
     fn happens(&mut self, event: Event) {
@@ -148,6 +161,7 @@ impl World {
             }
             Event::ProviderRestarts => self.provider_restarts(),
         }
+        self.holder_lets_go();
         assert!(self.local.is_some() || self.removed_by_force || self.remote.is_none(), "the name is free while the pod exists");
         assert!(!self.runs_once || self.runs <= 1, "a pod that may run only once ran again");
     }
@@ -203,11 +217,24 @@ impl World {
         if !is_deleted(local) {
             self.writes = 0;
         }
-        if grace == 0 && self.interruption.take().is_none() {
-            (self.local, self.removed_by_force) = (None, true);
+        if grace == 0 && (self.held || self.interruption.take().is_none()) {
+            self.removed_by_force = true;
+            if has_finalizers(local) {
+                set_deletion(local, 0);
+            } else {
+                self.local = None;
+            }
         } else {
             set_deletion(local, grace);
         }
+    }
+
+    /// The provider's side of this cluster, for a pod that is being deleted and whose end is known.
+    fn holder_lets_go(&mut self) {
+        let Some(local) = self.local.as_mut().filter(|local| self.held && is_deleted(local) && has_ended(local)) else { return };
+        assert!(self.remote.as_ref().is_none_or(has_ended), "the consumer of the pod would run another one");
+        local["metadata"]["finalizers"] = json!([]);
+        self.local.take_if(|local| local["metadata"]["deletionGracePeriodSeconds"] == 0);
     }
 
     fn kubelet(&mut self) {
@@ -270,6 +297,7 @@ impl World {
             sent: self.sent.unwrap_or(Sent::No),
             removed: self.removed,
             eviction_delay: None,
+            is_lent_on: self.held,
             refusal_timeout: Duration::from_secs(300),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
         };
@@ -337,6 +365,16 @@ impl World {
                     shadow["metadata"]["generation"] = (shadow["metadata"]["generation"].as_i64().unwrap() + 1).into();
                 }
             }
+            // The live pod may show an end that the watch does not show yet.
+            Action::ShowDeletion => {
+                assert!(self.remote.is_none(), "it may still run");
+                let live = self.local.as_mut().filter(|local| !has_ended(local));
+                live.into_iter().for_each(|local| local["status"]["phase"] = "Failed".into());
+            }
+            Action::RemoveLocalPod if self.local.as_ref().is_some_and(has_finalizers) => {
+                self.local.iter_mut().for_each(|local| set_deletion(local, 0));
+                self.removed = true;
+            }
             Action::RemoveLocalPod => {
                 if let Some(local) = self.local.take() {
                     (self.last_phase, self.removed) = (Some(local["status"]["phase"].clone()), true);
@@ -384,6 +422,7 @@ impl World {
                 applied_generation: Some(shadow.generation),
                 unreported_for: DETAIL_DELAY,
                 reclaim: None,
+                pool_nodes: None,
                 evicted_uid: None,
                 refused_containers: RefusedContainers::new(),
                 pending_resize: None,
@@ -533,6 +572,19 @@ proptest! {
         events in prop::collection::vec(event(), 0..60),
     ) {
         let mut world = World { metered, ..World::new(runs_once) };
+        for event in events {
+            world.happens(event);
+        }
+        world.user_deletes(30);
+        world.settle();
+        prop_assert!(world.is_gone(), "left: {:?} {:?} {:?}", world.local, world.shadow, world.remote);
+    }
+
+    #[test]
+    fn a_pod_that_is_lent_on_is_held_until_its_end_is_known_and_goes_then(
+        events in prop::collection::vec(event(), 0..60),
+    ) {
+        let mut world = World::lent_on();
         for event in events {
             world.happens(event);
         }

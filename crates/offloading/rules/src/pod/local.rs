@@ -73,7 +73,9 @@ pub struct Facts<'a> {
     pub removed: bool,
     /// When Kubernetes evicts the pod if the peer does not answer, if its namespace says so.
     pub eviction_delay: Option<EvictionDelay>,
-    /// A refused pod that has a controller is deleted after this time.
+    /// Whether the namespace is that of a consumer of ours, whose pods this cluster creates.
+    pub is_lent_on: bool,
+    /// A refused pod that is created again is deleted after this time.
     pub refusal_timeout: Duration,
     pub now: Timestamp,
 }
@@ -99,6 +101,8 @@ pub enum Action {
     NotReady,
     /// Write into the shadow pod that the remote pod should end, with this grace in seconds.
     AskDeletion(i64),
+    /// Write that the local pod failed: it is being deleted, its remote pod is gone, and no end was recorded. Somebody waits for that.
+    ShowDeletion,
     /// Remove the local pod: its remote pod is gone.
     RemoveLocalPod,
     /// Delete the shadow pod, which exists until its remote pod is gone. If the local pod is missing, a live GET must confirm that first.
@@ -109,7 +113,7 @@ pub enum Action {
         /// For the pod's owner, with the next step.
         message: String,
     },
-    /// Delete a pod that was refused for long, so that its controller replaces it.
+    /// Delete a pod that was refused for long, so that another one replaces it.
     Replace {
         /// Why it was refused.
         reason: String,
@@ -174,10 +178,14 @@ fn deletion(facts: &Facts, home: &LocalPod, grace: i64, shadow: Option<&Shadow>)
     let Some(shadow) = shadow else {
         return match facts.sent {
             Sent::Created(ago) if ago < VISIBLE_WITHIN => Decision::later(VISIBLE_WITHIN.saturating_sub(ago)),
+            // As a kubelet does, which records an end before a pod goes: whoever holds the pod lets go when it knows the end.
+            _ if home.has_finalizers && !home.restarts && !home.finished => Decision::of([Action::ShowDeletion]),
             _ if facts.removed || home.only_finalizers_keep_it() => Decision::nothing(),
             _ => Decision::of([Action::RemoveLocalPod]),
         };
     };
+    // Nobody here forces the end of a consumer's pod that must not run twice: its end at the provider is waited for.
+    let grace = if facts.is_lent_on { grace.max(1) } else { grace };
     let mut actions = Vec::new();
     if !home.finished && shadow.remote_status().is_some() {
         actions.push(Action::PatchLocalStatus);
@@ -306,10 +314,10 @@ fn belongs_to_node(home: &LocalPod) -> Option<Refusal> {
     obstacle_of_controller(&home.controller.as_ref()?.kind)
 }
 
-/// A refusal that may end. If it lasts and the pod has a controller, another pod may run elsewhere.
+/// A refusal that may end. If it lasts and the pod is created again, the next one may run elsewhere.
 fn refuse(facts: &Facts, home: &LocalPod, reason: String, message: String) -> Decision {
     let refusal = Action::Refuse { reason: reason.clone(), message };
-    if home.controller.is_none() || belongs_to_node(home).is_some() {
+    if home.recreated_by(facts.is_lent_on).is_none() || belongs_to_node(home).is_some() {
         return Decision::of([refusal]);
     }
     let refused_for =

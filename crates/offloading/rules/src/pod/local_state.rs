@@ -83,7 +83,7 @@ impl LocalPod {
             restarts: text(&whole, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
             offloaded: offloaded(&whole),
             sent_to,
-            controller: controller.or_else(|| Controller::of_lent_on(&whole)),
+            controller,
             refs: refs(&whole),
             // A pod with contradictory settings does not travel.
             api_server: choose(&whole).unwrap_or(ApiServerChoice::None),
@@ -101,6 +101,13 @@ impl LocalPod {
     /// removes it again.
     pub fn only_finalizers_keep_it(&self) -> bool {
         self.deletion == Some(0) && self.has_finalizers
+    }
+
+    /// What creates it again after its deletion, by a name that the next pod shares: the UID of its controller or, in a namespace that
+    /// is lent on, its own name. There the provider's side of this cluster creates a pod again that may restart.
+    pub fn recreated_by(&self, is_lent_on: bool) -> Option<String> {
+        let controller = self.controller.as_ref().map(|controller| controller.uid.clone());
+        controller.or_else(|| (is_lent_on && self.restarts).then(|| self.key.to_string()))
     }
 
     /// The pod as JSON: metadata (names, UID, labels, annotations), spec and status.
@@ -299,14 +306,22 @@ mod tests {
 
     #[test]
     fn a_pod_of_a_consumer_is_created_again_if_it_may_restart() {
-        let controller = |policy: &str| {
+        let pod = |policy: &str, owners: Value| {
             let labels = json!({"liqo.io/shadow-pod": "first-uid"});
-            home(json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u", "labels": labels},
-                "spec": {"restartPolicy": policy, "containers": []}}))
-            .controller
+            home(
+                json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u", "labels": labels, "ownerReferences": owners},
+                "spec": {"restartPolicy": policy, "containers": []}}),
+            )
         };
-        assert_eq!(controller("Always"), Some(Controller { kind: "ShadowPod".into(), uid: "first-uid".into() }));
-        assert_eq!(controller("Never"), None);
+        let bare = pod("Always", json!([]));
+        assert_eq!(
+            (bare.recreated_by(true), bare.recreated_by(false)),
+            (Some("demo/web".into()), None),
+            "whatever its labels say"
+        );
+        assert_eq!(pod("Never", json!([])).recreated_by(true), None);
+        let owned = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "o", "controller": true}]);
+        assert_eq!(pod("Always", owned).recreated_by(false), Some("o".into()));
     }
 
     #[test]

@@ -106,6 +106,11 @@ pub fn lost_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> 
     failed(home, pods::REMOTE_POD_LOST, message, LOST_CONTAINER, now, None)
 }
 
+/// Ends a local pod that was deleted before an end was recorded. Its remote pod is gone, or never existed.
+pub fn deleted_patch(home: &Value, now: Timestamp) -> Option<Value> {
+    failed(home, "Deleted", "the pod was deleted before it ended", DELETED_CONTAINER, now, None)
+}
+
 /// Ends a local pod because the provider took back its resources. Its controller replaces it, as after a node evicted it. A Job can
 /// distinguish this from the pod's own failure by the condition `DisruptionTarget`.
 pub fn evicted_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
@@ -177,6 +182,7 @@ const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown
 
 /// The reason of a container's end in a kubelet's words, for containers that the kubelet cannot find.
 const LOST_CONTAINER: (&str, &str) = ("ContainerStatusUnknown", "the container could not be found when the pod was given up");
+const DELETED_CONTAINER: (&str, &str) = ("Deleted", "the container ended when the pod was deleted");
 /// The reason of a container's end in an evicted pod. `kubectl` shows it as that of the pod.
 const EVICTED_CONTAINER: (&str, &str) = ("Evicted", "the container ended when the provider took back what the pod used");
 

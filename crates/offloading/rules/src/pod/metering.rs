@@ -97,6 +97,7 @@ mod tests {
             applied_generation: Some(1),
             unreported_for: Duration::from_secs(5),
             reclaim: None,
+            pool_nodes: None,
             evicted_uid: None,
             refused_containers: crate::pod::ephemeral::RefusedContainers::default(),
             pending_resize: None,

@@ -104,7 +104,6 @@ pub fn lasting(reason: &str) -> Option<OffloadedReason> {
         | Reason::Sending
         | Reason::NotReflected
         | Reason::AddressRefused
-        | Reason::NoApiServer
         | Reason::NoOffer
         | Reason::OfferExceeded
         | Reason::PoolWithdrawn
@@ -119,6 +118,8 @@ pub fn lasting(reason: &str) -> Option<OffloadedReason> {
         | Reason::DaemonSet
         | Reason::Node => None,
         Reason::ApiServerNotAllowed
+        // A provider that borrows what it lends.
+        | Reason::NoApiServer
         | Reason::NamespaceRefused
         | Reason::NotAllowed
         | Reason::NotAccepted
@@ -213,6 +214,11 @@ mod tests {
             assert_eq!(lasting(reason), None, "{reason}");
         }
         assert_eq!(lasting("NotAllowed"), Some(OffloadedReason::NotAllowed));
+        assert_eq!(
+            lasting("NoApiServer"),
+            Some(OffloadedReason::NoApiServer),
+            "from behind a broker, no API server is reached later either"
+        );
         assert_eq!(lasting("ReasonOfALaterVersion"), Some(OffloadedReason::Refused));
     }
 }

@@ -61,6 +61,9 @@ pub const REFUSED_RETRY: Duration = Duration::from_secs(300);
 /// Delay before a shadow pod is looked at again whose pod was deleted before the watch showed it.
 const UNSEEN_RETRY: Duration = Duration::from_secs(10);
 
+/// A pod that waits for nodes which its pool does not have any more is created again when it is this old: another change may come.
+const OUTDATED_DELAY: Duration = Duration::from_secs(10);
+
 /// A pod whose grace ended this long ago is on a node that does not respond.
 const OVERDUE: Duration = Duration::from_secs(30);
 
@@ -70,7 +73,7 @@ pub const MAX_GRACE_SECONDS: i64 = 30;
 /// Reason: another pod has the name.
 pub const NAME_TAKEN: &str = OffloadedReason::NameTaken.as_str();
 /// Reason: the namespace does not exist here (yet).
-pub(crate) const NAMESPACE_NOT_READY: &str = OffloadedReason::NamespaceNotReady.as_str();
+pub const NAMESPACE_NOT_READY: &str = OffloadedReason::NamespaceNotReady.as_str();
 
 /// The API server's answer about the pod with the wanted name.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,6 +111,8 @@ pub struct Snapshot {
     pub unreported_for: Duration,
     /// Why the pod must end, if its resources are taken back.
     pub reclaim: Option<String>,
+    /// The hash of the nodes of its pool now; `None` without an offer.
+    pub pool_nodes: Option<String>,
     /// UID of the pod that was evicted for that; the watch may not show it yet.
     pub evicted_uid: Option<String>,
     /// Ephemeral containers that were refused.
@@ -139,6 +144,8 @@ pub enum Step {
     Update(Arc<RemotePod>),
     /// Delete the pod, with this grace or its own.
     Delete(Arc<RemotePod>, Option<i64>),
+    /// Delete the pod, unless it has a node by now.
+    DeleteUnscheduled(Arc<RemotePod>),
     /// Evict the pod with this grace, as far as disruption budgets allow.
     Evict(Arc<RemotePod>, i64),
     /// Remove our finalizer from the pod.
@@ -205,6 +212,28 @@ impl Snapshot {
         // Before the grace is over, the whole delay remains.
         let left = Duration::try_from(due.duration_since(self.now)).unwrap_or_default();
         Some(left + OVERDUE.saturating_sub(overdue))
+    }
+
+    /// The step towards another pod, if this one never gets a node: it is being deleted, or waits for nodes that its pool does not have any
+    /// more. It never ran, so another one may, also if the pod may run only once.
+    fn created_again(&self, pod: &Arc<RemotePod>) -> Option<Step> {
+        let leaves = pod.deletion_grace.is_some() && pod.has_finalizer && ends_unseen(pod);
+        let is_outdated = self.time_until_outdated(pod) == Some(Duration::ZERO);
+        if !(leaves || is_outdated) || self.reclaimed(pod).is_some() {
+            return None;
+        }
+        // Before the pod goes: afterwards it would count as one that vanished.
+        let waiting = ReportedStatus { charges: self.charges_if_gone(), ..ReportedStatus::default() };
+        let step = if leaves { Step::StripFinalizer(pod.clone()) } else { Step::DeleteUnscheduled(pod.clone()) };
+        Some(self.record(waiting).unwrap_or(step))
+    }
+
+    /// Time until a pod that waits for a node is created again, because its pool has other nodes than when it was created.
+    fn time_until_outdated(&self, pod: &RemotePod) -> Option<Duration> {
+        let waits = !pod.is_scheduled && pod.end.is_none() && pod.deletion_grace.is_none() && self.reclaimed(pod).is_none();
+        let (then, now) = pod.pool_nodes.as_ref().zip(self.pool_nodes.as_ref()).filter(|_| waits)?;
+        let age = Duration::try_from(self.now.duration_since(pod.created)).unwrap_or_default();
+        (then != now).then(|| OUTDATED_DELAY.saturating_sub(age))
     }
 
     fn is_evicted(&self, pod: &RemotePod) -> bool {
@@ -277,11 +306,10 @@ fn delete(pod: &Arc<RemotePod>, grace: Option<i64>) -> Option<Step> {
     needed.then(|| Step::Delete(pod.clone(), grace))
 }
 
-/// Whether nobody will ever report how this pod, which is being deleted, ended: it has no node, or it was lent on and was removed
-/// there before it ended. A virtual node writes a grace of zero when it has nothing more to report.
+/// Whether nobody will ever report how this pod, which is being deleted, ended: it has no node, and gets none any more. A virtual node
+/// reports an end as a kubelet does, before the pod goes.
 fn ends_unseen(pod: &RemotePod) -> bool {
-    let was_removed_there = pod.is_lent_on && pod.deletion_grace == Some(0);
-    pod.end.is_none() && (!pod.is_scheduled || was_removed_there)
+    pod.end.is_none() && !pod.is_scheduled
 }
 
 /// The pod's own grace, limited to that of a pod whose end its consumer did not ask for.
@@ -355,6 +383,9 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     {
         return step;
     }
+    if let Some(step) = snapshot.created_again(pod) {
+        return step;
+    }
     let leaving = pod.deletion_grace.is_some();
     let time_until_given_up = snapshot.time_until_given_up(pod);
     let given_up = time_until_given_up == Some(Duration::ZERO);
@@ -395,7 +426,8 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     }
     let untold = (news == News::Detail).then(|| DETAIL_DELAY.saturating_sub(snapshot.unreported_for));
     let wait = if untold.is_some() { Step::WaitToReport } else { Step::WaitFor };
-    untold.into_iter().chain(time_until_given_up).chain(resize_retry.filter(|_| !leaving)).min().map_or(Step::Wait, wait)
+    let waits = time_until_given_up.into_iter().chain(snapshot.time_until_outdated(pod)).chain(resize_retry.filter(|_| !leaving));
+    untold.into_iter().chain(waits).min().map_or(Step::Wait, wait)
 }
 
 /// No pod is known.

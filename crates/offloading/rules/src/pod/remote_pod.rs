@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use kube::core::Object;
 use liqo_api::requests::Effective;
-use liqo_api::{ClusterId, Key, finalizers, labels, pods, tenant_namespace};
+use liqo_api::{ClusterId, Key, annotations, finalizers, labels, pods, tenant_namespace};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -56,6 +56,8 @@ pub struct RemotePod {
     /// Whether it has the finalizer that keeps it until its final status is recorded.
     pub has_finalizer: bool,
     pub is_scheduled: bool,
+    /// The hash of the nodes of its pool with which it was created, see [`annotations::POOL_NODES`].
+    pub pool_nodes: Option<String>,
     /// Whether it was created for the virtual nodes of this cluster.
     pub is_lent_on: bool,
     /// Its addresses, until it ends: then another pod may get them.
@@ -98,6 +100,7 @@ impl RemotePod {
             pool: label(labels::POOL)?,
             own_grace,
             is_scheduled,
+            pool_nodes: meta.annotations.as_ref().and_then(|all| all.get(annotations::POOL_NODES)).cloned(),
             is_lent_on,
             asked: (asked != charge).then_some(asked),
             charge,

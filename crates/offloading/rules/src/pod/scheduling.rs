@@ -44,10 +44,6 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
     if strategy == PodOffloadingStrategy::Local || text(pod, "/spec/nodeName").is_some_and(|node| !node.is_empty()) {
         return Placement::default();
     }
-    // The pod of a consumer runs on the nodes of its pool, and has what it needs for that.
-    if pod.pointer("/metadata/labels").is_some_and(|all| all.get(labels::SHADOW_POD).is_some()) {
-        return Placement::default();
-    }
     if let Some(obstacle) = obstacle(pod) {
         return Placement { patch: require(pod, &[at_home()]).into_iter().collect(), obstacle: Some(obstacle), may_leave: false };
     }
@@ -265,12 +261,10 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_of_a_consumer_runs_where_its_pool_is_whatever_the_namespace_says() {
-        let mut pod = pod(&json!({}));
-        pod["metadata"]["labels"] = json!({"liqo.io/shadow-pod": "uid"});
-        for strategy in [Remote, LocalAndRemote] {
-            assert_eq!(place(&pod, strategy, Some(&[zone("a")]), &["turin"]), Placement::default());
-        }
+    fn no_label_of_a_pod_changes_where_it_may_run() {
+        let mut labelled = pod(&json!({}));
+        labelled["metadata"]["labels"] = json!({"liqo.io/shadow-pod": "uid"});
+        assert_eq!(place(&labelled, Remote, None, &["turin"]), place(&pod(&json!({})), Remote, None, &["turin"]));
     }
 
     #[test]

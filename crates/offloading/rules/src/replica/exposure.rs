@@ -51,6 +51,17 @@ pub fn class(kind: Kind, object: &Value) -> Option<&str> {
     is_shown.then(|| object.get("spec").and_then(|spec| text(spec, &format!("/{}", field(kind)))).unwrap_or_default())
 }
 
+/// What travels on of a replica in a namespace that is lent on: only the cluster that the consumer asked lets clients outside the cluster
+/// reach it, by its own policy. The classes of that cluster mean nothing to the next one.
+pub fn lent_on(kind: Kind, mut object: Value) -> Option<Value> {
+    if kind == Kind::Service && class(kind, &object).is_some() {
+        let spec = object.get_mut("spec")?.as_object_mut()?;
+        spec.retain(|field, _| !field.starts_with("loadBalancer") && field != "allocateLoadBalancerNodePorts");
+        spec.insert("type".into(), "ClusterIP".into());
+    }
+    (kind != Kind::Ingress).then_some(object)
+}
+
 pub(crate) fn set_class(kind: Kind, object: &mut Value, class: &str) {
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
         spec.remove(field(kind));
@@ -97,6 +108,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::replica::record::LocalService;
 
     #[test]
     fn who_asks_for_a_class_that_is_not_allowed_gets_the_first_that_is() {
@@ -127,6 +139,20 @@ mod tests {
         assert_eq!(exposure, Some(Exposure { class: String::new(), addresses }));
         let (made, exposure) = as_made(Kind::Ingress, replica("public"));
         assert_eq!((made["spec"]["ingressClassName"].as_str(), exposure.unwrap().class.as_str()), (Some("nginx"), "public"));
+    }
+
+    #[test]
+    fn what_is_lent_on_is_reached_from_outside_only_where_the_consumer_asked() {
+        let replica = json!({ "metadata": { "annotations": { REMOTE_CLASS: "brokers" } }, "spec": { "type": "LoadBalancer", "loadBalancerClass": "brokers",
+            "loadBalancerSourceRanges": ["198.51.100.0/24"], "allocateLoadBalancerNodePorts": false, "ports": [{ "port": 80 }] } });
+        let object = LocalService::of(serde_json::from_value(replica).unwrap()).unwrap().object().unwrap();
+        assert_eq!(class(Kind::Service, &object), Some("brokers"), "it would ask the next cluster for this class");
+        let travels = lent_on(Kind::Service, object).unwrap();
+        assert_eq!(class(Kind::Service, &travels), None);
+        assert!(!travels.to_string().contains("brokers") && travels["spec"]["type"] == "ClusterIP");
+        assert_eq!(travels["spec"]["ports"][0]["port"], 80);
+        assert_eq!(lent_on(Kind::Ingress, json!({ "spec": {} })), None);
+        assert_eq!(lent_on(Kind::EndpointSlice, json!({ "endpoints": [] })), Some(json!({ "endpoints": [] })));
     }
 
     #[test]

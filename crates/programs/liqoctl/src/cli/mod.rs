@@ -1,5 +1,6 @@
 //! The command line: commands, flags, help.
 
+mod broker;
 mod cost;
 mod doctor;
 mod network;
@@ -14,6 +15,7 @@ use clap::{
 };
 use liqo_quantity::ResourceArgumentError;
 
+pub use broker::{Broker, BrokerEnable};
 pub use cost::{Cost, CostCommand, CostPlan};
 pub use doctor::Doctor;
 pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
@@ -89,6 +91,18 @@ pub enum Command {
         #[arg(short, long)]
         yes: bool,
     },
+    /// Let a peer control this cluster: it uses all nodes here, and its scheduler decides where the pods of this cluster run
+    Tether {
+        /// Name or ID of the peer
+        peer: String,
+        #[command(flatten)]
+        wait: TetherWait,
+    },
+    /// Take back control from the peer
+    Untether {
+        #[command(flatten)]
+        wait: TetherWait,
+    },
     /// Let the pods of a namespace run in other clusters
     #[command(subcommand)]
     Offload(Offload),
@@ -117,6 +131,9 @@ pub enum Command {
     /// Show the policies of this cluster, and what they mean for a peer
     #[command(subcommand)]
     Policy(Policy),
+    /// Lend on what this cluster borrows from others
+    #[command(subcommand)]
+    Broker(Broker),
     /// Explain where an object is on its way, and what it waits for
     #[command(subcommand)]
     Explain(Explain),
@@ -171,6 +188,23 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
+}
+
+/// How long `tether` and `untether` wait.
+#[derive(Debug, Args)]
+pub struct TetherWait {
+    /// Do not wait
+    #[arg(long)]
+    pub no_wait: bool,
+    /// How long to wait
+    #[arg(long, default_value = "10m", value_parser = token::duration, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+impl TetherWait {
+    pub fn timeout(&self) -> Option<Duration> {
+        (!self.no_wait).then_some(self.timeout)
+    }
 }
 
 /// Arguments of `install`.

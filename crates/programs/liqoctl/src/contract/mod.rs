@@ -12,16 +12,16 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::bail;
 use kube::{
     Api, ResourceExt as _,
-    api::{ListParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
 };
 use liqo_api::{Contract, ContractAnswer, ContractDecision, ContractEnd, ForeignCluster};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, Explained as _, list_or_none},
+    cluster::{Cluster, Explained as _},
+    parties::{self, Role},
     progress::Progress,
-    receipt::{Role, name_of, role_of},
     wait::{Poll, until},
 };
 
@@ -31,20 +31,9 @@ pub use verify::{verdict, verify};
 
 /// All contracts, or those of one peer, the newest first.
 pub async fn list(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::Result<Vec<Found>> {
-    let everything = ListParams::default();
-    let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let known = list_or_none(&clusters, &everything).await.doing("list the peers")?;
-    let contracts: Api<Contract> = Api::all(cluster.client.clone());
-    let all = list_or_none(&contracts, &everything).await.doing("list the contracts")?;
     let now = jiff::Timestamp::now();
-    let mut found: Vec<Found> = all
-        .into_iter()
-        .filter_map(|contract| {
-            let (id, role) = role_of(&contract.namespace()?)?;
-            let is_wanted = of.is_none_or(|of| of.spec.cluster_id == id);
-            is_wanted.then(|| Found::new(name_of(&known, &id), role, contract, now))
-        })
-        .collect();
+    let all = parties::list(cluster, of, "contracts").await?;
+    let mut found: Vec<Found> = all.into_iter().map(|one| Found::new(one, now)).collect();
     found.sort_by(|one, other| order(one).cmp(&order(other)));
     Ok(found)
 }

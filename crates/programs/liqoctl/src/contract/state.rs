@@ -6,7 +6,7 @@ use liqo_api::{Breach, Contract, ContractPhase};
 use liqo_sharing::decide::contract::{document::Document, record::ContractRecord};
 use serde::Serialize;
 
-use crate::receipt::Role;
+use crate::parties::{OfPeer, Role};
 
 /// Where a contract stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,8 +42,7 @@ pub struct Found {
 }
 
 impl Found {
-    pub fn new(peer: String, role: Role, mut contract: Contract, now: Timestamp) -> Self {
-        contract.metadata.managed_fields = None;
+    pub fn new(OfPeer { peer, role, object: contract }: OfPeer<Contract>, now: Timestamp) -> Self {
         let state = state(&contract, now);
         let name = contract.name_any();
         let honoured = lasting(&contract).next().is_none();

@@ -1,20 +1,15 @@
 use jiff::Timestamp;
 use liqo_api::{
-    Breach, BreachKind, Charge, Commitment, ContractClasses, ContractLimits, ContractPool, ContractSpec, ContractStatus,
-    ContractTerms, EndCause, Party, PodSecurity, ProposedTerms, Renewal, Time,
+    Breach, BreachKind, Commitment, ContractClasses, ContractPool, ContractTerms, EndCause, Party, ProposedTerms, Time,
 };
 use liqo_sharing::decide::contract::document::Document;
-use liqo_signing::ClusterIdentity;
+use liqo_sharing::decide::contract::fixtures::{self, Parties};
 
 use super::*;
-
-struct Parties {
-    provider: ClusterIdentity,
-    consumer: ClusterIdentity,
-}
+use crate::parties::OfPeer;
 
 fn parties() -> Parties {
-    Parties { provider: ClusterIdentity::generate().unwrap(), consumer: ClusterIdentity::generate().unwrap() }
+    Parties::new()
 }
 
 fn at(seconds: i64) -> Time {
@@ -23,63 +18,30 @@ fn at(seconds: i64) -> Time {
 
 fn terms_of(parties: &Parties) -> ContractTerms {
     let prices = serde_json::from_value(json!({ "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } })).unwrap();
+    let resources = [("cpu", "4".parse().unwrap()), ("memory", "8Gi".parse().unwrap())].into();
     ContractTerms {
-        contract: "0123456789abcdef0123456789abcdef".to_owned(),
-        version: 1,
-        previous: None,
-        provider: parties.provider.id().clone(),
-        consumer: parties.consumer.id().clone(),
         commitment: Commitment::Guaranteed,
-        pools: vec![ContractPool {
-            name: "default".to_owned(),
-            resources: [("cpu", "4".parse().unwrap()), ("memory", "8Gi".parse().unwrap())].into(),
-        }],
+        pools: vec![ContractPool { name: "default".to_owned(), resources }],
         classes: ContractClasses { ingress: vec![String::new()], ..ContractClasses::default() },
         prices: [("default".to_owned(), prices)].into(),
-        notice_seconds: 300,
-        limits: ContractLimits {
-            pod_security: PodSecurity::Baseline,
-            max_namespaces: 50,
-            max_services: 1000,
-            max_endpoints: 50_000,
-            charge: Charge::Requests,
-            default_limit_percentage: 800,
-        },
         start: at(0),
         end: Some(at(86_400)),
-        renewal: Renewal::Automatic,
-        metering_period_seconds: 3600,
+        ..fixtures::terms(parties)
     }
 }
 
 fn signed(parties: &Parties) -> Contract {
-    let terms = terms_of(parties);
-    let document = Document::compose(&parties.provider, &terms).unwrap();
-    let signature = Document::read(&document).unwrap().countersign(&parties.consumer);
-    let spec = ContractSpec {
-        document,
-        terms,
-        countersignature: Some(signature.clone()),
-        in_force_since: Some(at(60)),
-        earlier: Vec::new(),
-        pending: None,
-        breaches: Vec::new(),
-        ended: None,
-    };
-    let mut contract = Contract::new("contract-01234567", spec);
-    contract.status = Some(ContractStatus { signature: Some(signature), ..ContractStatus::default() });
+    let mut contract = parties.in_force(&terms_of(parties));
+    contract.spec.in_force_since = Some(at(60));
     contract
 }
 
 fn found(contract: Contract) -> Found {
-    Found::new("milan".to_owned(), Role::Consumer, contract, at(100).0)
+    Found::new(OfPeer { peer: "milan".to_owned(), role: Role::Consumer, object: contract }, at(100).0)
 }
 
 fn proposal(parties: &Parties) -> Contract {
-    let mut contract = signed(parties);
-    (contract.spec.countersignature, contract.spec.in_force_since) = (None, None);
-    contract.status = None;
-    contract
+    parties.proposal(&terms_of(parties))
 }
 
 #[test]

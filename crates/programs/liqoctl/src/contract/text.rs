@@ -8,15 +8,8 @@ use liqo_quantity::{per_hour, priced_unit};
 use super::state::{Found, State, lasting};
 use crate::{
     output::{self, plain},
-    receipt::Role,
+    parties::Role,
 };
-
-fn role(role: Role) -> &'static str {
-    match role {
-        Role::Provider => "provider",
-        Role::Consumer => "consumer",
-    }
-}
 
 fn time(time: &liqo_api::Time) -> String {
     output::to_the_second(&time.0.to_string())
@@ -39,7 +32,7 @@ pub fn table(found: &[Found]) -> String {
             lasting(&one.contract).last().map_or_else(|| "yes".to_owned(), |breach| format!("no: {}", breach.kind.as_str()));
         vec![
             plain(&one.peer),
-            role(one.role).to_owned(),
+            one.role.to_string(),
             format!("{:?}", one.state),
             one.contract.spec.terms.version.to_string(),
             format!("{:?}", one.contract.spec.terms.commitment),
@@ -126,7 +119,7 @@ pub fn terms(terms: &ContractTerms) -> String {
 /// One contract in words.
 pub fn show(one: &Found) -> String {
     let (spec, status) = (&one.contract.spec, one.contract.status.clone().unwrap_or_default());
-    let mut text = format!("{} with {}, as its {}: {}\n", one.name, plain(&one.peer), role(other(one.role)), state(one));
+    let mut text = format!("{} with {}, as its {}: {}\n", one.name, plain(&one.peer), other(one.role), state(one));
     text.push_str(&terms(&spec.terms));
     if let Some(message) = status.message.filter(|_| one.state != State::Ended) {
         let _ = write!(text, "\nThe consumer says: {}", plain(&message));

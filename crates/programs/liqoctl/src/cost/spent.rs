@@ -18,7 +18,7 @@ use liqo_offloading_rules::node::priced::PricedNode;
 
 use super::running::{BudgetLine, Running, Spent, amounts};
 use crate::cluster::{Cluster, Explained as _, list_or_none};
-use crate::receipt::{Role, role_of};
+use crate::parties::{Role, role_of};
 use crate::usage::local_entry;
 
 /// A contract with a provider, and what it cost.

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::decide::phase;
 use crate::{
+    broker::{peer_name, via},
     cluster::{Cluster, Explained as _, list_or_none},
     output::{self, plain},
 };
@@ -35,6 +36,15 @@ pub struct Shown {
     pub pool: String,
     #[serde(skip_serializing_if = "ResourceList::is_empty")]
     pub resources: ResourceList,
+    /// How many clusters the resources come through, with the provider; nothing if the pool is not offered now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hops: Option<u8>,
+    /// IDs of the clusters that they come from or through, the provider first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub path: Vec<ClusterId>,
+    /// The clusters behind the provider: the names of peers, and the beginnings of other IDs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub behind: Vec<String>,
     /// Its phase; nothing if the pool is not offered now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<OfferPhase>,
@@ -96,6 +106,9 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             pool,
             price_per_hour: offer.spec.prices.as_ref().map(|prices| per_hour(&prices.rates, &offer.spec.resource_quota.hard)),
             prices: offer.spec.prices,
+            hops: Some(offer.spec.hops),
+            behind: offer.spec.path.iter().skip(1).map(|id| peer_name(known, id)).collect(),
+            path: offer.spec.path,
             resources: offer.spec.resource_quota.hard,
             phase: Some(phase),
             message: offer.status.and_then(|status| status.message),
@@ -122,6 +135,9 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             cluster_id,
             pool: pool.clone(),
             resources: ResourceList::new(),
+            hops: None,
+            path: Vec::new(),
+            behind: Vec::new(),
             phase: None,
             message: None,
             decision: Some(*decision),
@@ -157,6 +173,7 @@ pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
             row.push(one.decision.map_or_else(|| "-".to_owned(), |decision| format!("{decision:?}")));
         }
         row.push(plain(&one.resources.rounded()));
+        row.push(hops(one));
         row.push(price(one));
         let rates = one.prices.as_ref().filter(|_| of.is_some()).map(|prices| format!("per hour and unit: {}", prices.rates));
         let notes: Vec<String> = rates.as_deref().map(plain).into_iter().chain(notes(one, which)).collect();
@@ -165,10 +182,16 @@ pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
     };
     match which {
         Which::Received => {
-            output::table(&["PEER", "POOL", "PHASE", "DECIDED", "AMOUNTS", "PRICE", "NOTES"], shown.iter().map(row))
+            output::table(&["PEER", "POOL", "PHASE", "DECIDED", "AMOUNTS", "HOPS", "PRICE", "NOTES"], shown.iter().map(row))
         }
-        Which::Made => output::table(&["PEER", "POOL", "PHASE", "AMOUNTS", "PRICE", "NOTES"], shown.iter().map(row)),
+        Which::Made => output::table(&["PEER", "POOL", "PHASE", "AMOUNTS", "HOPS", "PRICE", "NOTES"], shown.iter().map(row)),
     }
+}
+
+/// The number of clusters that the offer comes through, and those behind the provider: `2 via turin`.
+fn hops(one: &Shown) -> String {
+    let Some(hops) = one.hops else { return "-".to_owned() };
+    if one.behind.is_empty() { hops.to_string() } else { format!("{hops} via {}", via(&one.behind)) }
 }
 
 /// What all of the offer costs for one hour.
@@ -230,7 +253,8 @@ mod tests {
                 "bulk",
                 "Accepted",
                 Some("no new pods: too dear"),
-                json!({ "withdrawalTimestamp": "2026-01-01T00:05:00Z", "prices": { "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } } }),
+                json!({ "withdrawalTimestamp": "2026-01-01T00:05:00Z", "hops": 2, "path": [id(2), id(3)],
+                    "prices": { "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } } }),
             ),
             offer(milan, "old", "Refused", Some("it was\n refused by hand"), json!({})),
             offer(tenant_namespace(&id(3)), "default", "Accepted", None, json!({ "reclaimTimestamp": "2026-01-01T00:05:00Z" })),
@@ -254,13 +278,21 @@ mod tests {
             json!({ "resourceQuota": { "hard": { "cpu": "0" } } }),
         ));
         let expected = "\
-PEER    POOL     PHASE                  DECIDED   AMOUNTS             PRICE       NOTES
-milan   bulk     Accepted               -         cpu=2, memory=4Gi   0.1 EUR/h   no new pods: too dear; withdrawn, ends at 2026-01-01T00:05:00Z
-milan   dry      Accepted               -         cpu=0               -           nothing is offered now
-milan   gold     ManualActionRequired   -         cpu=2, memory=4Gi   -           you have to decide: `liqoctl offer accept milan gold`
-milan   old      Refused                Refuse    cpu=2, memory=4Gi   -           it was refused by hand
-milan   silver   not offered            Accept    nothing             -           -";
+PEER    POOL     PHASE                  DECIDED   AMOUNTS             HOPS          PRICE       NOTES
+milan   bulk     Accepted               -         cpu=2, memory=4Gi   2 via turin   0.1 EUR/h   no new pods: too dear; withdrawn, ends at 2026-01-01T00:05:00Z
+milan   dry      Accepted               -         cpu=0               1             -           nothing is offered now
+milan   gold     ManualActionRequired   -         cpu=2, memory=4Gi   1             -           you have to decide: `liqoctl offer accept milan gold`
+milan   old      Refused                Refuse    cpu=2, memory=4Gi   1             -           it was refused by hand
+milan   silver   not offered            Accept    nothing             -             -           -";
         assert_eq!(table(&rows(&known(), offers, Which::Received), None, Which::Received), expected);
+    }
+
+    #[test]
+    fn many_clusters_behind_an_offer_are_counted_and_not_named() {
+        let path: Vec<ClusterId> = (2..=9).map(id).collect();
+        let milan = offer(provider_namespace(&id(2)), "far", "Accepted", None, json!({ "hops": 3, "path": path }));
+        let row = rows(&known(), vec![milan], Which::Received).remove(0);
+        assert!(hops(&row).starts_with("3 via turin, ") && hops(&row).ends_with(" and 2 more"), "{}", hops(&row));
     }
 
     #[test]
@@ -275,14 +307,15 @@ milan   silver   not offered            Accept    nothing             -         
         let text = table(&rows(&known(), everything(), Which::Made), None, Which::Made);
         let lines: Vec<Vec<&str>> =
             text.lines().map(|line| line.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
-        assert_eq!(lines[0], ["PEER", "POOL", "PHASE", "AMOUNTS", "PRICE", "NOTES"]);
+        assert_eq!(lines[0], ["PEER", "POOL", "PHASE", "AMOUNTS", "HOPS", "PRICE", "NOTES"]);
         let of_stranger =
-            [stranger.as_str(), "default", "ManualActionRequired", "cpu=2, memory=4Gi", "-", "the consumer has to decide"];
+            [stranger.as_str(), "default", "ManualActionRequired", "cpu=2, memory=4Gi", "1", "-", "the consumer has to decide"];
         let of_turin = [
             "turin",
             "default",
             "Accepted",
             "cpu=2, memory=4Gi",
+            "1",
             "-",
             "from 2026-01-01T00:05:00Z on, the provider ends pods beyond the offer",
         ];
@@ -296,6 +329,8 @@ milan   silver   not offered            Accept    nothing             -         
         let json = serde_json::to_value(rows(&known(), everything(), Which::Received)).unwrap();
         assert_eq!(json[0]["withdrawalTimestamp"], "2026-01-01T00:05:00Z");
         assert_eq!((&json[0]["pricePerHour"], &json[0]["prices"]["rates"]["cpu"]), (&json!("0.1"), &json!("0.04")));
+        assert_eq!((&json[0]["hops"], &json[0]["path"]), (&json!(2), &json!([id(2), id(3)])));
+        assert_eq!((&json[0]["behind"], json[1].get("behind")), (&json!(["turin"]), None));
         assert_eq!(json[1]["phase"], "ManualActionRequired");
         assert_eq!((&json[3]["decision"], json[3].get("phase")), (&json!("Accept"), None));
     }

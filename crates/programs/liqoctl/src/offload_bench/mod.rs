@@ -11,6 +11,8 @@
 //! `setup` checks the prerequisites and creates the namespaces, `workload` creates and deletes pods and takes the time, `usage` reads
 //! `/proc`, `writes` counts in audit logs, `report` computes medians and prints the table. Processes and audit logs are known only if the
 //! clusters belong to a playground on this machine.
+//!
+//! If a contract is in force, what it costs is in all figures, and its own writes are also listed apart.
 
 mod report;
 mod setup;
@@ -18,7 +20,7 @@ mod usage;
 mod workload;
 mod writes;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::bail;
 use liqo_playground::Playground;
@@ -131,5 +133,10 @@ async fn round(scene: &Scene, side: &Side, pods: u32, news: impl Fn(&str)) -> an
     };
     let gone = workload::delete(side, &news).await?;
     tokio::time::sleep(SETTLE).await;
-    Ok(Round { ready: ready.as_secs_f64(), gone: gone.map(|time| time.as_secs_f64()), writes, usage })
+    // What pods used is stored when they end, and receipts come at any time: with plain pods, too.
+    let for_contracts = match &before {
+        Some(before) => writes::count(&scene.writes_since(before)?, &scene.home).for_contracts(),
+        None => BTreeMap::new(),
+    };
+    Ok(Round { ready: ready.as_secs_f64(), gone: gone.map(|time| time.as_secs_f64()), writes, for_contracts, usage })
 }

@@ -37,8 +37,19 @@ pub struct Measured {
     /// Liqo's own writes while the offloaded pods were created.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub writes: Vec<WritesPerPod>,
+    /// Liqo's own writes for contracts, usage records and receipts, until the pods were deleted; in all rounds together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub contract_writes: Vec<ContractWrites>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessUsage>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContractWrites {
+    pub number: u64,
+    #[serde(flatten)]
+    pub writes: WritesPerPod,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -80,6 +91,8 @@ pub(super) struct Round {
     pub gone: Gone<f64>,
     /// Writes during the creation; nothing without audit logs.
     pub writes: Option<Writes>,
+    /// Liqo's own writes for contracts during creation and deletion.
+    pub for_contracts: BTreeMap<WriteKind, u64>,
     /// Processes during the creation; empty outside of a playground.
     pub usage: Vec<Usage>,
 }
@@ -90,6 +103,7 @@ pub(super) fn measured(single: &[Vec<f64>; 2], results: &[Vec<Round>; 2], pods: 
         pods,
         report: Report { rounds, figures: figures(single, results, pods), ..Report::default() },
         writes: own_writes(&results[0], pods),
+        contract_writes: contract_writes(results, pods),
         processes: processes(results),
         ..Measured::default()
     }
@@ -150,6 +164,21 @@ fn own_writes(offloaded: &[Round], pods: u32) -> Vec<WritesPerPod> {
     counts.into_iter().filter_map(per_pod).collect()
 }
 
+/// Per pod that was offloaded.
+fn contract_writes(rounds: &[Vec<Round>; 2], pods: u32) -> Vec<ContractWrites> {
+    let mut numbers: BTreeMap<&WriteKind, u64> = BTreeMap::new();
+    for (kind, number) in rounds.iter().flatten().flat_map(|round| &round.for_contracts) {
+        *numbers.entry(kind).or_default() += number;
+    }
+    let all_pods: f64 = rounds[0].iter().map(|_| f64::from(pods)).sum::<f64>().max(1.0);
+    let per_pod = |number: u64| as_number(number) / all_pods;
+    let writes = |(kind, number): (&WriteKind, u64)| ContractWrites {
+        number,
+        writes: WritesPerPod { kind: kind.clone(), per_pod: per_pod(number) },
+    };
+    numbers.into_iter().map(writes).collect()
+}
+
 fn processes(rounds: &[Vec<Round>; 2]) -> Vec<ProcessUsage> {
     let Some(first) = rounds[0].first() else { return Vec::new() };
     let mut names: Vec<(&str, &str)> = Vec::new();
@@ -191,21 +220,26 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
         measured.report.rounds_in_words(),
         measured.report.table(OFFLOADED, "PLAIN")
     )];
+    let cells = |kind: &WriteKind| {
+        let location = format!("{:?}", kind.location).to_lowercase();
+        vec![kind.agent.title().to_owned(), location, kind.resource.clone(), kind.verb.clone()]
+    };
     if !measured.writes.is_empty() {
         let row = |writes: &WritesPerPod| {
-            let location = format!("{:?}", writes.kind.location).to_lowercase();
-            let kind = &writes.kind;
-            vec![
-                kind.agent.title().to_owned(),
-                location,
-                kind.resource.clone(),
-                kind.verb.clone(),
-                format!("{:.2}", writes.per_pod),
-            ]
+            let per_pod = format!("{:.2}", writes.per_pod);
+            [cells(&writes.kind), vec![per_pod]].concat()
         };
         // Writes that happen less than once in a hundred pods do not belong to the pods.
         let rows = measured.writes.iter().filter(|writes| writes.per_pod >= 0.005).map(row);
         blocks.push(output::table(&["LIQO'S OWN WRITES", "TO", "RESOURCE", "VERB", "A POD"], rows));
+    }
+    if !measured.contract_writes.is_empty() {
+        let row = |one: &ContractWrites| {
+            let numbers = vec![one.number.to_string(), format!("{:.4}", one.writes.per_pod)];
+            [cells(&one.writes.kind), numbers].concat()
+        };
+        let header = ["WRITES FOR CONTRACTS", "TO", "RESOURCE", "VERB", "ALL ROUNDS", "A POD"];
+        blocks.push(output::table(&header, measured.contract_writes.iter().map(row)));
     }
     if !measured.processes.is_empty() {
         let row = |process: &ProcessUsage| {
@@ -243,7 +277,7 @@ mod tests {
     }
 
     fn round(ready: f64, writes: Option<Writes>, usage: Vec<Usage>) -> Round {
-        Round { ready, gone: Gone { here: 2.0, at_provider: 3.0 }, writes, usage }
+        Round { ready, gone: Gone { here: 2.0, at_provider: 3.0 }, writes, for_contracts: BTreeMap::new(), usage }
     }
 
     fn writes(all: u64, own: u64) -> Writes {
@@ -286,6 +320,20 @@ mod tests {
         assert!(measured.writes.is_empty() && measured.processes.is_empty());
         let text = table(&measured, Paint::off());
         assert!(!text.contains("WRITES") && text.contains("there: 1 round.\n"), "{text}");
+    }
+
+    #[test]
+    fn writes_for_contracts_of_all_rounds_are_counted_per_offloaded_pod() {
+        let kind = WriteKind {
+            agent: Agent::ManagerAtProvider,
+            location: Location::Provider,
+            resource: "usagerecords".into(),
+            verb: "create".into(),
+        };
+        let with = |number| Round { for_contracts: BTreeMap::from([(kind.clone(), number)]), ..round(1.0, None, vec![]) };
+        let measured = measured(&[vec![1.0], vec![1.0]], &[vec![with(3), with(5)], vec![with(2), with(0)]], 100, 2);
+        let text = table(&measured, Paint::off());
+        assert!(text.contains("manager at the provider   provider   usagerecords   create   10           0.0500"), "{text}");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
-use kube::{Api, api::ListParams};
-use liqo_api::{ClusterId, ForeignCluster, PodOffloadingStrategy, labels};
+use kube::{Api, ResourceExt as _, api::ListParams};
+use liqo_api::{ClusterId, Contract, ContractPhase, ForeignCluster, PodOffloadingStrategy, labels, provider_namespace};
 use liqo_playground::{FAKE_NODE, NODE_KIND_LABEL, Write};
 use liqo_quantity::Quantity;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::writes::Location;
 use crate::{
-    cluster::{Cluster, Explained as _},
+    cluster::{Cluster, Explained as _, list_or_none},
     offload,
     probes::Stage,
     progress::Progress,
@@ -143,7 +143,7 @@ pub(super) async fn create(
     let plain = stage.namespace(&provider, &format!("{prefix}-plain"), false).await?;
     let placement = |labels: Value| json!({ "nodeSelector": labels });
     let machines: Vec<_> = [home, &provider].into_iter().filter_map(|cluster| machine(machines, cluster)).cloned().collect();
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = contract_in_force(home, &foreign.spec.cluster_id).await?.into_iter().collect();
     if machines.is_empty() {
         notes.push(
             "writes, CPU time, memory and client limits are measured only if the clusters belong to a playground on this machine"
@@ -170,6 +170,18 @@ pub(super) async fn create(
         machines,
         notes,
     })
+}
+
+/// The contract under which the pods will run, in words.
+async fn contract_in_force(home: &Cluster, provider: &ClusterId) -> anyhow::Result<Option<String>> {
+    let api: Api<Contract> = Api::namespaced(home.client.clone(), &provider_namespace(provider));
+    let contracts = list_or_none(&api, &ListParams::default()).await.doing("list the contracts")?;
+    let in_force =
+        contracts.into_iter().find(|contract| contract.status.as_ref().is_some_and(|one| one.phase == ContractPhase::InForce));
+    Ok(in_force.map(|contract| {
+        let (name, terms) = (contract.name_any(), &contract.spec.terms);
+        format!("under {name}, version {}, with periods of {} s", terms.version, terms.metering_period_seconds)
+    }))
 }
 
 fn node_selector(labels: &BTreeMap<&'static str, String>) -> NodeSelector {

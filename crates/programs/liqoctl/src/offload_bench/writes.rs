@@ -11,6 +11,9 @@ use crate::manifests::MANAGER;
 /// Resources that do not belong to the cost of a pod: heartbeats, and queries that are sent as writes.
 const NOT_COUNTED: [&str; 3] = ["leases", "tokenreviews", "subjectaccessreviews"];
 
+/// Resources that only contracts and metering need.
+const FOR_CONTRACTS: [&str; 3] = ["contracts", "usagerecords", "receipts"];
+
 /// The cluster whose API server was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -72,6 +75,14 @@ pub(super) struct Writes {
     pub all: u64,
     /// Liqo's own writes.
     pub own: BTreeMap<WriteKind, u64>,
+}
+
+impl Writes {
+    /// Liqo's own writes for contracts.
+    pub fn for_contracts(self) -> BTreeMap<WriteKind, u64> {
+        let is_counted = |kind: &WriteKind| FOR_CONTRACTS.contains(&kind.resource.split('/').next().unwrap_or_default());
+        self.own.into_iter().filter(|(kind, _)| is_counted(kind)).collect()
+    }
 }
 
 /// Counts the writes of both clusters, rejected ones included.
@@ -139,5 +150,19 @@ mod tests {
                 "fabric at the provider Provider patch tunnelendpoints/status 1",
             ]
         );
+        assert!(found.for_contracts().is_empty());
+    }
+
+    #[test]
+    fn writes_for_contracts_are_told_apart() {
+        let home = ClusterId::of_public_key(&[1; 32]);
+        let write = |resource: &str, subresource: &str| {
+            let user = "system:serviceaccount:liqo:liqo-controller-manager".to_owned();
+            let (resource, subresource) = (resource.to_owned(), subresource.to_owned());
+            (Location::Provider, Write { user, verb: "create".to_owned(), resource, subresource, ..Write::default() })
+        };
+        let all = [write("usagerecords", ""), write("receipts", "status"), write("pods", ""), write("contracts", "")];
+        let found: Vec<String> = count(&all, &home).for_contracts().into_keys().map(|kind| kind.resource).collect();
+        assert_eq!(found, ["contracts", "receipts/status", "usagerecords"]);
     }
 }

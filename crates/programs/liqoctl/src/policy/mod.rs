@@ -20,7 +20,7 @@ use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
 use liqo_api::isolation::Lending;
 use liqo_api::policies::{PolicyPeer, of_peer};
 use liqo_api::{Accept, Contract, ForeignCluster, HONOURED, PeeringPolicy, ResourceOffer, ResourceRequest, labels};
-use liqo_sharing::decide::lists::Lists;
+use liqo_sharing::decide::{lists::Lists, snapshot::Mode};
 use serde::Serialize;
 
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
 
 pub use explain::{Explanation, Unknown, Whom, explain, whom};
 pub use render::render;
-pub use words::Sentence;
+pub use words::{Sentence, peers, shares, source_in_short};
 
 /// Maximum number of peers to name in a cell of the table.
 const MAX_PEERS_NAMED: usize = 5;
@@ -158,8 +158,10 @@ pub async fn gather(cluster: &Cluster) -> anyhow::Result<Lists> {
         list_or_none(&offers, &everything),
         list_or_none(&contracts, &everything),
     );
+    let config = cluster.config().await?.unwrap_or_default();
     Ok(Lists {
-        lending: cluster.config().await?.map(|config| Lending::of(&config)).unwrap_or_default(),
+        lending: Lending::of(&config),
+        mode: Mode::of(&config),
         policies: policies.doing("list the policies")?,
         foreign_clusters: foreign_clusters.doing("list the peers")?,
         nodes: nodes.doing("list the nodes")?,

@@ -1,12 +1,13 @@
-//! Receipts for whoever writes the invoice: one line for each resource of each pool.
+//! Receipts for whoever writes the invoice: one line for each resource of each pool, or for each currency of a summary.
 
-use liqo_api::{ClusterId, Money, ReceiptPhase};
+use liqo_api::{ClusterId, Money, ReceiptLine, ReceiptPhase, ReceiptPool};
 use liqo_quantity::{AmountSeconds, priced_unit};
 use serde::Serialize;
 
-use super::{Found, Role};
+use super::Found;
+use crate::parties::Role;
 
-/// One line of an invoice.
+/// One line of an invoice. That of a summary has neither pool nor resource, and the cost of everything in its currency.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
@@ -37,8 +38,7 @@ pub fn lines(found: &[Found]) -> Vec<Line> {
 
 fn of(one: &Found) -> Vec<Line> {
     let statement = &one.receipt.spec.statement;
-    let pools = statement.pools.iter().flat_map(|pool| pool.resources.iter().map(move |(name, line)| (pool, name, line)));
-    let line = |(pool, name, line): (&liqo_api::ReceiptPool, &String, &liqo_api::ReceiptLine)| Line {
+    let line = |(pool, version): (&str, u32), resource: &str, line: &ReceiptLine, currency: Option<&String>| Line {
         receipt: one.name.clone(),
         contract: statement.contract.clone(),
         provider: statement.provider.clone(),
@@ -48,16 +48,26 @@ fn of(one: &Found) -> Vec<Line> {
         period_start: statement.period.start.0.to_string(),
         period_seconds: statement.period.seconds,
         state: one.phase,
-        pool: pool.pool.clone(),
-        version: pool.version,
-        resource: name.clone(),
+        pool: pool.to_owned(),
+        version,
+        resource: resource.to_owned(),
         amount_seconds: line.amount_seconds,
-        unit: priced_unit(name).to_string(),
+        unit: if resource.is_empty() { String::new() } else { priced_unit(resource).to_string() },
         rate: line.rate,
         cost: line.cost,
-        currency: pool.currency.clone(),
+        currency: currency.cloned(),
     };
-    pools.map(line).collect()
+    if statement.is_summary {
+        let of_currency = |(currency, total): (&String, &Money)| {
+            line(("", 0), "", &ReceiptLine { cost: Some(*total), ..ReceiptLine::default() }, Some(currency))
+        };
+        return statement.totals.iter().map(of_currency).collect();
+    }
+    let of_pool = |pool: &ReceiptPool| -> Vec<Line> {
+        let of = |(name, used): (&String, &ReceiptLine)| line((&pool.pool, pool.version), name, used, pool.currency.as_ref());
+        pool.resources.iter().map(of).collect()
+    };
+    statement.pools.iter().flat_map(of_pool).collect()
 }
 
 /// The lines as comma-separated values (RFC 4180), with a header.
@@ -115,6 +125,18 @@ mod tests {
             "{text}"
         );
         assert!(rows[2].ends_with(",pods,3600,piece,,,EUR"), "{text}");
+    }
+
+    #[test]
+    fn a_summary_has_a_line_for_each_currency() {
+        let (_, _, mut receipt) = signed();
+        let statement = &mut receipt.spec.statement;
+        (statement.is_summary, statement.pools) = (true, Vec::new());
+        statement.totals.insert("credits".into(), "3".parse().unwrap());
+        let one = Found { peer: "rome".into(), role: Role::Provider, name: "r".into(), phase: ReceiptPhase::Signed, receipt };
+        let text = csv(&lines(&[one]));
+        let rows: Vec<&str> = text.split("\r\n").collect();
+        assert!(rows.len() == 3 && rows[1].ends_with(",,0,,0,,,0.08,EUR") && rows[2].ends_with(",,3,credits"), "{text}");
     }
 
     #[test]

@@ -7,22 +7,16 @@ mod text;
 mod verify;
 
 use anyhow::bail;
-use kube::{Api, ResourceExt as _, api::ListParams};
-use liqo_api::{ClusterId, ForeignCluster, Receipt, ReceiptPhase, provider_namespace, tenant_namespace};
+use kube::ResourceExt as _;
+use liqo_api::{ForeignCluster, Receipt, ReceiptPhase};
 use serde::Serialize;
 
-use crate::cluster::{Cluster, Explained as _, list_or_none};
+use crate::cluster::Cluster;
+use crate::parties::{self, OfPeer, Role};
 
 pub use export::{csv, lines};
 pub use text::{hours, show, table};
 pub use verify::{Verdict, verdict_text, verify};
-
-/// What this cluster is in a contract.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Role {
-    Provider,
-    Consumer,
-}
 
 /// One receipt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -36,34 +30,9 @@ pub struct Found {
     pub receipt: Receipt,
 }
 
-/// The peer that a namespace is for, and the role of this cluster towards it.
-pub fn role_of(namespace: &str) -> Option<(ClusterId, Role)> {
-    let id: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
-    let role = if namespace == tenant_namespace(&id) {
-        Role::Provider
-    } else if namespace == provider_namespace(&id) {
-        Role::Consumer
-    } else {
-        return None;
-    };
-    Some((id, role))
-}
-
-/// The name of a peer's `ForeignCluster`, or its ID.
-pub fn name_of(known: &[ForeignCluster], id: &ClusterId) -> String {
-    let found = known.iter().find(|foreign| foreign.spec.cluster_id == *id);
-    found.map_or_else(|| id.to_string(), kube::ResourceExt::name_any)
-}
-
 /// All receipts, or those of one peer, the oldest first.
 pub async fn list(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::Result<Vec<Found>> {
-    let everything = ListParams::default();
-    let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let known = list_or_none(&clusters, &everything).await.doing("list the peers")?;
-    let receipts: Api<Receipt> = Api::all(cluster.client.clone());
-    let all = list_or_none(&receipts, &everything).await.doing("list the receipts")?;
-    let mut found: Vec<Found> = all.into_iter().filter_map(|receipt| found(&known, receipt)).collect();
-    found.retain(|one| of.is_none_or(|of| of.name_any() == one.peer));
+    let mut found: Vec<Found> = parties::list(cluster, of, "receipts").await?.into_iter().map(found).collect();
     found.sort_by(|one, other| order(one).cmp(&order(other)));
     Ok(found)
 }
@@ -72,11 +41,9 @@ fn order(one: &Found) -> (&str, Role, i64, &str) {
     (&one.peer, one.role, one.receipt.spec.statement.period.start.0.as_second(), &one.name)
 }
 
-fn found(known: &[ForeignCluster], mut receipt: Receipt) -> Option<Found> {
-    let (id, role) = role_of(&receipt.namespace()?)?;
-    receipt.metadata.managed_fields = None;
+fn found(OfPeer { peer, role, object: receipt }: OfPeer<Receipt>) -> Found {
     let phase = receipt.status.as_ref().map(|status| status.phase).unwrap_or_default();
-    Some(Found { peer: name_of(known, &id), role, name: receipt.name_any(), phase, receipt })
+    Found { peer, role, name: receipt.name_any(), phase, receipt }
 }
 
 /// The receipt with this name. If this cluster is both sides of a contract, the provider's.
@@ -116,19 +83,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_role_follows_from_the_namespace() {
-        let id = ClusterId::of_public_key(&[1; 32]);
-        assert_eq!(role_of(&tenant_namespace(&id)), Some((id.clone(), Role::Provider)));
-        assert_eq!(role_of(&provider_namespace(&id)), Some((id.clone(), Role::Consumer)));
-        assert_eq!(role_of(&format!("liqo-{id}")), None);
-    }
-
-    #[test]
     fn a_receipt_is_found_by_its_name() {
-        let (_, consumer, mut receipt) = signed();
-        receipt.metadata.namespace = Some(tenant_namespace(consumer.id()));
-        let one = found(&[], receipt).unwrap();
-        assert_eq!((one.peer.as_str(), one.role, one.phase), (consumer.id().as_str(), Role::Provider, ReceiptPhase::Signed));
+        let (_, _, receipt) = signed();
+        let one = found(OfPeer { peer: "rome".to_owned(), role: Role::Provider, object: receipt });
+        assert_eq!((one.peer.as_str(), one.role, one.phase), ("rome", Role::Provider, ReceiptPhase::Signed));
         assert!(choose(vec![one.clone()], "receipt-01234567-202601010000").is_ok());
         assert!(choose(vec![one], "other").unwrap_err().to_string().contains("receipt list"));
     }

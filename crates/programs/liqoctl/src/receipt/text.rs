@@ -3,7 +3,7 @@
 use liqo_api::{ReceiptPhase, ReceiptStatement, ReceiptStatus};
 use liqo_quantity::{AmountSeconds, Money, PricedUnit, cost, priced_unit};
 
-use super::{Found, Role};
+use super::Found;
 use crate::output::{self, plain};
 
 /// An amount times seconds, in hours of the unit that prices are for: `2 core-hours`.
@@ -42,10 +42,9 @@ pub fn table(found: &[Found]) -> String {
     }
     let rows = found.iter().map(|one| {
         let statement = &one.receipt.spec.statement;
-        let role = if one.role == Role::Provider { "provider" } else { "consumer" };
         vec![
             plain(&one.peer),
-            role.to_owned(),
+            one.role.to_string(),
             period(statement),
             statement.pods.to_string(),
             totals(statement),
@@ -78,6 +77,9 @@ pub fn show(one: &Found) -> String {
             };
             lines.push(format!("    {}: {}{price}", plain(name), hours(name, line.amount_seconds)));
         }
+    }
+    if statement.is_summary {
+        lines.push("  a summary: the lines of its pools would take too much space".to_owned());
     }
     lines.push(format!("  total     {}", totals(statement)));
     lines.push(format!("  entries   {}, SHA-256 {}", statement.entries, plain(&statement.digest)));
@@ -112,6 +114,7 @@ mod tests {
     use liqo_api::{Dispute, DisputedPod};
 
     use super::*;
+    use crate::parties::Role;
     use crate::receipt::tests::signed;
 
     fn found() -> Found {

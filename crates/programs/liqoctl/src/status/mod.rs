@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use liqo_api::{
     ClusterId, Condition, Exposed, ForeignCluster, GatewayStatus, OfferPhase, PodOffloadingStrategy, PodPlacement, ResourceList,
+    TetheringState, Time,
 };
 use serde::Serialize;
 
@@ -63,11 +64,29 @@ pub struct ThisCluster {
     #[serde(rename = "apiServerURL", skip_serializing_if = "Option::is_none")]
     pub api_server_url: Option<String>,
     pub conditions: Vec<Link>,
+    /// The working mode, unless nobody ever changed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
     /// Replicas of the controller manager.
     pub manager: Replicas,
     /// Why another number of replicas would fit the nodes better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_note: Option<String>,
+}
+
+/// The working mode.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mode {
+    pub state: TetheringState,
+    /// Name of the peer that it is about, or its ID.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// When the state ends by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    pub reason: String,
+    pub message: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

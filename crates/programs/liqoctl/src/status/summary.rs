@@ -2,13 +2,13 @@
 
 use kube::ResourceExt as _;
 use liqo_api::{
-    ForeignCluster, NamespaceOffloading, RemoteNamespace, ResourceOffer, ShadowPod, ShadowPodPhase, links, provider_namespace,
-    tenant_namespace,
+    ClusterId, ForeignCluster, NamespaceOffloading, RemoteNamespace, ResourceOffer, ShadowPod, ShadowPodPhase, TetheringStatus,
+    links, provider_namespace, tenant_namespace,
 };
 
 use super::{
-    Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, RemoteNamespaceStatus, Replicas, Status, ThisCluster,
-    Through, VirtualNode, borrows,
+    Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer, RemoteNamespaceStatus, Replicas, Status,
+    ThisCluster, Through, VirtualNode, borrows,
 };
 use crate::{
     inspect::{LiqoObjects, Read, Usage},
@@ -45,9 +45,21 @@ fn this_cluster(context: &str, objects: &LiqoObjects, usage: &Usage) -> Read<Thi
         auth_url: status.auth_url,
         api_server_url: status.api_server_url,
         conditions: status.conditions.iter().map(Link::from).collect(),
+        mode: status.tethering.map(|tethering| mode(tethering, objects)).transpose()?,
         manager: manager.unwrap_or_default(),
         replicas_note: misfit.map(|misfit| format!("{}; {}", misfit.what, misfit.advice)),
     })
+}
+
+/// The working mode, with the name of its peer.
+fn mode(tethering: TetheringStatus, objects: &LiqoObjects) -> Read<Mode> {
+    let known = read(&objects.peers)?;
+    let name = |id: ClusterId| {
+        let found = known.iter().find(|foreign| foreign.spec.cluster_id == id);
+        found.map_or_else(|| id.to_string(), |foreign| foreign.name_any())
+    };
+    let TetheringStatus { state, cluster_id, deadline, reason, message, .. } = tethering;
+    Ok(Mode { state, peer: cluster_id.map(name), deadline, reason, message })
 }
 
 fn peer(foreign: &ForeignCluster, objects: &LiqoObjects, usage: &Usage) -> Read<Peer> {

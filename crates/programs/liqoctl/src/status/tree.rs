@@ -1,8 +1,8 @@
 //! The status as a tree for people.
 
-use liqo_api::{Exposed, OfferPhase, Transport, links};
+use liqo_api::{Exposed, OfferPhase, TetheringState, Transport, links};
 
-use super::{Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
+use super::{Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
 use crate::output::{Paint, plain};
 
 /// A line and the lines below it.
@@ -70,10 +70,24 @@ fn this_cluster(cluster: &ThisCluster, paint: Paint) -> Branch {
     let note = cluster.replicas_note.iter().map(|note| Branch::leaf(paint.unsure(note)));
     let mut children = vec![Branch { text: replicas, children: note.collect() }];
     children.extend(cluster.conditions.iter().map(|condition| link(condition, paint)));
+    children.extend(cluster.mode.iter().filter_map(|mode| working_mode(mode, paint)));
     if let (Some(auth), Some(api)) = (&cluster.auth_url, &cluster.api_server_url) {
         children.push(Branch::leaf(paint.faint(&format!("peers reach it at {auth} and {api}"))));
     }
     Branch { text, children }
+}
+
+/// The working mode, unless the cluster is autonomous and nobody wants it to be tethered.
+fn working_mode(mode: &Mode, paint: Paint) -> Option<Branch> {
+    let peer = mode.peer.as_ref()?;
+    let what = match mode.state {
+        TetheringState::Autonomous => format!("{} not tethered to {peer}", mark(Some(false), paint)),
+        TetheringState::Tethering => format!("{} tethering to {peer}", mark(None, paint)),
+        TetheringState::Tethered => format!("{} tethered to {peer}", mark(Some(mode.deadline.is_none()), paint)),
+        TetheringState::Releasing => format!("{} taking back control from {peer}", mark(None, paint)),
+    };
+    let until = mode.deadline.as_ref().map(|deadline| format!(" (until {:.0})", deadline.0)).unwrap_or_default();
+    Some(Branch::leaf(format!("{what}: {}: {}{until}", mode.reason, plain(&mode.message))))
 }
 
 fn mark(holds: Option<bool>, paint: Paint) -> String {
@@ -347,6 +361,7 @@ mod tests {
                 auth_url: Some("https://203.0.113.5:30443".into()),
                 api_server_url: Some("https://203.0.113.5:6443".into()),
                 conditions: vec![link("AddressesKnown", "True")],
+                mode: None,
                 manager: Replicas { available: 1, wanted: 1 },
                 replicas_note: Some("one replica".into()),
             },

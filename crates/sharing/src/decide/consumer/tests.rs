@@ -17,6 +17,8 @@ fn intent() -> BorrowingIntent {
         consume: Some(Consume::default()),
         decisions: BTreeMap::new(),
         contracts: BTreeMap::new(),
+        returns: Returns::default(),
+        tethered_elsewhere: None,
     }
 }
 

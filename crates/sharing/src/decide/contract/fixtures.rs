@@ -1,4 +1,5 @@
-//! Contracts for tests.
+//! Contracts for the tests of this crate, and of others with the feature `fixtures`.
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "tests")]
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,6 @@ use liqo_api::{
 use liqo_signing::ClusterIdentity;
 
 use super::{document::Document, record::ContractRecord};
-use crate::tests::list;
 
 /// A provider and a consumer.
 pub struct Parties {
@@ -19,6 +19,8 @@ pub struct Parties {
 }
 
 impl Parties {
+    /// Two new identities.
+    #[allow(clippy::new_without_default, reason = "each call makes others")]
     pub fn new() -> Self {
         Self { provider: ClusterIdentity::generate().unwrap(), consumer: ClusterIdentity::generate().unwrap() }
     }
@@ -31,6 +33,7 @@ impl Parties {
         Self { provider, consumer }
     }
 
+    /// The document of these terms, which the provider signed.
     pub fn document(&self, terms: &ContractTerms) -> Document {
         Document::read(&Document::compose(&self.provider, terms).unwrap()).unwrap()
     }
@@ -65,10 +68,12 @@ impl Parties {
     }
 }
 
+/// The record that decisions read.
 pub fn record(contract: &Contract) -> std::sync::Arc<ContractRecord> {
     std::sync::Arc::new(ContractRecord::of(contract.clone()))
 }
 
+/// So many seconds after 1970.
 pub fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap()
 }
@@ -82,7 +87,12 @@ pub fn terms(parties: &Parties) -> ContractTerms {
         provider: parties.provider.id().clone(),
         consumer: parties.consumer.id().clone(),
         commitment: Commitment::BestEffort,
-        pools: vec![ContractPool { name: DEFAULT_POOL.to_owned(), resources: list("cpu=4, memory=8Gi, pods=10") }],
+        pools: vec![ContractPool {
+            name: DEFAULT_POOL.to_owned(),
+            resources: [("cpu", "4"), ("memory", "8Gi"), ("pods", "10")]
+                .map(|(name, amount)| (name, amount.parse().unwrap()))
+                .into(),
+        }],
         classes: ContractClasses::default(),
         prices: BTreeMap::new(),
         notice_seconds: 300,

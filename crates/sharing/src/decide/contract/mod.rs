@@ -4,6 +4,7 @@
 //!   provider   standing   what the contracts of a consumer mean for its offers: reserved amounts, bound prices, whether pods are admitted
 //!              wanted     the terms that the policy and the offers mean now
 //!              provider   proposes, amends, marks in force, renews, ends
+//!              earlier    whether the terms may change again, before the receipts of those that were replaced
 //!
 //!   consumer   consumer   signs, asks, refuses, ends; keeps copies
 //!              duties     finds what the provider does not fulfil
@@ -20,8 +21,9 @@ pub(crate) mod breaches;
 pub(crate) mod consumer;
 pub mod document;
 pub(crate) mod duties;
-#[cfg(test)]
-pub(crate) mod fixtures;
+pub(crate) mod earlier;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
 pub(crate) mod provider;
 pub mod record;
 pub(crate) mod standing;

@@ -17,6 +17,7 @@ use super::{
     breaches::{Doubts, Finding, lasting, text, update},
     document::{Document, DocumentError},
     duties::{ended_early, missing},
+    earlier::full_until,
     record::{ContractRecord, SignedTerms, superfluous},
     standing::{deadline, is_reopened, live, may_propose},
     wanted::{Names, WantedTerms},
@@ -61,7 +62,7 @@ pub struct ContractPlan {
     pub deletions: Vec<String>,
     /// When to decide again.
     pub next: Option<Timestamp>,
-    /// Why no contract can be proposed.
+    /// Why no contract, or no change of it, can be proposed.
     pub problem: Option<String>,
 }
 
@@ -252,6 +253,14 @@ impl Case<'_> {
         };
         if pending.is_some_and(|terms| terms.previous.as_deref() == Some(digest) && same_end(terms) && !wanted.differ_from(terms))
         {
+            return;
+        }
+        if let Some(until) = full_until(spec, renews, self.now) {
+            let changes = spec.earlier.len();
+            plan.problem =
+                Some(format!("its terms changed {changes} times lately, and receipts need them all: no change before {until}"));
+            plan.note(Some(until));
+            spec.pending = None;
             return;
         }
         let last = pending.map_or(signed.version, |terms| terms.version.max(signed.version));

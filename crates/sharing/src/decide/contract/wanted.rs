@@ -92,8 +92,14 @@ impl WantedTerms {
             start,
             end,
             renewal: self.contract.renewal,
-            metering_period_seconds: self.contract.metering_period_seconds,
+            metering_period_seconds: self.metering_period_seconds(),
         }
+    }
+
+    /// Not longer than the contract: otherwise one period would see many renewals. Whole minutes.
+    fn metering_period_seconds(&self) -> u32 {
+        let longest = self.contract.period_seconds.map_or(u32::MAX, |period| (period - period % 60).max(60));
+        self.contract.metering_period_seconds.min(longest)
     }
 }
 
@@ -173,6 +179,14 @@ mod tests {
             consumer: parties.consumer.id().clone(),
         };
         assert_eq!(wanted.terms(names, Time(at(1000)), None), terms(&parties));
+    }
+
+    #[test]
+    fn use_is_measured_in_periods_that_are_not_longer_than_the_contract() {
+        let period = |contract: Option<u32>| {
+            wanted(|provide| provide.contract.as_mut().unwrap().period_seconds = contract, "cpu=1").metering_period_seconds()
+        };
+        assert_eq!([None, Some(86_400), Some(1000), Some(60)].map(period), [3600, 3600, 960, 60]);
     }
 
     #[test]

@@ -122,6 +122,39 @@ pub(crate) mod tests {
         assert!(matches!(SignedReceipt::read(&forged), Err(ReceiptError::OtherProvider { .. })));
     }
 
+    #[test]
+    fn a_receipt_of_the_largest_statement_can_be_signed_and_stored_with_the_longest_dispute() {
+        use liqo_api::{Dispute, DisputedPod, MAX_DISPUTED_PODS, Receipt, ReceiptPhase, ReceiptSpec, ReceiptStatus};
+        use liqo_metering::receipt::MAX_STATEMENT_LEN;
+
+        let (provider, consumer, text) = signed();
+        let mut statement = SignedReceipt::read(&text).unwrap().statement;
+        let length = |statement: &ReceiptStatement| serde_json::to_string(statement).unwrap().len();
+        let mut pool = statement.pools[0].clone();
+        pool.pool = "p".repeat(200);
+        while length(&statement) < MAX_STATEMENT_LEN - 400 {
+            statement.pools.push(pool.clone());
+        }
+        statement.contract = "c".repeat(statement.contract.len() + MAX_STATEMENT_LEN - length(&statement));
+        assert_eq!(length(&statement), MAX_STATEMENT_LEN);
+
+        let document = SignedReceipt::compose(&provider, &statement).unwrap();
+        let signature = SignedReceipt::read(&document).unwrap().countersign(&consumer);
+        let pod = DisputedPod {
+            uid: "u".repeat(253),
+            provider_seconds: i64::MAX,
+            consumer_seconds: i64::MIN,
+            message: "m".repeat(256),
+        };
+        let dispute = Dispute { number: u64::MAX, pods: vec![pod; MAX_DISPUTED_PODS] };
+        let mut receipt = Receipt::new("receipt", ReceiptSpec { document, statement });
+        let message = Some("\u{10ffff}".repeat(1024));
+        receipt.status =
+            Some(ReceiptStatus { phase: ReceiptPhase::Disputed, message, signature: Some(signature), dispute: Some(dispute) });
+        let stored = serde_json::to_string(&receipt).unwrap().len();
+        assert!(stored < 160 * 1024, "{stored} bytes; etcd takes 1.5 MiB");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
 

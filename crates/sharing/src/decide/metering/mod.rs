@@ -4,6 +4,7 @@
 //!   provider   issue      records of a period that are complete ──▶ Receipt; signed by both ──▶ the records go
 //!   consumer   answer     receipt, the provider's records, own records ──▶ signature, or the pods that differ
 //!              settle     what complete periods cost is added up before their records go
+//!              unclaimed  records of periods for which no receipt comes any more go, too
 //!   both       document   the signed bytes, and what they say
 //!              contract   what a receipt needs of a contract
 //! ```
@@ -15,3 +16,4 @@ pub mod contract;
 pub mod document;
 pub mod issue;
 pub mod settle;
+pub mod unclaimed;

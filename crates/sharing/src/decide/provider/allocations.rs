@@ -21,6 +21,8 @@ pub struct PoolAllocation<'a> {
     pub policy: &'a Provide,
     /// Index of that policy; `None` if a plugin decides on the amounts.
     pub local_policy: Option<usize>,
+    /// How many clusters the resources come through, if a plugin says that they are borrowed.
+    pub borrowed_hops: Option<u8>,
     /// Whether the consumer refuses the offer.
     pub refused: bool,
     /// What the consumer's pods use.
@@ -42,10 +44,11 @@ pub struct PoolAllocation<'a> {
 }
 
 impl PoolAllocation<'_> {
-    /// Whether the nodes of this partition are in the pool. Nodes that come from the consumer, or through it, are not.
+    /// Whether the nodes of this partition are in the pool. Nodes that come from the consumer, or through it, are not, unless it is
+    /// tethered to this cluster.
     pub fn includes(&self, partition: &NodePartition) -> bool {
         self.local_policy.is_some_and(|policy| partition.pools[policy].as_ref() == Some(&self.pool))
-            && !partition.behind.contains(self.consumer)
+            && partition.is_open_to(self.consumer)
     }
 
     /// Starts, continues or ends the notice: `existing` is the end of the one that the consumer knows. `due` is what it may use.
@@ -86,6 +89,7 @@ pub fn allocations<'a>(
             pool: pool.to_owned(),
             policy: &policy.spec.provide,
             local_policy,
+            borrowed_hops: None,
             refused: requester.offers.get(pool).is_some_and(|offer| is_refused(offer)),
             in_use: ResourceList::new(),
             target,
@@ -105,25 +109,28 @@ pub fn allocations<'a>(
             allocations.extend(names.iter().map(|pool| allocation(pool, Some(at), ResourceList::new())));
             continue;
         }
-        match snapshot.plugin_answers.get(&requester.tenant.consumer).and_then(|answer| answer.pools.as_ref()) {
-            Some(pools) => {
+        let answer = snapshot.plugin_answers.get(&requester.tenant.consumer);
+        match answer.and_then(|answer| Some((answer.pools.as_ref()?, &answer.hops))) {
+            Some((pools, hops)) => {
                 // Caps and requests limit all pools together.
                 let (mut caps, mut requested) = (policy.spec.provide.caps.clone(), requester.requested());
                 for (pool, amounts) in pools {
                     let within = amounts.capped_by(&caps).capped_by(&requested);
                     let within: ResourceList = within.iter().filter(|(_, amount)| !amount.is_negative()).collect();
                     (caps, requested) = (caps.saturating_sub(&within), requested.saturating_sub(&within));
-                    allocations.push(allocation(pool, None, within));
+                    let borrowed_hops = hops.get(pool).copied();
+                    allocations.push(PoolAllocation { borrowed_hops, ..allocation(pool, None, within) });
                 }
             }
             // Existing offers stay until the plugin answers for the first time.
-            None => allocations.extend(
-                requester
-                    .offers
-                    .iter()
-                    .filter(|(_, offer)| offer.spec.withdrawal_timestamp.is_none())
-                    .map(|(pool, offer)| allocation(pool, None, offer.spec.resource_quota.hard.clone())),
-            ),
+            None => {
+                allocations.extend(requester.offers.iter().filter(|(_, offer)| offer.spec.withdrawal_timestamp.is_none()).map(
+                    |(pool, offer)| PoolAllocation {
+                        borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
+                        ..allocation(pool, None, offer.spec.resource_quota.hard.clone())
+                    },
+                ))
+            }
         }
     }
     allocations

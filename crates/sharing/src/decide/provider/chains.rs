@@ -18,6 +18,7 @@ use crate::{
     decide::{
         consumer::{Action, BorrowingIntent, LocalObjects, VirtualNodeState, judge},
         reduce::{LocalNode, PodUsage, Upstream},
+        tethering::Returns,
     },
     tests::{cluster, list},
 };
@@ -143,6 +144,8 @@ impl World {
             consume: Some(Consume::default()),
             decisions: BTreeMap::new(),
             contracts: BTreeMap::new(),
+            returns: Returns::default(),
+            tethered_elsewhere: None,
         };
         let actions = judge(&intent, &offers, &local, None).actions;
         let changed = !actions.is_empty();

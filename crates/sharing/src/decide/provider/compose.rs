@@ -15,6 +15,7 @@ use super::{allocations::PoolAllocation, earlier, notice_end, usage::PoolUsage};
 use crate::decide::{
     pools::{self, NodePartition},
     publish::{MIN_REWRITE_INTERVAL, OfferState},
+    reduce::LocalNode,
     snapshot::{OfferWrite, Plan, PolicyVersion, RecentWrite, Requester, Snapshot},
     source, upstream,
 };
@@ -40,27 +41,43 @@ struct Description {
 }
 
 fn description_key<'a>(allocation: &'a PoolAllocation, behind: &BTreeSet<ClusterId>) -> DescriptionKey<'a> {
-    let consumer = Some(allocation.consumer).filter(|consumer| behind.contains(*consumer));
+    // What a plugin offers to one consumer says nothing about what it offers to another one.
+    let is_own = allocation.borrowed_hops.is_some() || behind.contains(allocation.consumer);
+    let consumer = Some(allocation.consumer).filter(|_| is_own);
     (allocation.local_policy, &allocation.pool, consumer)
 }
 
 impl Description {
     fn of(snapshot: &Snapshot, allocation: &PoolAllocation, partitions: &[NodePartition]) -> Self {
-        // The nodes of a plugin's pool are unknown. They are none of the virtual ones.
-        let in_pool = |partition: &&NodePartition| match allocation.local_policy {
-            Some(_) => allocation.includes(partition),
-            None => partition.behind.is_empty(),
-        };
-        let nodes = || partitions.iter().filter(in_pool).flat_map(|partition| partition.nodes.iter().map(|(_, node)| *node));
+        let of_pool = nodes_of(allocation, partitions);
+        let nodes = || of_pool.iter().map(|(_, node)| *node);
         let mut labels = snapshot.cluster_labels.clone();
         labels.extend(source::uniform_labels(nodes()));
-        let node_selector = allocation.local_policy.and_then(|policy| {
-            let open = pools::open_to(allocation.consumer, partitions);
-            pools::node_selector(policy, allocation.policy, &allocation.pool, open)
-        });
+        let node_selector = match (allocation.local_policy, allocation.borrowed_hops) {
+            (Some(policy), _) => {
+                let open = pools::open_to(allocation.consumer, partitions);
+                pools::node_selector(policy, allocation.policy, &allocation.pool, open)
+            }
+            (None, Some(_)) => Some(pools::borrowed_selector(&of_pool)),
+            (None, None) => None,
+        };
         let (path, hops) = upstream::path(&snapshot.own, nodes());
+        // A borrowed pool stays one while it has no nodes.
+        let hops = hops.max(allocation.borrowed_hops.unwrap_or(hops));
         Self { labels, node_selector, path, hops }
     }
+}
+
+/// The nodes of a pool. A plugin does not say which ones: they are all own nodes, or all virtual nodes that come through as many clusters
+/// as the plugin says, and not through the consumer.
+fn nodes_of<'a>(allocation: &PoolAllocation, partitions: &'a [NodePartition<'a>]) -> Vec<(&'a str, &'a LocalNode)> {
+    let in_pool = |partition: &&NodePartition| match (allocation.local_policy, allocation.borrowed_hops) {
+        (Some(_), _) => allocation.includes(partition),
+        (None, Some(_)) => !partition.behind.contains(allocation.consumer),
+        (None, None) => partition.behind.is_empty(),
+    };
+    let nodes = partitions.iter().filter(in_pool).flat_map(|partition| partition.nodes.iter().copied());
+    nodes.filter(|(_, node)| allocation.borrowed_hops.is_none_or(|hops| upstream::hops(node) == Some(hops))).collect()
 }
 
 impl<'a> Composer<'a> {
@@ -210,7 +227,10 @@ pub fn withdraw(
                 // Its silence was the notice.
                 let seconds = if requester.is_absent() { 0 } else { notice };
                 let announced = requester.standing.ends_at.filter(|_| !requester.is_absent());
-                let end = Some(Time(announced.unwrap_or_else(|| notice_end(snapshot.wall_time, seconds))));
+                let by_notice = notice_end(snapshot.wall_time, seconds);
+                // A broker promises no more time than it has. What it signed stays as it is.
+                let upstream = upstream::ends_at(snapshot, &offer.spec).filter(|_| requester.standing.bound.is_none());
+                let end = Some(Time(announced.unwrap_or_else(|| upstream.map_or(by_notice, |end| end.min(by_notice)))));
                 let spec = ResourceOfferSpec { withdrawal_timestamp: end, ..offer.spec.clone() };
                 plan.writes.insert(
                     0,

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::isolation::Lending;
-use liqo_api::{ANSWERED, NETWORK_POLICIES_ENFORCED, PeeringPolicy, ResourcesOfferedReason, links};
+use liqo_api::{ANSWERED, NETWORK_POLICIES_ENFORCED, PeeringPolicy, ResourcesOfferedReason, TETHERING, links};
 
 use super::allocations::PoolAllocation;
 use crate::decide::{
     publish::OfferState,
     snapshot::{Plan, PluginAnswer, PolicyVersion, RequestCondition, Requester, Snapshot},
+    tethering,
 };
 
 /// Adds all conditions to the plan.
@@ -40,8 +41,12 @@ pub fn add_conditions(
                 if is_withheld { not_isolated(kind, snapshot.lending) } else { condition(kind, requester.policy, answer, &pools) }
             })
         };
-        let (current, wanted) = (requester.request.conditions.clone(), condition(ANSWERED));
-        plan.request_conditions.push(RequestCondition { namespace: requester.namespace.to_owned(), current, wanted });
+        let (request, namespace) = (requester.request, requester.namespace.to_owned());
+        let has_answer = request.conditions.iter().any(|condition| condition.type_ == TETHERING);
+        let tethering = tethering::condition(snapshot, consumer, request.tethering, has_answer);
+        let wanted = [condition(ANSWERED)].into_iter().chain(tethering).collect();
+        let (current, generation) = (request.conditions.clone(), request.generation);
+        plan.request_conditions.push(RequestCondition { namespace, current, wanted, generation });
         plan.peer_conditions.insert(consumer.clone(), condition(links::RESOURCES_OFFERED));
     }
     add_unreadable(snapshot, plan);

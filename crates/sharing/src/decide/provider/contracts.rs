@@ -65,6 +65,9 @@ pub fn add_contracts(
             plan.contract_writes.push(ContractChange { namespace: namespace.to_owned(), consumer: consumer.clone(), write });
         }
         if let Some(problem) = decided.problem {
+            if let Some(condition) = plan.peer_conditions.get_mut(consumer) {
+                condition.message = format!("{}; its contract: {problem}", condition.message);
+            }
             plan.contract_problems.insert(consumer.clone(), problem);
         }
         let due = decided.next.into_iter().chain(requester.and_then(|requester| requester.standing.next)).min();

@@ -52,8 +52,10 @@ pub fn policy_statuses(snapshot: &Snapshot, requesters: &[Requester], allocation
     snapshot.policies.iter().filter(|policy| policy.metadata.deletion_timestamp.is_none()).filter_map(write).collect()
 }
 
+/// The name of the policy that a person wrote: one that replaces it has more behind a slash.
 fn name(policy: &PeeringPolicy) -> &str {
-    policy.metadata.name.as_deref().unwrap_or_default()
+    let name = policy.metadata.name.as_deref().unwrap_or_default();
+    name.split_once('/').map_or(name, |(name, _)| name)
 }
 
 fn active(peers: u32) -> DesiredCondition {

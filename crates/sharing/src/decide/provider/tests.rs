@@ -7,6 +7,7 @@ mod pools;
 mod pricing;
 mod reclaim;
 mod requests;
+mod tethering;
 
 use std::collections::HashMap;
 
@@ -18,7 +19,7 @@ use crate::{
     decide::{
         absence::Silence,
         reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, PodUsage, Request},
-        snapshot::{ContractFacts, OfferWrite, PluginAnswer, RecentWrite},
+        snapshot::{ContractFacts, Mode, OfferWrite, PluginAnswer, RecentWrite, Replacements},
     },
     tests::{cluster, list, offer_of},
 };
@@ -54,6 +55,8 @@ pub(super) fn milan() -> Snapshot {
         recent_writes: HashMap::new(),
         applied_policies: HashMap::new(),
         contracts: ContractFacts::default(),
+        mode: Mode::default(),
+        replacements: Replacements::new(),
         wall_time: Timestamp::UNIX_EPOCH,
     }
 }
@@ -70,7 +73,7 @@ impl Snapshot {
     }
 
     pub(super) fn request(mut self, consumer: u8, requested: &str) -> Self {
-        let request = Request { resources: Ok(list(requested)), conditions: Vec::new() };
+        let request = Request { resources: Ok(list(requested)), tethering: false, generation: None, conditions: Vec::new() };
         let key = Key::new(tenant_namespace(&cluster(consumer)), RESOURCE_REQUEST);
         self.requests.push((key, request.into()));
         self

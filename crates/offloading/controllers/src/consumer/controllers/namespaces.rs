@@ -32,6 +32,7 @@ use crate::consumer::state::{Consumer, NamespaceKey, PeerState, RemoteState};
 use crate::consumer::triggers;
 use crate::consumer::watches;
 use crate::webhook;
+use liqo_offloading_rules::namespace::lent_on;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::namespace::placement::Provider;
 use liqo_offloading_rules::namespace::unoffloaded::comes_home;
@@ -164,8 +165,10 @@ async fn reconcile_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Resu
     if offloading.metadata.deletion_timestamp.is_some() {
         return unoffload(consumer, namespace, &offloading).await;
     }
-    if !may_be_offloaded(namespace, &consumer.context.namespace) {
-        let shown = Shown { remote_namespaces: Vec::new(), conditions: vec![placement::not_allowed()], budget: None };
+    let system = consumer.context.namespace.as_str();
+    if !may_be_offloaded(namespace, system) {
+        let condition = placement::not_allowed(namespace == system, offloading.spec.pod_offloading_strategy);
+        let shown = Shown { remote_namespaces: Vec::new(), conditions: vec![condition], budget: None };
         write_status(consumer, namespace, &offloading, shown).await?;
         return Ok(Next::OnChange);
     }
@@ -194,7 +197,8 @@ async fn update_status(consumer: &Consumer, namespace: &str, offloading: &Namesp
             remote_namespace(consumer, namespace, &asked, (id, name), shown)
         })
         .collect();
-    let placed = webhook::selected(&consumer.webhook).covers(namespace, offloading.spec.pod_offloading_strategy);
+    let placed = lent_on::is_lent_on(offloading)
+        || webhook::selected(&consumer.webhook).covers(namespace, offloading.spec.pod_offloading_strategy);
     let ready = placement::ready(&remote_namespaces, placed);
     let (within, budget) = budget(consumer, namespace, offloading).unzip();
     let conditions = [ready].into_iter().chain(within).collect();
@@ -397,8 +401,7 @@ async fn bind(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloa
     };
     let api: Api<RoleBinding> = Api::namespaced(consumer.context.client.clone(), namespace);
     let (live, _) = create_missing(&api, &binding).await.step("create", "RoleBinding", Key::new(namespace, ROLE_BINDING))?;
-    let is_lent_on = || offloading.labels().get(labels::MANAGED).is_some_and(|value| value == "true");
-    if is_our_binding(&live) || (refers_to(&live, roles::OWN_NAMESPACE) && is_lent_on()) {
+    if is_our_binding(&live) || (refers_to(&live, roles::OWN_NAMESPACE) && lent_on::is_lent_on(offloading)) {
         return Ok(());
     }
     Err(Error::BindingTaken(namespace.to_owned()))

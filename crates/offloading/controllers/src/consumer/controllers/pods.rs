@@ -4,6 +4,7 @@
 //! during a reconciliation become one further reconciliation. Objects are created and patched without reading more than the
 //! metadata of the answer; only a change of a running pod reads its record before.
 
+mod replacement;
 mod send;
 
 use std::{
@@ -15,7 +16,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, Patch, PatchParams},
     core::PartialObjectMeta,
 };
 use liqo_api::{
@@ -46,10 +47,11 @@ use liqo_offloading_rules::pod::local::Action;
 use liqo_offloading_rules::pod::local::Facts;
 use liqo_offloading_rules::pod::local::NamespaceState;
 use liqo_offloading_rules::pod::local::decide;
-use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
+use liqo_offloading_rules::pod::local_state::{JsonPod, LocalPod};
 use liqo_offloading_rules::pod::local_status::Link;
 use liqo_offloading_rules::pod::local_status::cut;
+use liqo_offloading_rules::pod::local_status::deleted_patch;
 use liqo_offloading_rules::pod::local_status::evicted_patch;
 use liqo_offloading_rules::pod::local_status::local_status_patch;
 use liqo_offloading_rules::pod::local_status::lost_patch;
@@ -110,6 +112,11 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
     if let (Some(_), Some(shadow)) = (&local, &shadow) {
         peer.saw_charges(uid, shadow);
     }
+    if let Some(pod) = &local
+        && replacement::is_awaited(consumer, &peer.id, pod).await?
+    {
+        return Ok(Next::After(replacement::POLL_INTERVAL));
+    }
     let node = local.as_ref().and_then(|pod| consumer.virtual_nodes.get(&pod.virtual_node));
     let namespace = match (&local, &remote, &node) {
         (Some(pod), Some(remote), Some(node)) if shadow.is_none() => namespace_state(consumer, remote, node, &pod.key.namespace),
@@ -125,6 +132,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         sent: peer.sent(uid),
         removed: peer.is_removed(uid),
         eviction_delay: local.as_ref().and_then(|pod| eviction_delay(consumer, &pod.key.namespace)),
+        is_lent_on: local.as_ref().is_some_and(|pod| consumer.is_lent_on(&pod.key.namespace)),
         refusal_timeout: Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into()),
         now: Timestamp::now(),
     };
@@ -261,6 +269,7 @@ impl Pass<'_> {
                 let patch = json!({ "spec": { "deletion": { "gracePeriodSeconds": grace } } });
                 self.patch_shadow("request the deletion of the ShadowPod of", &Patch::Merge(&patch)).await?;
             }
+            Action::ShowDeletion => return self.show_deletion(now).await,
             Action::RemoveLocalPod => {
                 if !self.consumer.store_usage(self.peer, self.pod) {
                     return Ok(None);
@@ -320,6 +329,21 @@ impl Pass<'_> {
             self.warn("EphemeralContainerRefused", &message).await;
         }
         Ok(())
+    }
+
+    /// Writes that the local pod failed because it was deleted, unless the API server shows an end that the watch does not show yet, or that
+    /// of the provider shows a record of the pod after all.
+    async fn show_deletion(&self, now: Timestamp) -> Result<Option<Duration>, RequestError> {
+        let Some(remote) = self.remote.filter(|remote| remote.shadow(&self.pod.uid).is_none()) else { return Ok(None) };
+        if self.has_unseen_record(remote).await? {
+            return Ok(Some(local::VISIBLE_WITHIN));
+        }
+        let (client, key) = (self.consumer.context.client.clone(), &self.pod.key);
+        let api: Api<JsonPod> = Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Pod>(&()));
+        let live = api.get_opt(&key.name).await.step("read", "Pod", key)?;
+        let live = live.and_then(|live| LocalPod::of(live, &self.pod.virtual_node)).filter(|live| live.uid == self.pod.uid);
+        self.patch_status(live.and_then(|live| deleted_patch(&live.json(), now))).await?;
+        Ok(None)
     }
 
     /// Changes the tolerations of the local pod. If somebody added one meanwhile, the API server refuses that: none can be removed.
@@ -394,8 +418,9 @@ impl Pass<'_> {
     /// Deletes a pod that was refused for long, unless another one of its owner was deleted a moment ago. If the reason lasts, the
     /// webhook keeps the next one away from this provider.
     async fn replace(&self, reason: &str) -> Result<Option<Duration>, RequestError> {
-        let Some(controller) = &self.pod.controller else { return Ok(None) };
+        let Some(owner) = self.pod.recreated_by(self.consumer.is_lent_on(&self.pod.key.namespace)) else { return Ok(None) };
         if let Some(reason) = refusals::lasting(reason)
+            && let Some(controller) = &self.pod.controller
             && self.remember(&controller.uid, reason).await?
         {
             return Ok(Some(REMEMBERED_DELAY));
@@ -403,12 +428,12 @@ impl Pass<'_> {
         {
             let mut replaced = self.consumer.replaced.lock();
             replaced.retain(|_, at| at.elapsed() < REPLACEMENT_INTERVAL);
-            if let Some(at) = replaced.get(&controller.uid) {
+            if let Some(at) = replaced.get(&owner) {
                 return Ok(Some(REPLACEMENT_INTERVAL.saturating_sub(at.elapsed())));
             }
-            replaced.insert(controller.uid.clone(), Instant::now());
+            replaced.insert(owner, Instant::now());
         }
-        tracing::info!(pod = %self.pod.key, "pod was refused for long; deleted, so that its controller replaces it");
+        tracing::info!(pod = %self.pod.key, "pod was refused for long; deleted, so that another one replaces it");
         delete_pod(&self.consumer.context.client, self.pod, DeleteParams::default()).await?;
         Ok(None)
     }
@@ -435,18 +460,24 @@ impl Pass<'_> {
     /// Ends the local pod, unless the API server of the provider shows a record of it after all.
     async fn lost(&self, message: &str, now: Timestamp) -> Result<Option<Duration>, RequestError> {
         let Some(remote) = self.remote else { return Ok(None) };
-        if remote.shadow(&self.pod.uid).is_none() {
-            let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
-            let api: Api<ShadowPod> = Api::namespaced(client, namespace);
-            let live = call(api.get_metadata_opt(&self.pod.uid)).await;
-            if live.step("look for the ShadowPod of", "Pod", &self.pod.key)?.is_some() {
-                self.peer.created(&self.pod.uid, remote);
-                return Ok(Some(local::VISIBLE_WITHIN));
-            }
+        if remote.shadow(&self.pod.uid).is_none() && self.has_unseen_record(remote).await? {
+            return Ok(Some(local::VISIBLE_WITHIN));
         }
         tracing::warn!(peer = %self.peer.id, pod = %self.pod.key, message, "remote pod lost");
         self.patch_status(lost_patch(&self.pod.json(), message, now)).await?;
         Ok(None)
+    }
+
+    /// Whether the API server of the provider has a record of the pod, which the watch does not show.
+    async fn has_unseen_record(&self, remote: &RemoteState) -> Result<bool, RequestError> {
+        let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
+        let api: Api<ShadowPod> = Api::namespaced(client, namespace);
+        let live = call(api.get_metadata_opt(&self.pod.uid)).await;
+        let is_recorded = live.step("look for the ShadowPod of", "Pod", &self.pod.key)?.is_some();
+        if is_recorded {
+            self.peer.created(&self.pod.uid, remote);
+        }
+        Ok(is_recorded)
     }
 }
 

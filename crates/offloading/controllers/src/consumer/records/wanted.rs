@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::consumer::state::{Consumer, LocalObjects, PeerState, RemoteState};
 use crate::consumer::watches;
+use liqo_offloading_rules::replica::exposure;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::label_selector::Labels;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
@@ -64,6 +65,8 @@ pub fn service_or_ingress(consumer: &Consumer, peer: &PeerState, reference: &Ref
             slice.and_then(|slice| slice.seen_by(&reference.name, &network.maps))
         }
     };
+    let object =
+        if consumer.is_lent_on(namespace) { object.and_then(|object| exposure::lent_on(reference.kind, object)) } else { object };
     object.map_or(Wanted::Nothing, Wanted::Object)
 }
 

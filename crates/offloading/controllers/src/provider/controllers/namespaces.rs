@@ -203,7 +203,7 @@ impl Controller {
         if is_new {
             tracing::info!(namespace = key.namespace, "the pods of a mapped namespace run at other clusters");
         }
-        if is_new || lent_on::is_ours(&found) {
+        if is_new || lent_on::is_lent_on(&found) {
             return Ok(true);
         }
         if self.reported.lock().insert(found.metadata.uid.clone().unwrap_or_default()) {

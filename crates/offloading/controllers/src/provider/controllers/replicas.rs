@@ -18,7 +18,6 @@ use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove
 use liqo_controller_runtime::{Key, Next};
 use liqo_network_model::Here;
 use liqo_offloading_rules::namespace::mapped::DestinationState;
-use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::usage::ConsumerPolicy;
 use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
 use liqo_offloading_rules::replica::isolation::{IsolationPolicy, is_own, lent_on_prefix, with_lent_on};
@@ -249,8 +248,7 @@ impl Pass<'_> {
 
     /// The addresses of the consumer's pods in this namespace.
     fn own_addresses(&self) -> BTreeSet<IpAddr> {
-        let is_own = |pod: &RemotePod| pod.consumer == *self.consumer && pod.key.namespace == self.namespace;
-        let pods = self.provider.pods.all().into_iter().filter(|(_, pod)| is_own(pod));
+        let pods = self.provider.pods.in_namespace(self.namespace).into_iter().filter(|(_, pod)| pod.consumer == *self.consumer);
         pods.flat_map(|(_, pod)| pod.addresses.clone()).collect()
     }
 

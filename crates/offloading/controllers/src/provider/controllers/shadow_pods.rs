@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{
     Api, Resource as _,
-    api::{ApiResource, DeleteParams, GetParams, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions},
     core::{Object, Request},
 };
 use liqo_api::record_text::{self, MAX_POD_LEN};
@@ -19,9 +19,10 @@ use liqo_controller_runtime::eviction::{self, Outcome};
 use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove_finalizer_at, unless_changed, unless_gone};
 use liqo_controller_runtime::{Key, Next};
 use liqo_offloading_rules::json::{OFFER_RECLAIMED, items};
-use liqo_offloading_rules::namespace::mapped::Destination;
-use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity, too_many_resources};
+use liqo_offloading_rules::namespace::mapped::{self, Destination};
+use liqo_offloading_rules::pod::admission::{Account, Offer, Refusal, negative_quantity, too_many_resources};
 use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
+use liqo_offloading_rules::pod::carry::placement::pool_nodes;
 use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, MissingContainer, RefusedContainers};
 use liqo_offloading_rules::pod::ledger::{AdmissionRequest, ResizeRequest};
@@ -29,7 +30,9 @@ use liqo_offloading_rules::pod::metering::Metering;
 use liqo_offloading_rules::pod::pace::Pace;
 use liqo_offloading_rules::pod::recreated::earlier_runs;
 use liqo_offloading_rules::pod::references::{References, refs};
-use liqo_offloading_rules::pod::remote::{Live, NAME_TAKEN, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key};
+use liqo_offloading_rules::pod::remote::{
+    Live, NAME_TAKEN, NAMESPACE_NOT_READY, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key,
+};
 use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::reported_status::{PodStatusText, ReportedStatus};
 use liqo_offloading_rules::pod::shadow_pod::Shadow;
@@ -319,6 +322,10 @@ impl Pass<'_> {
                 self.delete(&pod, grace).await?;
                 Progress::Finished(snapshot.retry_after_end_of(&pod).map_or(Next::OnChange, Next::After))
             }
+            Step::DeleteUnscheduled(pod) => {
+                self.delete_unscheduled(&pod).await?;
+                Progress::Finished(snapshot.retry_after_end_of(&pod).map_or(Next::OnChange, Next::After))
+            }
             Step::Evict(pod, grace) => Progress::Finished(self.evict(&pod, grace).await?),
             Step::StripFinalizer(pod) => {
                 self.strip_finalizer(&pod).await?;
@@ -369,6 +376,7 @@ impl Pass<'_> {
             applied_generation: self.memory.applied.or((shadow.generation <= 1).then_some(shadow.generation)),
             unreported_for: self.memory.unreported_since.map(|since| since.elapsed()).unwrap_or_default(),
             reclaim: self.provider.reclaim_of(self.key, &shadow.pool),
+            pool_nodes: self.offer(&shadow.pool).map(|offer| pool_nodes(&offer.nodes)),
             evicted_uid: self.memory.evicted.clone(),
             refused_containers: self.memory.refused_containers.clone(),
             pending_resize: self.memory.unresized.as_ref().map(|unresized| unresized.pending.clone()),
@@ -535,11 +543,15 @@ impl Pass<'_> {
             shadow_pod: &self.key.name,
             home_namespace: &shadow.namespace,
         };
-        let offer = self.provider.offers.get(&Key::new(self.key.namespace.clone(), shadow.pool.clone()));
+        let offer = self.offer(&shadow.pool);
+        // The offer may have changed since the destination was looked up.
+        let is_lent_on = offer.as_ref().is_some_and(|offer| offer.borrowed);
+        if is_lent_on && !self.provider.sends_on(&key.namespace) {
+            return Err(Refusal { reason: NAMESPACE_NOT_READY, message: mapped::not_lent_on(&key.namespace) });
+        }
         let mut pod = remote_pod(&carried, &identity, &input.policy.rules(offer.as_deref()))
             .map_err(|refusal| Refusal { reason: refusal.reason, message: refusal.message })?;
         // The names of a pod that is lent on are a matter of the cluster that runs it.
-        let is_lent_on = offer.as_ref().is_some_and(|offer| offer.borrowed);
         if let Some(resolver) = self.provider.resolver_for(&self.key.namespace).filter(|_| !is_lent_on) {
             ask_resolver(&mut pod["spec"], &shadow.namespace, &resolver);
         }
@@ -710,6 +722,28 @@ impl Pass<'_> {
         self.memory.deletion = deletion;
         tracing::debug!(pod = %pod.key, grace, "deleted a remote pod");
         Ok(())
+    }
+
+    /// Deletes a pod that the scheduler has given no node: another one is created for the nodes of its pool.
+    async fn delete_unscheduled(&self, pod: &RemotePod) -> Result<(), Error> {
+        let api: Api<WatchedPod> = self.pods(&pod.key.namespace);
+        let Some(live) = api.get_opt(&pod.key.name).await.step("read", "Pod", &pod.key)? else { return Ok(()) };
+        let version = live.metadata.resource_version.clone();
+        if RemotePod::reduce(live).is_none_or(|live| live.is_scheduled || live.uid != pod.uid) {
+            return Ok(());
+        }
+        // A pod that the scheduler binds meanwhile has another version.
+        let unchanged = Preconditions { uid: Some(pod.uid.clone()), resource_version: version };
+        let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+        let params = DeleteParams::default().preconditions(unchanged);
+        let deleted = delete_if_present(&api, &pod.key.name, &params).await.step("delete", "Pod", &pod.key)?;
+        tracing::info!(pod = %pod.key, deleted, "a pod waits for nodes that its pool does not have any more, and is created again");
+        Ok(())
+    }
+
+    /// The offer of a pool of this consumer.
+    fn offer(&self, pool: &str) -> Option<Arc<Offer>> {
+        self.provider.offers.get(&Key::new(self.key.namespace.clone(), pool))
     }
 
     /// Evicts a pod, which respects the disruption budgets of this cluster.

@@ -126,6 +126,10 @@ fn an_offer_concerns_its_account_and_the_pods_that_wait() {
     for (old, new) in [(None, Some(&borrowed)), (Some(&borrowed), None), (Some(&borrowed), Some(&own))] {
         assert!(targets(&offer_changed(&offer(), old, new)).contains(&tenant));
     }
+    assert!(
+        targets(&offer_changed(&offer(), Some(&own), Some(&borrowed))).contains(&all_pods()),
+        "some wait for nodes that went"
+    );
 }
 
 #[test]

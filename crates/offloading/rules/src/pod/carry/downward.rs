@@ -43,14 +43,11 @@ pub(super) fn write_local_values(spec: &mut Map<String, Value>, local_pod: &Valu
     });
 }
 
-/// The consumer's side, for a pod that is a consumer's: it reads the values of its own home from labels and annotations of Liqo, which do
-/// not travel. Returns them as annotations that travel, and makes the pod read these.
+/// The consumer's side, for what a pod reads from labels and annotations of Liqo, which do not travel: where this cluster created the pod
+/// for a consumer, these hold the values of its own home. Returns them as annotations that travel, and makes the pod read these.
 pub(super) fn pass_on(spec: &mut Map<String, Value>, local_pod: &Value) -> Map<String, Value> {
     let mut values = Map::new();
     let entry = |field: &str, key: &str| local_pod.pointer(&format!("/metadata/{field}"))?.get(key);
-    if entry("labels", labels::SHADOW_POD).is_none() {
-        return values;
-    }
     each_path(spec, |path| {
         let found = ["labels", "annotations"].into_iter().find_map(|field| {
             let key = path.as_str()?.strip_prefix(&format!("metadata.{field}['"))?.strip_suffix("']")?;
@@ -310,12 +307,15 @@ mod tests {
         let mut live = remote(&local);
         let paths: Vec<_> =
             items(&live["spec"]["containers"][0], "/env").iter().map(|one| text(one, "/valueFrom/fieldRef/fieldPath")).collect();
-        let kept = ["example.com.label.home.liqo.io/tier", "annotation.home.liqo.io/note", "liqo.io/x"];
+        // Annotations of Liqo are read as they are at home, too, and not as the provider's.
+        let passed_on = local_value(ANNOTATION, &format!("{PASSED_ON}/{}", short_hash("annotations/liqo.io/x")));
+        let kept = ["example.com.label.home.liqo.io/tier", "annotation.home.liqo.io/note", passed_on.as_str()];
         let kept = kept.map(|key| format!("metadata.annotations['{key}']"));
         assert_eq!(paths, kept.each_ref().map(|path| Some(path.as_str())));
         let held = |pod: &Value| {
             let mut all = pod["metadata"]["annotations"].as_object().unwrap().clone();
             all.remove(annotations::TRAVELLED);
+            all.remove(annotations::POOL_NODES);
             Value::from(all)
         };
         assert_eq!(live["metadata"]["labels"].get("example.com/tier"), None);

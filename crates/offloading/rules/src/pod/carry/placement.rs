@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Toleration;
-use liqo_api::{is_own, pods};
+use liqo_api::{is_own, pods, short_hash};
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
@@ -39,6 +39,11 @@ pub(crate) fn confine(spec: &mut Map<String, Value>, nodes: &[Value]) {
     let mut affinity = spec.remove("affinity").unwrap_or_else(|| json!({}));
     affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({ "nodeSelectorTerms": terms });
     spec.insert("affinity".to_owned(), affinity);
+}
+
+/// A hash of the terms that select the nodes of a pool.
+pub fn pool_nodes(nodes: &[Value]) -> String {
+    short_hash(&Value::from(nodes).to_string())
 }
 
 /// Lets a pod onto virtual nodes, if its affinity does, too.

@@ -791,6 +791,25 @@ fn nothing_that_liqo_wrote_on_a_pod_of_a_consumer_travels_on() {
 }
 
 #[test]
+fn a_consumer_cannot_write_the_labels_by_which_the_provider_knows_its_pods() {
+    let every = vec!["*".to_owned()];
+    for rules in
+        [rules(), borrowed()].map(|rules| ProviderRules { pod_labels: every.clone(), pod_annotations: every.clone(), ..rules })
+    {
+        let ours = remote_pod(&carried("", Value::Null), &IDENTITY, &rules).unwrap();
+        let mut forged = carried("", Value::Null);
+        for key in ["shadow-pod", "consumer-id", "pool", "home-namespace", "managed", "pool-nodes", "travelled", "unknown"] {
+            for field in ["labels", "annotations"] {
+                forged["metadata"][field][format!("liqo.io/{key}")] = json!("forged");
+            }
+        }
+        let pod = remote_pod(&forged, &IDENTITY, &rules).unwrap();
+        assert_eq!(pod["metadata"], ours["metadata"]);
+        assert_eq!(remote_patch(&forged, &ours, &rules, true), None);
+    }
+}
+
+#[test]
 fn a_pod_that_is_lent_on_uses_no_api_server() {
     let refusal = |pod: &Value| remote_pod(pod, &IDENTITY, &ProviderRules { api_server: true, ..borrowed() }).unwrap_err().reason;
     let of_the_provider = carried("/metadata/annotations", json!({"liqo.io/api-server": "remote"}));

@@ -61,6 +61,7 @@ fn facts<'a>(home: Option<&'a LocalPod>, shadow: Option<&'a Shadow>) -> Facts<'a
         sent: Sent::No,
         removed: false,
         eviction_delay: None,
+        is_lent_on: false,
         refusal_timeout: TIMEOUT,
         now: at(0),
     }
@@ -343,6 +344,31 @@ fn a_home_pod_that_only_a_finalizer_holds_is_not_removed_again() {
     assert_eq!(actions(Some(&home(held)), None), []);
 }
 
+#[test]
+fn a_run_once_pod_that_somebody_holds_fails_before_it_goes_and_no_sooner_than_its_remote_pod_is_gone() {
+    for grace in [0, 30] {
+        let mut held = terminating(grace);
+        held["metadata"]["finalizers"] = json!(["liqo.io/final-status"]);
+        let pod = once(held.clone());
+        assert_eq!(actions(Some(&pod), None), [Action::ShowDeletion]);
+        assert_eq!(decide(&Facts { peer: PeerState::Silent, ..facts(Some(&pod), None) }).actions, [], "silence proves nothing");
+        let there = shadow(json!({}));
+        assert!(!actions(Some(&pod), Some(&there)).contains(&Action::ShowDeletion));
+        held["status"] = json!({"phase": "Failed"});
+        let expected: &[Action] = if grace == 0 { &[] } else { &[Action::RemoveLocalPod] };
+        assert_eq!(actions(Some(&once(held)), None), expected);
+    }
+}
+
+#[test]
+fn nobody_at_a_broker_forces_the_end_of_a_pod_of_a_consumer() {
+    let mut held = terminating(0);
+    held["metadata"]["finalizers"] = json!(["liqo.io/final-status"]);
+    let (pod, there) = (once(held), shadow(json!({"status": {"pod": null}})));
+    assert_eq!(decide(&Facts { is_lent_on: true, ..facts(Some(&pod), Some(&there)) }).actions, [Action::AskDeletion(1)]);
+    assert_eq!(actions(Some(&pod), Some(&there)), [Action::AskDeletion(0)]);
+}
+
 /// The API server writes a grace of zero before it deletes the object, and may be interrupted in between.
 #[test]
 fn a_home_pod_whose_removal_was_interrupted_is_removed_again_and_not_after_that() {
@@ -420,7 +446,7 @@ fn a_namespace_that_is_not_there_yet_is_waited_for() {
 }
 
 #[test]
-fn a_pod_refused_for_long_is_replaced_if_it_has_a_controller() {
+fn a_pod_refused_for_long_is_replaced_if_it_is_created_again() {
     let refused = shadow(json!({"status": {"phase": "Refused", "reason": "OfferExceeded", "message": "m"}}));
     let decision = |pod: &LocalPod, now| decide(&Facts { now, ..facts(Some(pod), Some(&refused)) });
     let pod = home(offloaded("False"));
@@ -429,7 +455,9 @@ fn a_pod_refused_for_long_is_replaced_if_it_has_a_controller() {
     assert!(is_replaced(&decision(&pod, at(300))));
     let mut alone = offloaded("False");
     alone["metadata"] = json!({"ownerReferences": null});
-    assert!(!is_replaced(&decision(&home(alone), at(9_999))));
+    let alone = home(alone);
+    assert!(!is_replaced(&decision(&alone, at(9_999))));
+    assert!(is_replaced(&decide(&Facts { now: at(9_999), is_lent_on: true, ..facts(Some(&alone), Some(&refused)) })));
 }
 
 #[test]

@@ -39,6 +39,7 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         applied_generation: Some(1),
         unreported_for: Duration::ZERO,
         reclaim: None,
+        pool_nodes: None,
         evicted_uid: None,
         refused_containers: RefusedContainers::new(),
         pending_resize: None,

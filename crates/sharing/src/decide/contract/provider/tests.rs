@@ -1,4 +1,6 @@
-use liqo_api::{Breach, ContractPool, EndRequest, IfNotSigned};
+use liqo_api::{Breach, ContractPool, EndRequest, IfNotSigned, MAX_EARLIER_TERMS};
+use liqo_metering::{Period, receipt};
+use proptest::prelude::*;
 
 use super::*;
 use crate::{
@@ -97,6 +99,14 @@ impl World {
         let sign = |document: &Document| Some(document.countersign(&self.parties.consumer));
         status.signature = record.current.as_ref().ok().and_then(|terms| sign(&terms.document));
         status.pending_signature = record.amendment().and_then(|terms| sign(&terms.document));
+    }
+
+    /// The notice of the policy changes, and the consumer signs at once whatever is proposed.
+    fn change(&mut self, notice: u32, seconds: i64) -> Contract {
+        self.provide.as_mut().unwrap().notice_seconds = notice;
+        self.step(seconds);
+        self.sign();
+        self.step(seconds)
     }
 
     fn is_settled(&mut self, seconds: i64) -> bool {
@@ -372,4 +382,55 @@ fn amounts_of_a_guarantee_change_only_by_an_amendment() {
     let contract = world.step(2000);
     assert_eq!(contract.spec.terms.pools[0].resources, list("cpu=2, memory=8Gi, pods=10"));
     assert_eq!(contract.spec.pending.unwrap().terms.pools[0].resources, list("cpu=4, memory=8Gi, pods=10"));
+}
+
+#[test]
+fn terms_that_change_too_often_wait_for_receipts() {
+    let mut world = World::signed(|_| ());
+    let changes = u32::try_from(MAX_EARLIER_TERMS).unwrap() - 2;
+    for number in 0..changes {
+        let contract = world.change(1000 + number, 2000 + i64::from(number));
+        assert_eq!(contract.spec.terms.notice_seconds, 1000 + number);
+    }
+    let contract = world.change(7, 3000);
+    assert_eq!((contract.spec.terms.notice_seconds, contract.spec.pending.is_none()), (1000 + changes - 1, true));
+    let plan = world.decide(3000);
+    assert_eq!((plan.writes.is_empty(), plan.next), (true, Some(at(7200))), "an hour after the end of the period");
+    assert!(plan.problem.unwrap().contains("no change before 1970-01-01T02:00:00Z"));
+    assert_eq!(world.change(7, 7199).spec.terms.notice_seconds, 1000 + changes - 1);
+    assert_eq!(world.change(7, 7200).spec.terms.notice_seconds, 7);
+}
+
+#[test]
+fn a_contract_is_renewed_although_its_terms_changed_too_often() {
+    let mut world = World::signed(|terms| terms.end = Some(Time(at(11_000))));
+    for number in 0..70 {
+        world.change(1000 + number, 5900 + i64::from(number));
+    }
+    let contract = world.change(7, 6000);
+    assert_eq!((contract.spec.terms.end.clone(), contract.spec.terms.notice_seconds), (Some(Time(at(21_000))), 7));
+    assert!(contract.spec.earlier.len() < MAX_EARLIER_TERMS);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn the_terms_of_every_second_are_known_until_its_receipt_is_due(
+        period_minutes in 1..240_u32,
+        gaps in prop::collection::vec(prop_oneof![6 => 1..60_i64, 1 => 60..7200_i64], 200),
+    ) {
+        let mut world = World::signed(|terms| terms.metering_period_seconds = period_minutes * 60);
+        let mut now = 1000;
+        for (gap, notice) in gaps.into_iter().zip(1000..) {
+            now += gap;
+            let contract = world.change(notice, now);
+            let terms = receipt::Contract::of(&contract.spec).unwrap();
+            let first = terms.versions[0].from;
+            // A period whose receipt may still be compared.
+            let needed = Period::at(now - 3600, period_minutes * 60).start.max(1000);
+            prop_assert!(first <= needed, "at {now} second {needed} has no terms: the first ones are of {first}");
+            prop_assert!(contract.spec.earlier.len() <= MAX_EARLIER_TERMS);
+        }
+    }
 }

@@ -221,14 +221,31 @@ fn what_a_provider_takes_back_is_taken_back_from_the_consumers() {
 }
 
 #[test]
-fn the_selector_of_a_pool_without_nodes_selects_none() {
-    let mut snapshot = broker(&json!({})).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).asks(ROME, "");
-    snapshot = snapshot.pod_at(TURIN, Some(owner("mapped-1", ROME, DEFAULT_POOL)), "cpu=1").settled();
-    snapshot.change_upstream_offer(TURIN, |spec| spec.withdrawal_timestamp = Some(liqo_api::Time(Timestamp::UNIX_EPOCH)));
-    let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
-    let terms = offer.node_selector.unwrap().node_selector_terms;
-    let operators: Vec<String> = terms[0].match_expressions.iter().flatten().map(|one| one.operator.clone()).collect();
-    assert_eq!((terms.len(), operators), (1, vec!["In".to_owned(), "NotIn".to_owned()]));
+fn a_pool_without_nodes_is_withdrawn_with_its_notice_and_stays_what_it_was() {
+    for source in [json!({}), json!({ "ownNodes": true })] {
+        let pool = if source == json!({}) { DEFAULT_POOL } else { "hops-2" };
+        let mut snapshot = broker(&source).borrows(TURIN, DEFAULT_POOL, "cpu=4", |_| {}).asks(ROME, "");
+        snapshot = snapshot.pod_at(TURIN, Some(owner("mapped-1", ROME, pool)), "cpu=1").settled();
+        let before = snapshot.offer(ROME, pool).unwrap();
+        let (later, soon) = ([3600, 60], [20, 20]);
+        for [upstream, promised] in [later, soon] {
+            let (mut withdrawn, now) = (snapshot.clone(), snapshot.wall_time.as_second());
+            let end = Timestamp::from_second(now + upstream).unwrap();
+            withdrawn.change_upstream_offer(TURIN, |spec| spec.withdrawal_timestamp = Some(liqo_api::Time(end)));
+            let offer = withdrawn.settled().offer(ROME, pool).unwrap();
+            let end = offer.withdrawal_timestamp.clone().map(|end| end.0.as_second() - now);
+            assert_eq!((end, offer.is_borrowed()), (Some(promised), true), "the notice of 60 s, if turin leaves that much time");
+            assert_eq!((offer.hops, &offer.path, &offer.node_selector), (before.hops, &before.path, &before.node_selector));
+        }
+    }
+}
+
+#[test]
+fn a_broker_that_borrows_nothing_offers_nothing() {
+    let snapshot = broker(&json!({})).asks(ROME, "");
+    assert!(snapshot.writes().is_empty());
+    let own = broker(&json!({ "ownNodes": true })).asks(ROME, "").settled();
+    assert_eq!(own.offered_to(ROME), [pool(DEFAULT_POOL, "cpu=10, pods=10")]);
 }
 
 #[test]
@@ -264,4 +281,58 @@ fn the_prices_of_providers_are_passed_on_with_a_margin() {
     let offer = snapshot.asks(ROME, "").settled().offer(ROME, DEFAULT_POOL).unwrap();
     assert_eq!(offer.prices.unwrap().to_string(), "cpu=0.06, memory=0.01 EUR");
     assert_eq!(offer.resource_quota.hard.to_string(), "cpu=10", "nothing is lent whose price is in another currency");
+}
+
+/// The source of a policy that names a plugin.
+fn asks_a_plugin() -> Value {
+    json!({ "provide": { "noticeSeconds": 60, "source": { "plugin": { "address": "liqo-broker-plugin.liqo:7000" } } } })
+}
+
+/// What the plugin says about one pool of a consumer.
+fn says(snapshot: &mut Snapshot, consumer: u8, name: &str, hard: &str, hops: u8) {
+    let answer = snapshot.plugin_answers.entry(cluster(consumer)).or_default();
+    answer.pools.get_or_insert_default().insert(name.to_owned(), list(hard));
+    answer.hops.insert(name.to_owned(), hops);
+}
+
+#[test]
+fn the_borrowed_pools_of_a_plugin_are_the_virtual_nodes_that_come_through_as_many_clusters() {
+    let through_genoa = |spec: &mut ResourceOfferSpec| {
+        spec.path.push(cluster(VENICE));
+        spec.hops = 2;
+    };
+    let mut snapshot = milan()
+        .under(&[("default", 0, asks_a_plugin())])
+        .borrows(TURIN, DEFAULT_POOL, "cpu=4, pods=10", |_| {})
+        .borrows(GENOA, DEFAULT_POOL, "cpu=6, pods=10", through_genoa)
+        .asks(ROME, "")
+        .asks(VENICE, "");
+    for consumer in [ROME, VENICE] {
+        says(&mut snapshot, consumer, DEFAULT_POOL, "cpu=4, pods=10", 2);
+        says(&mut snapshot, consumer, "hops-3", "cpu=6, pods=10", 3);
+    }
+    let settled = snapshot.settled();
+    let read = |consumer: u8, pool: &str| {
+        let offer = settled.offer(consumer, pool).unwrap();
+        (offer.hops, selected(&offer, labels::REMOTE_CLUSTER_ID), offer.path)
+    };
+    let (turin, genoa) = (cluster(TURIN).to_string(), cluster(GENOA).to_string());
+    assert_eq!(read(ROME, DEFAULT_POOL), (2, vec![turin.clone()], vec![cluster(MILAN), cluster(TURIN)]));
+    assert_eq!(read(ROME, "hops-3"), (3, vec![genoa], vec![cluster(MILAN), cluster(GENOA), cluster(VENICE)]));
+    assert_eq!(read(VENICE, DEFAULT_POOL).1, [turin]);
+    let through_itself = settled.offer(VENICE, "hops-3").unwrap();
+    let terms = through_itself.node_selector.clone().unwrap().node_selector_terms;
+    assert_eq!((terms.len(), selected(&through_itself, labels::REMOTE_CLUSTER_ID)), (1, Vec::new()), "no node is selected");
+    // Another manager does not know the plugin's answer at first.
+    let restarted = Snapshot { plugin_answers: HashMap::new(), ..settled.clone() };
+    assert!(restarted.plan().writes.is_empty(), "{:?}", restarted.plan().writes);
+}
+
+#[test]
+fn the_other_pools_of_a_plugin_are_own_nodes() {
+    let mut snapshot = two_providers(&json!({})).under(&[("default", 0, asks_a_plugin())]).asks(ROME, "");
+    says(&mut snapshot, ROME, DEFAULT_POOL, "cpu=2, pods=10", 1);
+    snapshot.plugin_answers.get_mut(&cluster(ROME)).unwrap().hops.clear();
+    let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
+    assert_eq!((offer.hops, offer.node_selector, offer.path), (1, None, vec![cluster(MILAN)]));
 }

@@ -39,7 +39,7 @@ impl World {
         let mapped = ConsumerNamespace { uid: "mapped".to_owned(), tenant: false, ..tenant.clone() };
         provider.namespaces.insert(tenant_namespace(&rome), tenant.into());
         provider.namespaces.insert("mapped-rome".to_owned(), mapped.into());
-        let request = Request { resources: Ok(ResourceList::new()), conditions: Vec::new() };
+        let request = Request { resources: Ok(ResourceList::new()), tethering: false, generation: None, conditions: Vec::new() };
         provider.requests.push((Key::new(tenant_namespace(&rome), RESOURCE_REQUEST), request.into()));
         let mut world = Self {
             parties,
@@ -210,6 +210,27 @@ impl World {
 
 fn guaranteed() -> Value {
     json!({ "percentage": 40, "offerUpdateThresholdPercentage": 5, "contract": { "commitment": "Guaranteed" } })
+}
+
+#[test]
+fn prices_that_change_too_often_stay_as_they_were_signed_and_the_condition_says_until_when() {
+    let sells = |cpu: u32| json!({ "percentage": 100, "contract": {}, "prices": { "currency": "EUR", "rates": { "cpu": cpu.to_string() } } });
+    let mut world = World::new(&sells(1));
+    world.settle();
+    for cpu in 2..80 {
+        world.pass(10);
+        world.set_policy(&sells(cpu));
+        world.settle();
+    }
+    let price = |world: &World| world.offers()[DEFAULT_POOL].spec.prices.as_ref().map(ToString::to_string);
+    let shown = |world: &World| world.provider.plan().peer_conditions[world.parties.consumer.id()].message.clone();
+    assert_eq!(price(&world).as_deref(), Some("cpu=63 EUR"), "the last price that both signed");
+    assert!(shown(&world).contains("its contract: its terms changed 62 times lately"), "{}", shown(&world));
+    assert!(world.breaches().is_empty(), "{:?}", world.breaches());
+    world.pass(2 * 3600);
+    world.settle();
+    assert_eq!(price(&world).as_deref(), Some("cpu=79 EUR"));
+    assert!(!shown(&world).contains("its contract"), "{}", shown(&world));
 }
 
 #[test]
@@ -433,7 +454,12 @@ impl World {
                 let namespace = self.namespace();
                 self.provider.requests.retain(|(key, _)| key.namespace != namespace);
                 if *asks {
-                    let request = Request { resources: Ok(ResourceList::new()), conditions: Vec::new() };
+                    let request = Request {
+                        resources: Ok(ResourceList::new()),
+                        tethering: false,
+                        generation: None,
+                        conditions: Vec::new(),
+                    };
                     self.provider.requests.push((Key::new(namespace, RESOURCE_REQUEST), request.into()));
                 }
             }

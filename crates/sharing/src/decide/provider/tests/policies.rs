@@ -98,7 +98,7 @@ fn the_amounts_of_a_plugin_are_offered_exactly_except_for_caps() {
     let plan = snapshot.plan();
     assert_eq!((plan.writes, plan.deletions), (vec![], vec![]));
     assert_eq!(plan.peer_conditions[&cluster(ROME)].reason, "PluginFailed");
-    assert_eq!(plan.request_conditions[0].wanted.reason, "Offered");
+    assert_eq!(plan.request_conditions[0].wanted[0].reason, "Offered");
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn prices_of_a_plugin_replace_those_of_the_policy() {
         milan().asks(ROME, "").under(&[("default", 0, json!({ "provide": { "source": source, "prices": prices } }))]);
     let pools = BTreeMap::from([("default".to_owned(), list("cpu=2")), ("gold".to_owned(), list("cpu=1"))]);
     let of_gold = BTreeMap::from([("gold".to_owned(), eur("1").unwrap())]);
-    let answer = PluginAnswer { pools: Some(pools), prices: of_gold, problem: None };
+    let answer = PluginAnswer { pools: Some(pools), prices: of_gold, ..PluginAnswer::default() };
     snapshot.plugin_answers.insert(cluster(ROME), answer);
     let found: Vec<_> = snapshot.plan().writes.into_iter().map(|write| (write.spec.pool, write.spec.prices)).collect();
     assert_eq!(found, [("default".to_owned(), eur("0.02")), ("gold".to_owned(), eur("0.5"))]);

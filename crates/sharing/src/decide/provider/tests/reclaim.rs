@@ -62,7 +62,7 @@ fn what_an_absent_consumer_uses_is_taken_back_and_offered_again_when_it_is_back(
     let absent = Snapshot { silences: rome_is_silent_for(60), ..silent.clone() }.at(1060);
     assert_eq!(absent.writes(), [write(ROME, "cpu=5, pods=5"), write(TURIN, "cpu=8, pods=8")], "its pods still run");
     let plan = absent.plan();
-    let (shown, told) = (&plan.peer_conditions[&cluster(ROME)], &plan.request_conditions[0].wanted);
+    let (shown, told) = (&plan.peer_conditions[&cluster(ROME)], &plan.request_conditions[0].wanted[0]);
     assert_eq!((shown.reason.as_str(), shown.status, told.reason.as_str()), ("ConsumerAbsent", Some(false), "ConsumerAbsent"));
     assert!(shown.message.contains("policy default") && !told.message.contains("policy"), "consumers see no names of policies");
     let absent = absent.settled();

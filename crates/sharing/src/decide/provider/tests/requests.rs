@@ -14,7 +14,7 @@ fn a_request_is_answered_with_an_offer_that_names_its_origin() {
     assert_eq!(offer.spec.pool, DEFAULT_POOL);
     assert_eq!(offer.spec.labels, snapshot.cluster_labels);
     assert_eq!(offer.spec.resource_quota.hard, list("cpu=10, pods=10"));
-    assert_eq!(plan.request_conditions[0].wanted.status, Some(true));
+    assert_eq!(plan.request_conditions[0].wanted[0].status, Some(true));
     assert_eq!(plan.peer_conditions[&cluster(ROME)].status, Some(true));
 }
 
@@ -97,7 +97,7 @@ fn without_a_policy_nothing_is_shared_and_the_answer_gives_the_reason() {
         let snapshot = Snapshot { policies, ..milan().asks(ROME, "") };
         let plan = snapshot.plan();
         assert_eq!(plan.writes, []);
-        assert_eq!(plan.request_conditions[0].wanted.reason, reason);
+        assert_eq!(plan.request_conditions[0].wanted[0].reason, reason);
         assert_eq!(plan.peer_conditions[&cluster(ROME)].reason, reason);
     }
 }
@@ -115,13 +115,13 @@ fn running_pods_keep_their_resources_when_the_policy_shares_nothing_any_more() {
 fn a_full_cluster_answers_that_nothing_is_free() {
     let plan = milan().asks(ROME, "").pod("default", None, "cpu=10, pods=10").plan();
     assert_eq!(plan.writes, []);
-    assert_eq!(plan.request_conditions[0].wanted.reason, "NothingFree");
+    assert_eq!(plan.request_conditions[0].wanted[0].reason, "NothingFree");
 }
 
 #[test]
 fn an_unreadable_request_hurts_only_its_consumer() {
     let mut snapshot = milan().tenant(ROME).asks(TURIN, "");
-    let request = Request { resources: Err("no".into()), conditions: Vec::new() };
+    let request = Request { resources: Err("no".into()), tethering: false, generation: None, conditions: Vec::new() };
     snapshot.requests.push((Key::new(tenant_namespace(&cluster(ROME)), RESOURCE_REQUEST), request.into()));
     assert_eq!(snapshot.writes(), [write(TURIN, "cpu=10, pods=10")]);
     assert_eq!(snapshot.plan().peer_conditions[&cluster(ROME)].reason, "Unreadable");
@@ -130,7 +130,7 @@ fn an_unreadable_request_hurts_only_its_consumer() {
 #[test]
 fn requests_with_another_name_are_ignored() {
     let mut snapshot = milan().tenant(ROME);
-    let request = Request { resources: Ok(list("")), conditions: Vec::new() };
+    let request = Request { resources: Ok(list("")), tethering: false, generation: None, conditions: Vec::new() };
     snapshot.requests.push((Key::new(tenant_namespace(&cluster(ROME)), "another"), request.into()));
     assert_eq!(snapshot.writes(), []);
 }
@@ -169,7 +169,7 @@ fn a_cluster_that_does_not_enforce_network_policies_offers_nothing_and_says_why(
     let refused = Snapshot { lending: Lending::Refused, ..milan().asks(ROME, "") };
     let plan = refused.plan();
     assert_eq!(plan.writes, []);
-    let (told, local) = (&plan.request_conditions[0].wanted, &plan.peer_conditions[&cluster(ROME)]);
+    let (told, local) = (&plan.request_conditions[0].wanted[0], &plan.peer_conditions[&cluster(ROME)]);
     for condition in [told, local] {
         assert_eq!((condition.status, condition.reason.as_str()), (Some(false), "NotIsolated"));
         assert!(condition.message.contains("does not enforce NetworkPolicies"), "{}", condition.message);

@@ -6,6 +6,8 @@
 //!      |                                                       |
 //!      +--- withdrawn notice: uncordoned, if we cordoned it <--+
 //! ```
+//!
+//! Pods of our own consumers have a notice of their own, see [`lent_on::moves_at_once`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,8 +27,11 @@ use super::Error;
 use crate::consumer::node_objects;
 use crate::consumer::state::{Consumer, DelayedEvictions, EvictionDelay};
 use liqo_offloading_rules::json::text;
+use liqo_offloading_rules::namespace::lent_on;
+use liqo_offloading_rules::namespace::placement::Candidate;
 use liqo_offloading_rules::pod::controller::has_pods_for_nodes;
 use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::saving::takes_new_pods;
 
 /// Annotation on a Node that we cordoned, with the time at which its pool goes. A Node without it was cordoned by somebody else.
 const CORDONED: &str = "liqo.io/cordoned-until";
@@ -70,7 +75,9 @@ pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, nam
     let Some(pods) = consumer.node_tasks.lock().get(key).map(|tasks| tasks.pods.clone()) else { return Ok(Some(POLL_INTERVAL)) };
     let delayed = with_delayed(consumer, key, |delayed| DelayedEvictions::clone(delayed)).unwrap_or_default();
     let now = Instant::now();
-    let due: Vec<Arc<LocalPod>> = pods.all().into_iter().map(|(_, pod)| pod).filter(|pod| is_due(pod, &delayed, now)).collect();
+    let nodes = LeftNode::of(consumer, name);
+    let is_due = |pod: &Arc<LocalPod>| is_due(pod, &delayed, now) && nodes.may_leave(consumer, pod);
+    let due: Vec<Arc<LocalPod>> = pods.all().into_iter().map(|(_, pod)| pod).filter(is_due).collect();
     let mut evictions = futures::stream::iter(due.into_iter().map(|pod| async move {
         let allowed = evict(client, &pod).await;
         (pod, allowed)
@@ -96,6 +103,34 @@ pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, nam
     match failure {
         Some(error) => Err(error.into()),
         None => Ok(Some(again)),
+    }
+}
+
+/// A Node whose pool is taken back, and the other virtual nodes, if they take new pods.
+struct LeftNode {
+    node: Candidate,
+    others: Vec<Candidate>,
+}
+
+impl LeftNode {
+    fn of(consumer: &Consumer, name: &str) -> Self {
+        let labels = |live: &Value| serde_json::from_value(live.pointer("/metadata/labels").cloned().unwrap_or_default());
+        let candidate = |name: &str, live: &Value| Candidate { node: name.to_owned(), labels: labels(live).unwrap_or_default() };
+        let all = consumer.nodes.all();
+        let others = all.iter().filter(|(key, live)| key.name != name && takes_new_pods(live));
+        Self {
+            node: candidate(name, &consumer.nodes.get(&Key::new("", name)).map(|live| (*live).clone()).unwrap_or_default()),
+            others: others.map(|(key, live)| candidate(&key.name, live)).collect(),
+        }
+    }
+
+    /// Whether the pod may be evicted before the provider ends it.
+    fn may_leave(&self, consumer: &Consumer, pod: &LocalPod) -> bool {
+        if !consumer.is_lent_on(&pod.key.namespace) {
+            return true;
+        }
+        let offer = lent_on::offer_of(&pod.json()).and_then(|offer| consumer.offers.get(&offer));
+        lent_on::moves_at_once(pod.restarts, offer.as_deref(), &self.node, &self.others)
     }
 }
 

@@ -27,33 +27,80 @@ fn a_pod_that_never_got_a_node_does_not_wait_for_a_kubelet_to_end_it() {
     {
         let mut stuck = snapshot(shadow);
         stuck.seen = vec![never_placed.clone()];
+        if stuck.shadow.deletion_grace.is_none() {
+            // It never ran: its owner waits again, and does not learn that it is lost.
+            stuck.reported = recorded(decide(&stuck));
+            assert_eq!(stuck.reported, ReportedStatus::default());
+        }
         assert_eq!(decide(&stuck), Step::StripFinalizer(never_placed.clone()));
     }
 }
 
 #[test]
-fn a_pod_that_never_started_behind_this_cluster_does_not_wait_for_its_end() {
-    let with = |tolerations: Value, grace: i64| {
+fn a_pod_that_waits_for_nodes_which_its_pool_has_no_longer_is_created_again_also_if_it_may_run_only_once() {
+    let waiting = |change: &dyn Fn(&mut Value)| {
+        Arc::new(pod("web", "u1", |object| {
+            object["spec"]["nodeName"] = Value::Null;
+            object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+            object["metadata"]["annotations"] = json!({ liqo_api::annotations::POOL_NODES: "before" });
+            object["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]);
+            change(object);
+        }))
+    };
+    let at = |pod: &Arc<RemotePod>, nodes: Option<&str>, second: i64| {
+        let mut snapshot = snapshot(created("Never", |_| {}));
+        snapshot.reported = snapshot.status_of(pod);
+        snapshot.seen = vec![pod.clone()];
+        snapshot.pool_nodes = nodes.map(str::to_owned);
+        snapshot.now = Timestamp::from_second(snapshot.now.as_second() + second).unwrap();
+        snapshot
+    };
+    let pod = waiting(&|_| {});
+    assert_eq!(decide(&at(&pod, Some("before"), 60)), Step::Wait);
+    assert_eq!(decide(&at(&pod, None, 60)), Step::Wait, "without an offer no other pod could be created");
+    assert_eq!(decide(&at(&pod, Some("now"), 3)), Step::WaitFor(Duration::from_secs(7)));
+    let mut outdated = at(&pod, Some("now"), 60);
+    outdated.reported = recorded(decide(&outdated));
+    assert_eq!(outdated.reported, ReportedStatus::default());
+    assert_eq!(decide(&outdated), Step::DeleteUnscheduled(pod.clone()));
+    let gone = Snapshot { seen: Vec::new(), expected_uid: None, ..outdated };
+    assert_eq!(decide(&gone), Step::Create, "not lost: it never ran");
+
+    let placed = waiting(&|object| object["spec"]["nodeName"] = "n1".into());
+    assert_eq!(decide(&at(&placed, Some("now"), 60)), Step::Wait, "a pod that has a node stays there");
+    let older = waiting(&|object| object["metadata"]["annotations"] = json!({}));
+    assert_eq!(decide(&at(&older, Some("now"), 60)), Step::Wait, "nobody knows what it waits for");
+    let reclaimed = Snapshot { reclaim: Some("too small".into()), ..at(&pod, Some("now"), 60) };
+    assert!(matches!(decide(&reclaimed), Step::Report(status) if status.reason.is_some()), "it could not be created again");
+}
+
+#[test]
+fn a_run_once_pod_behind_this_cluster_is_held_until_its_end_is_known_however_it_is_deleted() {
+    let with = |phase: &str, grace: i64| {
         Arc::new(pod("web", "u1", |object| {
             object["spec"]["nodeName"] = "turin".into();
-            object["spec"]["tolerations"] = tolerations;
+            object["spec"]["tolerations"] = json!([{ "key": liqo_api::pods::VIRTUAL_NODE_TAINT, "operator": "Exists" }]);
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
             object["metadata"]["deletionGracePeriodSeconds"] = grace.into();
             object["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]);
+            object["status"] = json!({ "phase": phase });
         }))
     };
-    let lent_on = json!([{ "key": liqo_api::pods::VIRTUAL_NODE_TAINT, "operator": "Exists" }]);
-    let removed = with(lent_on.clone(), 0);
     for shadow in
         [created("Never", |_| {}), created("Never", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 30 }))]
     {
-        let mut stuck = snapshot(shadow);
-        stuck.seen = vec![removed.clone()];
-        assert_eq!(decide(&stuck), Step::StripFinalizer(removed.clone()));
-        for may_end in [with(lent_on.clone(), 30), with(json!([]), 0)] {
-            stuck.seen = vec![may_end];
-            assert!(!matches!(decide(&stuck), Step::StripFinalizer(_)), "its end may be reported");
+        let mut deleted = snapshot(shadow);
+        for (phase, grace) in [("Pending", 0), ("Running", 0), ("Running", 30)] {
+            deleted.seen = vec![with(phase, grace)];
+            assert!(!matches!(decide(&deleted), Step::StripFinalizer(_)), "it may still run at turin: {phase} {grace}");
         }
+        // The virtual node shows that the pod there is gone.
+        let failed = with("Failed", 0);
+        deleted.seen = vec![failed.clone()];
+        let Step::Report(status) = decide(&deleted) else { panic!("its end is recorded") };
+        assert_eq!(status.phase, ShadowPodPhase::Failed);
+        deleted.reported = status;
+        assert_eq!(decide(&deleted), Step::StripFinalizer(failed));
     }
 }
 

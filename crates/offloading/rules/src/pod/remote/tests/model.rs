@@ -78,7 +78,9 @@ impl Model {
                         }
                         return;
                     }
-                    Step::Delete(..) | Step::Update(_) | Step::Release => panic!("nobody wanted that"),
+                    Step::Delete(..) | Step::DeleteUnscheduled(_) | Step::Update(_) | Step::Release => {
+                        panic!("nobody wanted that")
+                    }
                     // This model has no contract.
                     Step::Wait | Step::WaitFor(_) | Step::WaitToReport(_) | Step::StoreUsage(_) => return,
                 }

@@ -13,7 +13,10 @@ pub fn of_namespace(reason: &str) -> &'static str {
         }
         Some(NamespaceReadyReason::NamespaceNotAllowed) => "`liqoctl unoffload namespace NAME`, and use another namespace",
         Some(NamespaceReadyReason::WebhookPending) => "check again in a minute; then see leader, and the manager's rights",
-        Some(NamespaceReadyReason::NamespacesNotReady | NamespaceReadyReason::NamespacesReady) | None => {
+        Some(
+            NamespaceReadyReason::NamespacesNotReady | NamespaceReadyReason::NamespacesReady | NamespaceReadyReason::NotNeeded,
+        )
+        | None => {
             "the message names the cluster and why; the provider's PeeringPolicy decides what it refuses (`liqoctl policy explain` there)"
         }
     }

@@ -1,0 +1,554 @@
+//! Which policies `broker enable` and `broker disable` write, and what follows. Pure.
+//!
+//! `enable` changes only what the user names. A new policy is a copy of the one that applies to its customers until then, so that they
+//! keep their other rules, and comes before it. So `disable` restores the former state: it deletes the policies that `enable` created, and
+//! takes `source.offers` away from the others.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kube::ResourceExt as _;
+use liqo_api::{
+    ClusterId, ForeignCluster, Granularity, Margin, OffersSource, PeerSelector, PeeringPolicy, PeeringPolicySpec, PoolBy, Rates,
+    ResourceOffer, Source,
+    policies::{PolicyPeer, of_peer},
+    tenant_namespace,
+};
+use liqo_quantity::RateArgument;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::{
+    output,
+    policy::{shares, source_in_short},
+    unpeer::lends_to,
+};
+
+/// Annotation on a policy: the command that created it, and may delete it again.
+pub const CREATED_BY_ANNOTATION: &str = "liqo.io/created-by";
+/// Its value on policies of `enable`.
+pub const CREATED_BY: &str = "liqoctl broker enable";
+/// The policy that `enable` writes if the user names none.
+pub const DEFAULT_POLICY: &str = "broker";
+/// A new policy comes so much before the policy that applied until then.
+const PRIORITY_STEP: i32 = 10;
+/// Percentage of a new policy.
+const EVERYTHING: u8 = 100;
+
+/// What the user wants of a policy. What is `None` stays as it is.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Name of the policy.
+    pub policy: String,
+    pub customers: Option<Customers>,
+    pub percentage: Option<u8>,
+    pub own_nodes: Option<bool>,
+    pub margin: MarginChange,
+    pub max_hops: Option<u8>,
+}
+
+/// To whom a policy applies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Customers {
+    Everybody,
+    /// Peers by name or ID, as the user gave them.
+    These(Vec<String>),
+}
+
+/// What the user wants of the margin.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum MarginChange {
+    #[default]
+    Keep,
+    Remove,
+    /// What is `None` or empty stays as it is.
+    Set {
+        percent: Option<u16>,
+        fixed: Vec<RateArgument>,
+        currency: Option<String>,
+    },
+}
+
+/// It is not clear what to write, or it would not do what the user expects.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Unclear {
+    #[error("there is no peer {name}: {there}. A cluster that is not known yet needs its ID")]
+    UnknownPeer { name: String, there: String },
+    #[error("policy {policy} is being deleted: wait until it is gone")]
+    Leaving { policy: String },
+    #[error(
+        "policy {policy} lends {lent}, and a policy has one source: let another one lend on what is borrowed, with --policy NAME \
+         --peers PEER,..."
+    )]
+    OtherSource { policy: String, lent: String },
+    #[error(
+        "policy {policy} divides its nodes by a label, which is not possible for what is borrowed: use --policy NAME for another one"
+    )]
+    ByLabel { policy: String },
+    #[error("these peers are under different policies ({policies}): run it for each of them, with --policy NAME --peers PEER")]
+    SeveralPolicies { policies: String },
+    #[error(
+        "--max-hops limits what this cluster accepts of its providers, and policy {policy} does not apply to {provider}: set \
+         consume.maxHops in {instead}"
+    )]
+    NotOfProvider { policy: String, provider: String, instead: String },
+    #[error("no provider asks a price, so the margin needs --currency, such as EUR")]
+    NoCurrency,
+    #[error("the providers ask prices in {currencies}: choose one with --currency. Offers with prices in others are not lent on")]
+    SeveralCurrencies { currencies: String },
+    #[error("there is no policy {policy}: `liqoctl policy list`")]
+    NoPolicy { policy: String },
+    #[error("policy {policy} lends on what this cluster borrows already: change it with --policy {policy}")]
+    LendsAlready { policy: String },
+}
+
+/// What this cluster has.
+#[derive(Clone, Copy, Debug)]
+pub struct Present<'a> {
+    pub policies: &'a [PeeringPolicy],
+    pub peers: &'a [ForeignCluster],
+    /// Offers made and received.
+    pub offers: &'a [ResourceOffer],
+}
+
+/// One changed field.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Field {
+    /// Its path in the spec.
+    pub field: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Value>,
+}
+
+/// What `enable` writes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Enabling {
+    /// Name of the policy.
+    pub policy: String,
+    /// Whether the policy is new.
+    pub creates: bool,
+    /// The policy that a new one is a copy of; nothing if it has defaults.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy_of: Option<String>,
+    /// The differences from the policy as it is, or from the one that it is a copy of.
+    pub changes: Vec<Field>,
+    /// The known customers to which the policy will apply.
+    pub customers: Vec<String>,
+    pub notes: Vec<String>,
+    #[serde(skip)]
+    pub before: PeeringPolicySpec,
+    #[serde(skip)]
+    pub resource_version: Option<String>,
+    pub spec: PeeringPolicySpec,
+}
+
+impl Enabling {
+    /// Whether there is something to write.
+    pub fn is_needed(&self) -> bool {
+        self.creates || !self.changes.is_empty()
+    }
+}
+
+/// What to write so that this cluster lends on what it borrows.
+pub fn enabling(wanted: &Wanted, present: Present) -> Result<Enabling, Unclear> {
+    let ids = match &wanted.customers {
+        None => None,
+        Some(Customers::Everybody) => Some(Vec::new()),
+        Some(Customers::These(names)) => {
+            Some(names.iter().map(|name| peer_id(name, present.peers)).collect::<Result<Vec<_>, _>>()?)
+        }
+    };
+    let existing = present.policies.iter().find(|policy| policy.name_any() == wanted.policy);
+    let (before, copy_of) = match existing {
+        Some(policy) => (changeable(policy)?, None),
+        None => base(ids.as_deref().unwrap_or_default(), present)?,
+    };
+    let mut spec = before.clone();
+    if existing.is_none() {
+        spec.peers = PeerSelector::default();
+        spec.priority = before.priority.saturating_add(PRIORITY_STEP);
+        spec.provide.percentage = EVERYTHING;
+        spec.provide.source = Source::default();
+        if spec.provide.granularity.by == PoolBy::NodeLabel {
+            spec.provide.granularity = Granularity::default();
+        }
+    }
+    if let Some(ids) = ids {
+        spec.peers = PeerSelector { cluster_ids: ids, ..PeerSelector::default() };
+    }
+    let offers = spec.provide.source.offers.get_or_insert_default();
+    offers.own_nodes = wanted.own_nodes.unwrap_or(offers.own_nodes);
+    margin(offers, &wanted.margin, present.offers)?;
+    spec.provide.percentage = wanted.percentage.unwrap_or(spec.provide.percentage);
+    spec.consume.max_hops = wanted.max_hops.unwrap_or(spec.consume.max_hops);
+    come_first(&mut spec, &wanted.policy, present);
+    let after = with_policy(&wanted.policy, &spec, present.policies);
+    if wanted.max_hops.is_some() {
+        applies_to_providers(&wanted.policy, &after, present.peers)?;
+    }
+    let changes = differences(&before, &spec);
+    let customers = customers(&wanted.policy, &after, present.peers);
+    let mut notes = notes(&wanted.policy, &spec, &after, present);
+    if let (None, Some(budget), Some(of)) = (existing, &spec.consume.budget, &copy_of) {
+        let (amount, currency) = (budget.amount, &budget.currency);
+        notes.push(format!("{} has a budget of its own, as {of} has: {amount} {currency}", wanted.policy));
+    }
+    Ok(Enabling {
+        policy: wanted.policy.clone(),
+        creates: existing.is_none(),
+        copy_of,
+        changes,
+        customers,
+        notes,
+        before,
+        resource_version: existing.and_then(kube::ResourceExt::resource_version),
+        spec,
+    })
+}
+
+/// The ID of a peer. An ID may be unknown, because a customer may come later.
+fn peer_id(name: &str, known: &[ForeignCluster]) -> Result<ClusterId, Unclear> {
+    if let Ok(id) = name.parse() {
+        return Ok(id);
+    }
+    let found = known.iter().find(|foreign| foreign.name_any() == name).map(|foreign| foreign.spec.cluster_id.clone());
+    found.ok_or_else(|| {
+        let names: Vec<String> = known.iter().map(kube::ResourceExt::name_any).collect();
+        let there = if names.is_empty() { "this cluster has no peers".to_owned() } else { output::there_are(&names) };
+        Unclear::UnknownPeer { name: name.to_owned(), there }
+    })
+}
+
+/// The spec of an existing policy, if it may lend on what is borrowed.
+fn changeable(policy: &PeeringPolicy) -> Result<PeeringPolicySpec, Unclear> {
+    let name = policy.name_any();
+    let provide = &policy.spec.provide;
+    if policy.metadata.deletion_timestamp.is_some() {
+        return Err(Unclear::Leaving { policy: name });
+    }
+    if provide.source.offers.is_none() && !provide.source.is_local() {
+        return Err(Unclear::OtherSource { policy: name, lent: source_in_short(&provide.source) });
+    }
+    if provide.granularity.by == PoolBy::NodeLabel {
+        return Err(Unclear::ByLabel { policy: name });
+    }
+    Ok(policy.spec.clone())
+}
+
+/// The policy that applies to these customers now, or to everybody.
+fn base(customers: &[ClusterId], present: Present) -> Result<(PeeringPolicySpec, Option<String>), Unclear> {
+    let policies = shared(present.policies);
+    let mut found: Vec<Option<&Arc<PeeringPolicy>>> = if customers.is_empty() {
+        // A peer that nothing is known about.
+        let stranger = PolicyPeer { id: ClusterId::of_public_key(&[0; 32]), name: None, labels: BTreeMap::new() };
+        vec![of_peer(&policies, &stranger).into_iter().find(|policy| policy.spec.peers.is_everybody())]
+    } else {
+        customers.iter().map(|id| of_peer(&policies, &policy_peer(id, present.peers)).into_iter().next()).collect()
+    };
+    found.sort_by_key(|policy| policy.map(|policy| policy.name_any()));
+    found.dedup_by_key(|policy| policy.map(|policy| policy.name_any()));
+    match found.as_slice() {
+        [Some(one)] if one.spec.provide.source.offers.is_some() => Err(Unclear::LendsAlready { policy: one.name_any() }),
+        [Some(one)] => Ok((one.spec.clone(), Some(one.name_any()))),
+        [None] | [] => Ok((PeeringPolicySpec::default(), None)),
+        several => {
+            let name = |policy: &Option<&Arc<PeeringPolicy>>| policy.map_or_else(|| "none".to_owned(), |one| one.name_any());
+            Err(Unclear::SeveralPolicies { policies: several.iter().map(name).collect::<Vec<_>>().join(", ") })
+        }
+    }
+}
+
+fn shared(policies: &[PeeringPolicy]) -> Vec<Arc<PeeringPolicy>> {
+    policies.iter().cloned().map(Arc::new).collect()
+}
+
+/// The policies with this one as it will be.
+fn with_policy(name: &str, spec: &PeeringPolicySpec, policies: &[PeeringPolicy]) -> Vec<Arc<PeeringPolicy>> {
+    let others = policies.iter().filter(|policy| policy.name_any() != name).cloned();
+    others.chain([PeeringPolicy::new(name, spec.clone())]).map(Arc::new).collect()
+}
+
+fn policy_peer(id: &ClusterId, known: &[ForeignCluster]) -> PolicyPeer {
+    PolicyPeer::new(id, known.iter().find(|foreign| foreign.spec.cluster_id == *id))
+}
+
+/// The policy that applies to a peer.
+fn policy_of(policies: &[Arc<PeeringPolicy>], foreign: &ForeignCluster) -> Option<Arc<PeeringPolicy>> {
+    of_peer(policies, &PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign))).first().map(|policy| (*policy).clone())
+}
+
+/// Raises the priority so that the policy applies to every customer that it names.
+fn come_first(spec: &mut PeeringPolicySpec, name: &str, present: Present) {
+    let others: Vec<_> = shared(present.policies).into_iter().filter(|policy| policy.name_any() != name).collect();
+    for id in &spec.peers.cluster_ids {
+        if let Some(other) = of_peer(&others, &policy_peer(id, present.peers)).first() {
+            // Among equal priorities, the first by name applies.
+            let comes_first = (spec.priority, other.name_any().as_str()) > (other.spec.priority, name);
+            if !comes_first {
+                spec.priority = other.spec.priority.saturating_add(PRIORITY_STEP);
+            }
+        }
+    }
+}
+
+fn applies_to_providers(name: &str, policies: &[Arc<PeeringPolicy>], known: &[ForeignCluster]) -> Result<(), Unclear> {
+    for provider in known.iter().filter(|foreign| foreign.wants_resources()) {
+        let applying = policy_of(policies, provider).map(|policy| policy.name_any());
+        if applying.as_deref() != Some(name) {
+            let instead = applying.map_or_else(|| "a policy that does".to_owned(), |policy| format!("policy {policy}"));
+            return Err(Unclear::NotOfProvider { policy: name.to_owned(), provider: provider.name_any(), instead });
+        }
+    }
+    Ok(())
+}
+
+fn margin(offers: &mut OffersSource, change: &MarginChange, received: &[ResourceOffer]) -> Result<(), Unclear> {
+    let (percent, fixed, currency) = match change {
+        MarginChange::Keep => return Ok(()),
+        MarginChange::Remove => {
+            offers.margin = None;
+            return Ok(());
+        }
+        MarginChange::Set { percent, fixed, currency } => (percent, fixed, currency),
+    };
+    let mut margin = offers.margin.take().unwrap_or_default();
+    margin.percent = percent.unwrap_or(margin.percent);
+    if !fixed.is_empty() {
+        margin.fixed = fixed.iter().cloned().collect::<Rates>();
+    }
+    match currency {
+        Some(currency) => margin.currency.clone_from(currency),
+        None if margin.currency.is_empty() => margin.currency = only_currency(received)?,
+        None => {}
+    }
+    offers.margin = Some(margin);
+    Ok(())
+}
+
+/// The currency of all providers.
+fn only_currency(offers: &[ResourceOffer]) -> Result<String, Unclear> {
+    let mut found = currencies(offers);
+    match (found.pop(), found.is_empty()) {
+        (Some(one), true) => Ok(one),
+        (None, _) => Err(Unclear::NoCurrency),
+        (Some(last), false) => {
+            found.push(last);
+            Err(Unclear::SeveralCurrencies { currencies: found.join(", ") })
+        }
+    }
+}
+
+/// The currencies of what costs something, sorted.
+fn currencies(offers: &[ResourceOffer]) -> Vec<String> {
+    let received = offers.iter().filter(|offer| is_received(offer));
+    let priced = received.filter_map(|offer| offer.spec.prices.as_ref());
+    let costly = priced.filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()));
+    let mut all: Vec<String> = costly.map(|prices| output::plain(&prices.currency)).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Whether another cluster made it to this one.
+fn is_received(offer: &ResourceOffer) -> bool {
+    offer.namespace() == Some(liqo_api::provider_namespace(&offer.spec.cluster_id))
+}
+
+/// The known customers to which a policy applies.
+fn customers(name: &str, policies: &[Arc<PeeringPolicy>], known: &[ForeignCluster]) -> Vec<String> {
+    let is_under = |foreign: &&ForeignCluster| policy_of(policies, foreign).is_some_and(|policy| policy.name_any() == name);
+    let mut names: Vec<String> =
+        known.iter().filter(|foreign| lends_to(foreign)).filter(is_under).map(kube::ResourceExt::name_any).collect();
+    names.sort();
+    names
+}
+
+/// What the user should know before the policy is written.
+fn notes(name: &str, spec: &PeeringPolicySpec, after: &[Arc<PeeringPolicy>], present: Present) -> Vec<String> {
+    let mut notes = Vec::new();
+    let offers = spec.provide.source.offers.clone().unwrap_or_default();
+    if !present.offers.iter().any(is_received) {
+        notes.push(
+            "this cluster borrows nothing yet: `liqoctl peer --remote-kubeconfig FILE` borrows from another cluster".to_owned(),
+        );
+    }
+    for foreign in present.peers.iter().filter(|foreign| lends_to(foreign)) {
+        let Some(policy) = policy_of(after, foreign) else { continue };
+        let is_ours = policy.name_any() == name;
+        let selected = spec.peers.is_everybody() || spec.peers.cluster_ids.contains(&foreign.spec.cluster_id);
+        if !is_ours && selected && policy.spec.provide.source.offers.is_none() {
+            let (priority, other) = (policy.spec.priority, policy.name_any());
+            notes.push(format!(
+                "{other} (priority {priority}) applies to {}, not {name}: it gets nothing of what is borrowed",
+                foreign.name_any()
+            ));
+        }
+        let of_own = |offer: &ResourceOffer| {
+            offer.namespace() == Some(tenant_namespace(&foreign.spec.cluster_id)) && !offer.spec.is_borrowed()
+        };
+        if is_ours && !offers.own_nodes && present.offers.iter().any(of_own) {
+            let seconds = spec.provide.notice_seconds;
+            notes.push(format!(
+                "{} uses this cluster's own nodes: its pods there end after a notice of {seconds} s (--own-nodes lends both)",
+                foreign.name_any()
+            ));
+        }
+    }
+    notes.extend(price_notes(spec, offers.margin.as_ref(), present.offers));
+    if spec.provide.contract.is_some() {
+        notes.push("customers have to sign a contract before their pods are admitted (`provide.contract`)".to_owned());
+    }
+    notes
+}
+
+fn price_notes(spec: &PeeringPolicySpec, margin: Option<&Margin>, offers: &[ResourceOffer]) -> Vec<String> {
+    let asked = currencies(offers);
+    let mut notes = Vec::new();
+    match margin {
+        Some(margin) => {
+            let others: Vec<String> = asked.into_iter().filter(|currency| *currency != margin.currency).collect();
+            if !others.is_empty() {
+                notes.push(format!(
+                    "offers with prices in {} are not lent on: the margin is in {}",
+                    others.join(", "),
+                    margin.currency
+                ));
+            }
+            if spec.provide.prices.as_ref().is_some_and(|prices| !prices.rates.is_empty()) {
+                notes.push("with a margin, `provide.prices.rates` do not count".to_owned());
+            }
+        }
+        None if spec.provide.prices.is_none() && !asked.is_empty() => {
+            notes.push("providers ask a price, and this policy asks none: --margin PERCENT passes their prices on".to_owned());
+        }
+        None => {}
+    }
+    notes
+}
+
+/// The fields that differ.
+fn differences(before: &PeeringPolicySpec, after: &PeeringPolicySpec) -> Vec<Field> {
+    let mut changes = Vec::new();
+    let (before, after) = (value(before), value(after));
+    compare("", Some(&before), Some(&after), &mut changes);
+    changes
+}
+
+/// The spec as JSON.
+fn value(spec: &PeeringPolicySpec) -> Value {
+    serde_json::to_value(spec).unwrap_or_default()
+}
+
+fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &mut Vec<Field>) {
+    match (before, after) {
+        (before, after) if before == after => {}
+        (Some(Value::Object(before)), Some(Value::Object(after))) => each(path, before, after, changes),
+        (None, Some(Value::Object(after))) if !after.is_empty() => each(path, &Map::new(), after, changes),
+        (before, after) => {
+            changes.push(Field { field: path.to_owned(), before: before.cloned(), after: after.cloned() });
+        }
+    }
+}
+
+fn each(path: &str, before: &Map<String, Value>, after: &Map<String, Value>, changes: &mut Vec<Field>) {
+    let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
+    names.sort();
+    names.dedup();
+    for name in names {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        compare(&path, before.get(name), after.get(name), changes);
+    }
+}
+
+/// The JSON merge patch that turns `before` into `after`. Fields that this version of the program does not know stay.
+pub fn merge_patch(before: &PeeringPolicySpec, after: &PeeringPolicySpec) -> Value {
+    merge(&value(before), &value(after))
+}
+
+fn merge(before: &Value, after: &Value) -> Value {
+    let (Value::Object(before), Value::Object(after)) = (before, after) else { return after.clone() };
+    let removed = before.keys().filter(|name| !after.contains_key(*name)).map(|name| (name.clone(), Value::Null));
+    let changed = after.iter().filter(|(name, value)| before.get(*name) != Some(*value));
+    let changed =
+        changed.map(|(name, value)| (name.clone(), before.get(name).map_or_else(|| value.clone(), |old| merge(old, value))));
+    Value::Object(removed.chain(changed).collect())
+}
+
+/// What `disable` does with one policy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ending {
+    pub policy: String,
+    /// Whether the policy goes; otherwise only `provide.source.offers` does.
+    pub deletes: bool,
+    /// What each of its customers gets afterwards.
+    pub customers: Vec<Afterwards>,
+    #[serde(skip)]
+    pub resource_version: Option<String>,
+}
+
+/// The policy of a customer when this cluster lends nothing on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Afterwards {
+    pub peer: String,
+    /// Nothing if no policy selects it then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// What that policy shares, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares: Option<String>,
+}
+
+/// What to write so that this cluster lends nothing on, or that a single policy does not. Empty if no policy does.
+pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Unclear> {
+    let lends_on = |policy: &&PeeringPolicy| policy.spec.provide.source.offers.is_some();
+    if let Some(name) = only.filter(|name| !present.policies.iter().any(|policy| policy.name_any() == *name)) {
+        return Err(Unclear::NoPolicy { policy: name.to_owned() });
+    }
+    let existing = |policy: &&PeeringPolicy| policy.metadata.deletion_timestamp.is_none();
+    let is_meant = |policy: &&PeeringPolicy| only.is_none_or(|name| policy.name_any() == name);
+    let ending: Vec<&PeeringPolicy> = present.policies.iter().filter(lends_on).filter(existing).filter(is_meant).collect();
+    let now = shared(present.policies);
+    let after: Vec<Arc<PeeringPolicy>> =
+        present.policies.iter().filter_map(|policy| without(policy, &ending)).map(Arc::new).collect();
+    let afterwards = |foreign: &ForeignCluster| {
+        let then = policy_of(&after, foreign);
+        let shares = then
+            .as_ref()
+            .map(|policy| format!("{} of {}", shares(&policy.spec.provide), source_in_short(&policy.spec.provide.source)));
+        Afterwards { peer: foreign.name_any(), policy: then.map(|policy| policy.name_any()), shares }
+    };
+    let ending = ending.into_iter().map(|policy| {
+        let is_under =
+            |foreign: &&ForeignCluster| policy_of(&now, foreign).is_some_and(|one| one.name_any() == policy.name_any());
+        let lent = present.peers.iter().filter(|foreign| lends_to(foreign)).filter(is_under);
+        Ending {
+            policy: policy.name_any(),
+            deletes: was_created(policy),
+            customers: lent.map(afterwards).collect(),
+            resource_version: policy.resource_version(),
+        }
+    });
+    Ok(ending.collect())
+}
+
+fn was_created(policy: &PeeringPolicy) -> bool {
+    policy.annotations().get(CREATED_BY_ANNOTATION).is_some_and(|command| command == CREATED_BY)
+}
+
+/// A policy as it is afterwards; nothing if it goes.
+fn without(policy: &PeeringPolicy, ending: &[&PeeringPolicy]) -> Option<PeeringPolicy> {
+    if !ending.iter().any(|one| one.name_any() == policy.name_any()) {
+        return Some(policy.clone());
+    }
+    if was_created(policy) {
+        return None;
+    }
+    let mut policy = policy.clone();
+    policy.spec.provide.source.offers = None;
+    Some(policy)
+}

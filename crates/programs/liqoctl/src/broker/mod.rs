@@ -1,0 +1,136 @@
+//! `liqoctl broker`: lends on what this cluster borrows, shows who uses what of it, and ends it.
+//!
+//! ```text
+//!   enable   policies, peers, offers ──▶ change::enabling ──▶ one PeeringPolicy with `provide.source.offers`
+//!   disable  policies, peers         ──▶ change::endings  ──▶ that policy goes, or loses `provide.source.offers`
+//!   status   all of it, pods, nodes  ──▶ status, warnings ──▶ tree
+//! ```
+//!
+//! Which node is in which pool is the controllers' own decision, as for `liqoctl policy explain`.
+
+pub mod change;
+mod status;
+#[cfg(test)]
+mod tests;
+mod text;
+mod tree;
+mod warnings;
+
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use liqo_api::{ForeignCluster, PeeringPolicy, ResourceOffer, VirtualNode};
+use serde_json::json;
+
+pub use change::{Customers, Enabling, Ending, MarginChange, Wanted};
+pub use status::{Status, peer_name};
+pub use text::{changes, disabled, enabled, endings};
+pub use tree::{render, via};
+
+use crate::{
+    apply::FIELD_MANAGER,
+    cluster::{Cluster, Explained as _, list_or_none},
+    policy,
+};
+
+/// What this cluster borrows, to whom it lends it on, and who uses it.
+pub async fn status(cluster: &Cluster) -> anyhow::Result<Status> {
+    let own = cluster.installed().await?;
+    let nodes: Api<VirtualNode> = Api::all(cluster.client.clone());
+    let nodes = list_or_none(&nodes, &ListParams::default()).await.doing("list the virtual nodes")?;
+    let lists = policy::gather(cluster).await?;
+    Ok(of(&status::Facts::new(&own.config.spec.cluster_name, &own.id, lists, &nodes, jiff::Timestamp::now())))
+}
+
+/// The status with warnings.
+fn of(facts: &status::Facts) -> Status {
+    let status = status::of(facts);
+    let warnings = if status.broker { warnings::of(&status, facts) } else { Vec::new() };
+    Status { warnings, ..status }
+}
+
+/// The objects that `enable` and `disable` look at.
+struct Lists {
+    policies: Vec<PeeringPolicy>,
+    peers: Vec<ForeignCluster>,
+    offers: Vec<ResourceOffer>,
+}
+
+impl Lists {
+    async fn read(cluster: &Cluster) -> anyhow::Result<Self> {
+        let all = ListParams::default();
+        let client = || cluster.client.clone();
+        let (policies, peers, offers) =
+            (Api::<PeeringPolicy>::all(client()), Api::<ForeignCluster>::all(client()), Api::all(client()));
+        let (policies, peers, offers) =
+            tokio::join!(list_or_none(&policies, &all), list_or_none(&peers, &all), list_or_none(&offers, &all));
+        Ok(Self {
+            policies: policies.doing("list the policies")?,
+            peers: peers.doing("list the peers")?,
+            offers: offers.doing("list the offers")?,
+        })
+    }
+
+    fn present(&self) -> change::Present<'_> {
+        change::Present { policies: &self.policies, peers: &self.peers, offers: &self.offers }
+    }
+}
+
+/// What `enable` would write.
+pub async fn plan_enabling(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Enabling> {
+    Ok(change::enabling(wanted, Lists::read(cluster).await?.present())?)
+}
+
+/// The policy as `enable` writes it.
+pub fn object(plan: &Enabling) -> PeeringPolicy {
+    let mut policy = PeeringPolicy::new(&plan.policy, plan.spec.clone());
+    if plan.creates {
+        policy.annotations_mut().insert(change::CREATED_BY_ANNOTATION.to_owned(), change::CREATED_BY.to_owned());
+    }
+    policy
+}
+
+/// Writes the policy. Fails if somebody changed it after it was read.
+pub async fn enable(cluster: &Cluster, plan: &Enabling) -> anyhow::Result<()> {
+    let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
+    let name = &plan.policy;
+    if plan.creates {
+        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        return api.create(&parameters, &object(plan)).await.map(drop).doing(format!("create policy {name}"));
+    }
+    let change = json!({
+        "metadata": { "resourceVersion": plan.resource_version },
+        "spec": change::merge_patch(&plan.before, &plan.spec),
+    });
+    write(&api, name, &change).await
+}
+
+async fn write(api: &Api<PeeringPolicy>, name: &str, change: &serde_json::Value) -> anyhow::Result<()> {
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    api.patch(name, &parameters, &Patch::Merge(change)).await.map(drop).doing(format!("change policy {name}"))
+}
+
+/// What `disable` would write: for all policies that lend on, or for one.
+pub async fn plan_endings(cluster: &Cluster, only: Option<&str>) -> anyhow::Result<Vec<Ending>> {
+    Ok(change::endings(only, Lists::read(cluster).await?.present())?)
+}
+
+/// Ends what was planned. Fails if somebody changed a policy after it was read.
+pub async fn disable(cluster: &Cluster, endings: &[Ending]) -> anyhow::Result<()> {
+    let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
+    for Ending { policy, deletes, resource_version, .. } in endings {
+        if *deletes {
+            let unchanged = Preconditions { resource_version: resource_version.clone(), uid: None };
+            let parameters = DeleteParams { preconditions: Some(unchanged), ..DeleteParams::default() };
+            api.delete(policy, &parameters).await.map(drop).doing(format!("delete policy {policy}"))?;
+        } else {
+            let change = json!({
+                "metadata": { "resourceVersion": resource_version },
+                "spec": { "provide": { "source": { "offers": null } } },
+            });
+            write(&api, policy, &change).await?;
+        }
+    }
+    Ok(())
+}

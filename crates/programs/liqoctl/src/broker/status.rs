@@ -1,0 +1,453 @@
+//! What a broker borrows, to whom it lends it on, and which customer uses what of which provider. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::ResourceExt as _;
+use liqo_api::{
+    ClusterId, ForeignCluster, Margin, OfferPhase, PeeringPolicy, PriceList, Provide, ResourceList, ResourceOffer, VirtualNode,
+    links,
+    policies::{PolicyPeer, of_peer},
+    provider_namespace,
+    requests::Effective,
+    tenant_namespace,
+};
+use liqo_sharing::decide::{lists::Lists, reduce, snapshot::Snapshot};
+use serde::Serialize;
+
+use crate::{policy, readiness, status::Link, unpeer::lends_to};
+
+/// Everything that `liqoctl broker status` shows; `-o json` prints it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Name of this cluster.
+    pub cluster: String,
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+    /// Whether a policy lends on what this cluster borrows, or a customer has something of it.
+    pub broker: bool,
+    /// The policies that lend on what this cluster borrows.
+    pub policies: Vec<BrokerPolicy>,
+    /// The consumers to which one of these policies applies, or that have something of what is borrowed.
+    pub customers: Vec<Customer>,
+    pub providers: Vec<Provider>,
+    /// Consumers that get nothing of what is borrowed.
+    pub other_consumers: Vec<OtherConsumer>,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BrokerPolicy {
+    pub name: String,
+    /// The peers that it is for, as text.
+    pub peers: String,
+    pub percentage: u8,
+    /// Whether it also lends this cluster's own nodes.
+    pub own_nodes: bool,
+    /// What it adds to the prices of providers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub margin: Option<Margin>,
+    pub notice_seconds: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Customer {
+    /// Name of its `ForeignCluster`.
+    pub name: String,
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+    /// The policy that applies to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// The links of lending, in order.
+    pub links: Vec<Link>,
+    pub offers: Vec<Lent>,
+    /// Its unfinished pods in this cluster, with those that wait for a node.
+    pub pods: usize,
+}
+
+/// An offer to a customer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lent {
+    #[serde(flatten)]
+    pub offer: Offer,
+    /// What its pods are charged.
+    pub used: ResourceList,
+    pub pods: usize,
+    /// Those of them that wait for a node.
+    pub waiting: usize,
+    /// Where the offer comes from, and where its pods run.
+    pub from: Vec<Share>,
+}
+
+/// What one customer uses of one node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Share {
+    /// Name of the provider, or of this cluster for its own nodes.
+    pub cluster: String,
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+    /// The virtual node; nothing for this cluster's own nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    pub pods: usize,
+    pub used: ResourceList,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Provider {
+    /// Name of its `ForeignCluster`.
+    pub name: String,
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+    /// Time since which this cluster knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known_since: Option<String>,
+    /// The links of borrowing, in order.
+    pub links: Vec<Link>,
+    pub offers: Vec<Borrowed>,
+    /// Unfinished pods of customers that run there.
+    pub customer_pods: usize,
+}
+
+/// An offer of a provider.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Borrowed {
+    #[serde(flatten)]
+    pub offer: Offer,
+    /// Its virtual node, once it exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    pub ready: bool,
+    /// Whether somebody keeps new pods off the node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cordoned: bool,
+    /// Why the node gets no new pods now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_new_pods: Option<String>,
+    /// What all unfinished pods on the node request, also those of this cluster.
+    pub used: ResourceList,
+    /// Unfinished pods on the node, by customer; this cluster's own are under its name.
+    pub pods: BTreeMap<String, usize>,
+    /// The pools that it is lent on in, as `policy/pool`.
+    pub lent_in: Vec<String>,
+}
+
+/// The parts of an offer that both directions share.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Offer {
+    pub pool: String,
+    pub phase: OfferPhase,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    pub resources: ResourceList,
+    pub hops: u8,
+    /// IDs of the clusters that it comes from or through, the provider first.
+    pub path: Vec<ClusterId>,
+    /// The clusters behind the provider by the names that this cluster knows.
+    pub behind: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prices: Option<PriceList>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notice_seconds: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withdrawal_timestamp: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaim_timestamp: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OtherConsumer {
+    pub name: String,
+    /// The policy that applies to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+}
+
+/// The status without warnings.
+pub(super) fn of(facts: &Facts) -> Status {
+    let mut known: Vec<&ForeignCluster> = facts.peers.iter().collect();
+    known.sort_by_key(|foreign| foreign.name_any());
+    let is_customer = |foreign: &&ForeignCluster| {
+        let has_some = facts.made_to(foreign).any(|offer| offer.spec.is_borrowed());
+        has_some || (lends_to(foreign) && facts.policy(foreign).is_some_and(|policy| policy.spec.provide.source.offers.is_some()))
+    };
+    let (customers, others): (Vec<_>, Vec<_>) = known.iter().copied().partition(is_customer);
+    let others = others.into_iter().filter(|foreign| lends_to(foreign));
+    let other = |foreign: &ForeignCluster| OtherConsumer {
+        name: foreign.name_any(),
+        policy: facts.policy(foreign).map(kube::ResourceExt::name_any),
+    };
+    let policies: Vec<BrokerPolicy> = facts.lending_on().filter_map(broker_policy).collect();
+    let is_provider = |foreign: &&ForeignCluster| foreign.wants_resources() || facts.received_from(foreign).next().is_some();
+    Status {
+        cluster: facts.own_name.clone(),
+        cluster_id: facts.own.clone(),
+        broker: !policies.is_empty() || !customers.is_empty(),
+        policies,
+        customers: customers.into_iter().map(|foreign| customer(foreign, facts)).collect(),
+        providers: known.into_iter().filter(is_provider).map(|foreign| provider(foreign, facts)).collect(),
+        other_consumers: others.map(other).collect(),
+        warnings: Vec::new(),
+    }
+}
+
+/// What follows from the lists.
+pub(super) struct Facts {
+    own_name: String,
+    own: ClusterId,
+    peers: Vec<ForeignCluster>,
+    policies: Vec<Arc<PeeringPolicy>>,
+    offers: Vec<ResourceOffer>,
+    pub contracts: Vec<liqo_api::Contract>,
+    /// By the name of the Node.
+    virtual_nodes: BTreeMap<String, VirtualNode>,
+    ready: BTreeSet<String>,
+    cordoned: BTreeSet<String>,
+    running: Vec<RunningPod>,
+    /// The nodes of each pool, by policy.
+    pools: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
+}
+
+/// An unfinished pod.
+struct RunningPod {
+    /// Nothing for this cluster's own pods.
+    customer: Option<ClusterId>,
+    pool: String,
+    node: Option<String>,
+    amounts: Effective,
+}
+
+impl Facts {
+    pub fn new(name: &str, own: &ClusterId, lists: Lists, virtual_nodes: &[VirtualNode], now: Timestamp) -> Self {
+        let owners: BTreeMap<String, ClusterId> = lists.namespaces.iter().cloned().filter_map(mapped).collect();
+        let running = lists.pods.iter().cloned().filter_map(|pod| running(pod, &owners)).collect();
+        let ready = lists.nodes.iter().filter(|node| readiness::node(node)).map(kube::ResourceExt::name_any).collect();
+        let is_cordoned = |node: &&Node| node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true));
+        let cordoned = lists.nodes.iter().filter(is_cordoned).map(kube::ResourceExt::name_any).collect();
+        let (peers, policies) = (lists.foreign_clusters.clone(), lists.policies.clone());
+        let (offers, contracts) = (lists.offers.clone(), lists.contracts.clone());
+        let snapshot = Snapshot::from_lists(own.clone(), BTreeMap::new(), lists, now);
+        let lending_on = policies.iter().filter(|policy| policy.spec.provide.source.offers.is_some());
+        let pools = lending_on.map(|policy| (policy.name_any(), snapshot.nodes_of_pools(&policy.spec.provide))).collect();
+        let named = |node: &VirtualNode| Some((node.status.as_ref()?.node_name.clone()?, node.clone()));
+        Self {
+            own_name: name.to_owned(),
+            own: own.clone(),
+            peers,
+            policies: policies.into_iter().map(Arc::new).collect(),
+            offers,
+            contracts,
+            virtual_nodes: virtual_nodes.iter().filter_map(named).collect(),
+            ready,
+            cordoned,
+            running,
+            pools,
+        }
+    }
+
+    /// The policies that lend on what is borrowed.
+    fn lending_on(&self) -> impl Iterator<Item = &PeeringPolicy> {
+        let exists = |policy: &&Arc<PeeringPolicy>| policy.metadata.deletion_timestamp.is_none();
+        let policies = self.policies.iter().filter(exists).map(|policy| &**policy);
+        policies.filter(|policy| policy.spec.provide.source.offers.is_some())
+    }
+
+    /// The policy that applies to a peer.
+    pub fn policy(&self, foreign: &ForeignCluster) -> Option<&PeeringPolicy> {
+        let peer = PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign));
+        of_peer(&self.policies, &peer).into_iter().next().map(|policy| &**policy)
+    }
+
+    pub fn provide(&self, policy: &str) -> Option<&Provide> {
+        self.policies.iter().find(|one| one.name_any() == policy).map(|one| &one.spec.provide)
+    }
+
+    fn offers_in(&self, namespace: String) -> impl Iterator<Item = &ResourceOffer> {
+        self.offers.iter().filter(move |offer| offer.namespace().as_ref() == Some(&namespace))
+    }
+
+    fn made_to(&self, foreign: &ForeignCluster) -> impl Iterator<Item = &ResourceOffer> {
+        self.offers_in(tenant_namespace(&foreign.spec.cluster_id))
+    }
+
+    fn received_from(&self, foreign: &ForeignCluster) -> impl Iterator<Item = &ResourceOffer> {
+        self.offers_in(provider_namespace(&foreign.spec.cluster_id))
+    }
+
+    /// The nodes that a policy lends as a pool.
+    fn nodes_of(&self, policy: &str, pool: &str) -> Option<&BTreeSet<String>> {
+        self.pools.get(policy)?.get(pool)
+    }
+
+    /// The pools that a node is lent on in, as `policy/pool`.
+    fn pools_of(&self, node: &str) -> Vec<String> {
+        let all = self.pools.iter().flat_map(|(policy, pools)| pools.iter().map(move |(pool, nodes)| (policy, pool, nodes)));
+        all.filter(|(_, _, nodes)| nodes.contains(node)).map(|(policy, pool, _)| format!("{policy}/{pool}")).collect()
+    }
+
+    /// The name of a peer in this cluster, else the beginning of its ID.
+    fn name(&self, id: &ClusterId) -> String {
+        peer_name(&self.peers, id)
+    }
+}
+
+/// The name of a peer in this cluster, else the beginning of its ID.
+pub fn peer_name(known: &[ForeignCluster], id: &ClusterId) -> String {
+    let found = known.iter().find(|foreign| foreign.spec.cluster_id == *id);
+    found.map_or_else(|| id.short().to_owned(), kube::ResourceExt::name_any)
+}
+
+/// A mapped namespace, and whose it is.
+fn mapped(namespace: Namespace) -> Option<(String, ClusterId)> {
+    let name = namespace.name_any();
+    reduce::namespace(namespace).filter(|one| !one.tenant).map(|one| (name, one.consumer))
+}
+
+/// A pod that has not finished, with the owner of its namespace: the labels of a pod prove nothing.
+fn running(pod: Pod, owners: &BTreeMap<String, ClusterId>) -> Option<RunningPod> {
+    let owner = owners.get(&pod.namespace().unwrap_or_default()).cloned();
+    let pod = reduce::pod(pod)?;
+    let claimed = pod.owner.filter(|claimed| owner.as_ref().is_some_and(|owner| claimed.consumer == owner.as_str()));
+    Some(RunningPod {
+        customer: claimed.as_ref().and(owner),
+        pool: claimed.map(|claimed| claimed.pool).unwrap_or_default(),
+        node: pod.node,
+        amounts: pod.resources,
+    })
+}
+
+fn broker_policy(policy: &PeeringPolicy) -> Option<BrokerPolicy> {
+    let offers = policy.spec.provide.source.offers.as_ref()?;
+    Some(BrokerPolicy {
+        name: policy.name_any(),
+        peers: policy::peers(&policy.spec.peers),
+        percentage: policy.spec.provide.percentage,
+        own_nodes: offers.own_nodes,
+        margin: offers.margin.clone(),
+        notice_seconds: policy.spec.provide.notice_seconds,
+    })
+}
+
+fn customer(foreign: &ForeignCluster, facts: &Facts) -> Customer {
+    let policy = facts.policy(foreign);
+    let mut offers: Vec<Lent> = facts.made_to(foreign).map(|offer| lent(foreign, offer, policy, facts)).collect();
+    offers.sort_by(|one, other| one.offer.pool.cmp(&other.offer.pool));
+    let id = &foreign.spec.cluster_id;
+    Customer {
+        name: foreign.name_any(),
+        cluster_id: id.clone(),
+        policy: policy.map(kube::ResourceExt::name_any),
+        links: links_of(foreign, &links::LENDING),
+        offers,
+        pods: facts.running.iter().filter(|pod| pod.customer.as_ref() == Some(id)).count(),
+    }
+}
+
+fn links_of(foreign: &ForeignCluster, wanted: &[&str]) -> Vec<Link> {
+    wanted.iter().filter_map(|kind| foreign.condition(kind)).map(Link::from).collect()
+}
+
+fn lent(foreign: &ForeignCluster, object: &ResourceOffer, policy: Option<&PeeringPolicy>, facts: &Facts) -> Lent {
+    let pool = object.name_any();
+    let charge = policy.map(|policy| policy.spec.provide.usage.charge).unwrap_or_default();
+    let nodes = policy.and_then(|policy| facts.nodes_of(&policy.name_any(), &pool));
+    // Nothing stands for all nodes of this cluster.
+    let place = |node: &String| facts.virtual_nodes.contains_key(node).then(|| node.clone());
+    let mut shares: BTreeMap<Option<String>, (usize, ResourceList)> = BTreeMap::new();
+    for node in nodes.into_iter().flatten() {
+        shares.entry(place(node)).or_default();
+    }
+    let (mut used, mut pods, mut waiting) = (ResourceList::new(), 0, 0);
+    let is_its = |pod: &&RunningPod| pod.customer.as_ref() == Some(&foreign.spec.cluster_id) && pod.pool == pool;
+    for pod in facts.running.iter().filter(is_its) {
+        let amounts = pod.amounts.charged(charge);
+        used += amounts;
+        pods += 1;
+        let Some(node) = &pod.node else {
+            waiting += 1;
+            continue;
+        };
+        let (count, sum) = shares.entry(place(node)).or_default();
+        *count += 1;
+        *sum += amounts;
+    }
+    let share = |(node, (pods, used)): (Option<String>, (usize, ResourceList))| {
+        let id = node.as_ref().and_then(|node| facts.virtual_nodes.get(node)).map_or(&facts.own, |node| &node.spec.cluster_id);
+        let cluster = if *id == facts.own { facts.own_name.clone() } else { facts.name(id) };
+        Share { cluster, cluster_id: id.clone(), node, pods, used }
+    };
+    Lent { offer: offer(object, facts), used, pods, waiting, from: shares.into_iter().map(share).collect() }
+}
+
+fn provider(foreign: &ForeignCluster, facts: &Facts) -> Provider {
+    let mut offers: Vec<Borrowed> = facts.received_from(foreign).map(|offer| borrowed(offer, facts)).collect();
+    offers.sort_by(|one, other| one.offer.pool.cmp(&other.offer.pool));
+    let of_it = |pod: &&RunningPod| {
+        let node = pod.node.as_ref().and_then(|node| facts.virtual_nodes.get(node));
+        pod.customer.is_some() && node.is_some_and(|node| node.spec.cluster_id == foreign.spec.cluster_id)
+    };
+    Provider {
+        name: foreign.name_any(),
+        cluster_id: foreign.spec.cluster_id.clone(),
+        known_since: foreign.creation_timestamp().map(|time| time.0.to_string()),
+        links: links_of(foreign, &links::BORROWING),
+        offers,
+        customer_pods: facts.running.iter().filter(of_it).count(),
+    }
+}
+
+fn borrowed(object: &ResourceOffer, facts: &Facts) -> Borrowed {
+    let is_its = |(_, node): &(&String, &VirtualNode)| {
+        node.spec.cluster_id == object.spec.cluster_id && node.spec.pool == object.spec.pool
+    };
+    let found = facts.virtual_nodes.iter().find(is_its);
+    let (mut used, mut pods) = (ResourceList::new(), BTreeMap::<String, usize>::new());
+    for pod in facts.running.iter().filter(|pod| pod.node.is_some() && pod.node.as_ref() == found.map(|(name, _)| name)) {
+        used += &pod.amounts.requests;
+        let who = pod.customer.as_ref().map_or_else(|| facts.own_name.clone(), |id| facts.name(id));
+        *pods.entry(who).or_default() += 1;
+    }
+    used.retain(|name, _| object.spec.resource_quota.hard.contains(name));
+    Borrowed {
+        offer: offer(object, facts),
+        node: found.map(|(name, _)| name.clone()),
+        ready: found.is_some_and(|(name, _)| facts.ready.contains(name)),
+        cordoned: found.is_some_and(|(name, _)| facts.cordoned.contains(name)),
+        no_new_pods: found.and_then(|(_, node)| node.spec.no_new_pods.clone()),
+        used,
+        pods,
+        lent_in: found.map(|(name, _)| facts.pools_of(name)).unwrap_or_default(),
+    }
+}
+
+fn offer(object: &ResourceOffer, facts: &Facts) -> Offer {
+    let (spec, status) = (&object.spec, object.status.clone().unwrap_or_default());
+    let name = |id: &ClusterId| if *id == facts.own { facts.own_name.clone() } else { facts.name(id) };
+    Offer {
+        pool: object.name_any(),
+        phase: status.phase,
+        message: status.message,
+        resources: spec.resource_quota.hard.clone(),
+        hops: spec.hops,
+        behind: spec.path.iter().skip(1).map(name).collect(),
+        path: spec.path.clone(),
+        prices: spec.prices.clone(),
+        notice_seconds: spec.notice_seconds,
+        withdrawal_timestamp: spec.withdrawal_timestamp.as_ref().map(|time| time.0.to_string()),
+        reclaim_timestamp: spec.reclaim_timestamp.as_ref().map(|time| time.0.to_string()),
+    }
+}

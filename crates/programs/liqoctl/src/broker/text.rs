@@ -1,0 +1,79 @@
+//! What `enable` and `disable` do, as text for people.
+
+use serde_json::Value;
+
+use super::change::{Afterwards, Enabling, Ending, Field};
+
+/// What `enable` will write, before it asks.
+pub fn changes(plan: &Enabling) -> String {
+    let name = &plan.policy;
+    let head = match (plan.creates, &plan.copy_of) {
+        (true, Some(of)) => format!("Policy {name} is new: a copy of {of}, with"),
+        (true, None) => format!("Policy {name} is new: it has the defaults, with"),
+        (false, _) if plan.changes.is_empty() => format!("Policy {name} stays as it is"),
+        (false, _) => format!("Policy {name} changes"),
+    };
+    let width = plan.changes.iter().map(|change| change.field.len()).max().unwrap_or_default();
+    let line = |Field { field, before, after }: &Field| {
+        format!("  {field:width$}   {} → {}", value(before.as_ref()), value(after.as_ref()))
+    };
+    let mut lines = vec![head];
+    lines.extend(plan.changes.iter().map(line));
+    lines.push(match plan.customers.as_slice() {
+        [] => "It applies to no consumer yet.".to_owned(),
+        customers => format!("It applies to {}.", customers.join(", ")),
+    });
+    lines.extend(plan.notes.iter().map(|note| format!("Note: {note}.")));
+    lines.join("\n")
+}
+
+fn value(value: Option<&Value>) -> String {
+    match value {
+        None => "(none)".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// The result of `enable`.
+pub fn enabled(plan: &Enabling) -> String {
+    let name = &plan.policy;
+    if !plan.is_needed() {
+        return format!("This cluster lends on what it borrows already, under policy {name}: nothing was changed.");
+    }
+    format!(
+        "This cluster lends on what it borrows, under policy {name}: see `liqoctl broker status`. `liqoctl broker disable` ends it."
+    )
+}
+
+/// What `disable` will do, before it asks.
+pub fn endings(endings: &[Ending]) -> String {
+    let mut lines = Vec::new();
+    for ending in endings {
+        let name = &ending.policy;
+        lines.push(if ending.deletes {
+            format!("Policy {name} goes: `broker enable` created it")
+        } else {
+            format!("Policy {name} stays without provide.source.offers: it lends this cluster's own nodes")
+        });
+        lines.extend(ending.customers.iter().map(afterwards));
+    }
+    lines.push("Customers' pods on what is borrowed end after the notice of the policy.".to_owned());
+    lines.join("\n")
+}
+
+fn afterwards(customer: &Afterwards) -> String {
+    match (&customer.policy, &customer.shares) {
+        (Some(policy), Some(shares)) => format!("  {} is then under policy {policy}: {shares}", customer.peer),
+        _ => format!("  {} is then under no policy, and gets nothing", customer.peer),
+    }
+}
+
+/// The result of `disable`.
+pub fn disabled(endings: &[Ending]) -> String {
+    if endings.is_empty() {
+        return "This cluster lends nothing on: nothing was changed.".to_owned();
+    }
+    let names: Vec<&str> = endings.iter().map(|ending| ending.policy.as_str()).collect();
+    format!("This cluster lends nothing on any more under {}. `liqoctl policy list` shows what applies now.", names.join(", "))
+}

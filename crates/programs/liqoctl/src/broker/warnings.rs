@@ -1,0 +1,195 @@
+//! What a broker should know, in plain sentences. Pure.
+
+use kube::ResourceExt as _;
+use liqo_api::{ContractPhase, NO_NEW_PODS, OfferPhase, PriceList, links, tenant_namespace};
+
+use super::status::{Borrowed, Customer, Facts, Lent, Provider, Status};
+use crate::{output::plain, status::Link};
+
+/// The warnings: about what is borrowed first, then about what is lent on.
+pub(super) fn of(status: &Status, facts: &Facts) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if status.providers.is_empty() {
+        warnings.push(
+            "this cluster borrows nothing, so it has nothing to lend on: `liqoctl peer` borrows from another cluster".to_owned(),
+        );
+    }
+    for provider in &status.providers {
+        of_provider(provider, status, &mut warnings);
+    }
+    if status.policies.is_empty() {
+        warnings.push("no policy lends on what this cluster borrows any more: what customers still have of it ends".to_owned());
+    }
+    if !status.policies.is_empty() && status.customers.is_empty() {
+        warnings.push("no policy that lends on applies to a consumer: `liqoctl generate peer-command` invites one".to_owned());
+    }
+    for policy in &status.policies {
+        let accepted = accepted(status)
+            .filter(|offer| offer.lent_in.iter().any(|pool| pool.split('/').next() == Some(policy.name.as_str())));
+        let shortest = accepted.filter_map(|offer| offer.offer.notice_seconds).min();
+        if let Some(seconds) = shortest.filter(|seconds| *seconds < policy.notice_seconds) {
+            let (name, own) = (&policy.name, policy.notice_seconds);
+            warnings.push(format!(
+                "policy {name} promises a notice of {own} s, and a provider gives only {seconds} s: customers' pods may end earlier than \
+                 they were told"
+            ));
+        }
+    }
+    for customer in &status.customers {
+        of_customer(customer, status, facts, &mut warnings);
+    }
+    warnings
+}
+
+/// The accepted offers of all providers.
+fn accepted(status: &Status) -> impl Iterator<Item = &Borrowed> {
+    let offers = status.providers.iter().flat_map(|provider| &provider.offers);
+    offers.filter(|offer| offer.offer.phase == OfferPhase::Accepted)
+}
+
+/// A link that should be True and is not.
+fn broken<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
+    links.iter().find(|link| link.name == name && link.status != "True")
+}
+
+fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>) {
+    let name = &provider.name;
+    if let Some(link) = broken(&provider.links, links::PEER_REACHABLE) {
+        warnings.push(format!("provider {name} does not answer since {}: {}", link.since, plain(&link.message)));
+    }
+    if provider.offers.is_empty() {
+        warnings.push(format!("provider {name} offers nothing: `liqoctl status` shows why"));
+    }
+    for borrowed in &provider.offers {
+        let offer = &borrowed.offer;
+        let what = format!("offer {} of {name}", plain(&offer.pool));
+        if let Some(at) = &offer.withdrawal_timestamp {
+            warnings
+                .push(format!("{what} is withdrawn and ends at {at}: it is not lent on any more, and customers' pods leave it"));
+            continue;
+        }
+        if let Some(at) = &offer.reclaim_timestamp {
+            warnings.push(format!("{what} is smaller than what is used of it: from {at} on, {name} ends pods beyond it"));
+        }
+        if offer.phase != OfferPhase::Accepted {
+            let why = offer.message.as_deref().map(|why| format!(" ({})", plain(why))).unwrap_or_default();
+            warnings.push(format!("{what} is {:?}{why}, so nothing of it is lent on", offer.phase));
+            continue;
+        }
+        if offer.resources.is_zero() {
+            warnings.push(format!("{what} contains nothing now"));
+        }
+        match (&borrowed.node, borrowed.ready, &borrowed.no_new_pods) {
+            (None, _, _) => warnings.push(format!("{what} has no node yet, so nothing of it is lent on")),
+            (Some(node), false, _) => warnings.push(format!("node {node} of {name} is not Ready, so nothing of it is lent on")),
+            (Some(node), true, _) if borrowed.cordoned => {
+                warnings.push(format!("node {node} of {name} is cordoned, so nothing of it is lent on"));
+            }
+            (Some(node), true, Some(why)) => {
+                let why = plain(why.strip_prefix(NO_NEW_PODS).unwrap_or(why));
+                warnings.push(format!("node {node} of {name} gets no new pods ({why}), so nothing of it is lent on"));
+            }
+            (Some(node), true, None) if borrowed.lent_in.is_empty() && !status.policies.is_empty() => {
+                warnings.push(format!("node {node} of {name} is in no pool that is lent on: {}", not_lent(borrowed, status)));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Why no policy lends on the node of an accepted offer.
+fn not_lent(borrowed: &Borrowed, status: &Status) -> String {
+    let mut margins = status.policies.iter().filter_map(|policy| policy.margin.as_ref());
+    let prices = borrowed.offer.prices.as_ref().filter(|prices| costs(prices));
+    match prices.filter(|prices| margins.any(|margin| margin.currency != prices.currency)) {
+        Some(prices) => format!("its prices are in {}, and the margin is in another currency", plain(&prices.currency)),
+        None => "too many clusters are behind what this cluster borrows".to_owned(),
+    }
+}
+
+fn costs(prices: &PriceList) -> bool {
+    prices.rates.iter().any(|(_, rate)| !rate.is_zero())
+}
+
+fn of_customer(customer: &Customer, status: &Status, facts: &Facts, warnings: &mut Vec<String>) {
+    let name = &customer.name;
+    if let Some(link) = broken(&customer.links, links::CONSUMER_REACHABLE) {
+        warnings.push(format!("customer {name} does not answer since {}: {}", link.since, plain(&link.message)));
+    }
+    let provide = customer.policy.as_deref().and_then(|policy| facts.provide(policy));
+    if provide.is_some_and(|provide| provide.contract.is_some()) && !has_contract(customer, facts) {
+        warnings.push(format!(
+            "customer {name} has no contract in force, which policy {} requires: its pods are not admitted (`liqoctl contract list {name}`)",
+            customer.policy.as_deref().unwrap_or_default()
+        ));
+    }
+    match broken(&customer.links, links::RESOURCES_OFFERED) {
+        Some(link) => warnings.push(format!("customer {name} is offered nothing: {}: {}", link.reason, plain(&link.message))),
+        None if customer.offers.is_empty() && customer.links.iter().any(|link| link.name == links::RESOURCES_OFFERED) => {
+            warnings.push(format!("customer {name} is offered nothing: `liqoctl policy explain {name}` shows why"));
+        }
+        None => {}
+    }
+    for lent in &customer.offers {
+        of_lent(name, lent, status, warnings);
+    }
+}
+
+/// Whether a contract with this customer is in force.
+fn has_contract(customer: &Customer, facts: &Facts) -> bool {
+    let namespace = tenant_namespace(&customer.cluster_id);
+    facts.contracts.iter().filter(|contract| contract.namespace().as_ref() == Some(&namespace)).any(|contract| {
+        let phase = contract.status.as_ref().map(|status| status.phase).unwrap_or_default();
+        contract.spec.in_force_since.is_some() && phase != ContractPhase::Ended
+    })
+}
+
+fn of_lent(customer: &str, lent: &Lent, status: &Status, warnings: &mut Vec<String>) {
+    let offer = &lent.offer;
+    let what = format!("offer {} to {customer}", plain(&offer.pool));
+    if let Some(at) = &offer.withdrawal_timestamp {
+        warnings.push(format!("{what} is withdrawn and ends at {at}"));
+        return;
+    }
+    if let Some(at) = &offer.reclaim_timestamp {
+        warnings.push(format!("{what} is smaller than what is used of it: from {at} on, this cluster ends pods beyond it"));
+    }
+    if offer.resources.is_zero() {
+        warnings.push(format!("pool {} has nothing to lend to {customer} now", plain(&offer.pool)));
+    }
+    match (offer.phase, &offer.message) {
+        (OfferPhase::Refused, Some(why)) => {
+            warnings.push(format!("{customer} refuses offer {}: {}", plain(&offer.pool), plain(why)));
+        }
+        (OfferPhase::Refused, None) => warnings.push(format!("{customer} refuses offer {}", plain(&offer.pool))),
+        _ => {}
+    }
+    if lent.waiting > 0 {
+        let pods = if lent.waiting == 1 { "pod of it waits" } else { "pods of it wait" };
+        warnings.push(format!(
+            "{what}: {} {pods} for a node: `kubectl get pods -A -l liqo.io/consumer-id` shows which",
+            lent.waiting
+        ));
+    }
+    for (node, borrowed) in accepted(status).filter_map(|borrowed| Some((borrowed.node.as_ref()?, borrowed))) {
+        if lent.from.iter().any(|share| share.node.as_ref() == Some(node)) {
+            warnings.extend(below_cost(&what, lent, node, borrowed));
+        }
+    }
+}
+
+/// Whether a resource is lent on for less than its provider asks.
+fn below_cost(what: &str, lent: &Lent, node: &str, borrowed: &Borrowed) -> Option<String> {
+    let asked = borrowed.offer.prices.as_ref().filter(|prices| costs(prices))?;
+    let price = lent.offer.prices.as_ref().filter(|prices| prices.currency == asked.currency);
+    if lent.offer.prices.as_ref().is_some_and(costs) && price.is_none() {
+        // Prices in two currencies cannot be compared.
+        return None;
+    }
+    let mut cheaper = asked.rates.iter().filter_map(|(resource, rate)| {
+        let got = price.and_then(|price| price.rates.get(resource)).unwrap_or_default();
+        (got < rate).then(|| format!("{resource} for {got}, for which the provider of node {node} asks {rate}"))
+    });
+    let first = cheaper.next()?;
+    Some(format!("{what} costs less than this cluster pays: {} ({} per hour and unit)", plain(&first), plain(&asked.currency)))
+}

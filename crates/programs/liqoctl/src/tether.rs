@@ -1,0 +1,185 @@
+//! `liqoctl tether` and `liqoctl untether`: whether a peer controls this cluster.
+//!
+//! The commands write only who is to control it, into the spec of the `ClusterConfig`. The controllers do the rest, and report in its
+//! status how far they are.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, TetheringReason, TetheringState, TetheringStatus};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    cluster::{Cluster, Explained as _},
+    progress::Progress,
+    wait::{self, Poll, give_up},
+};
+
+/// The working mode that a command led to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// The state now.
+    pub state: TetheringState,
+    /// Name of the peer that the command is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+}
+
+/// Tethers this cluster to a peer. If this cluster or the peer refuses, the wish is taken back, so that nothing happens later by itself.
+/// Waits if there is a `timeout`.
+pub async fn tether(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+    timeout: Option<Duration>,
+    progress: &Progress,
+) -> anyhow::Result<Outcome> {
+    let config = installed(cluster).await?;
+    let (peer, id) = (foreign.name_any(), &foreign.spec.cluster_id);
+    if let (state, Some(other)) = config.tethering()
+        && state != TetheringState::Autonomous
+        && other != id
+    {
+        bail!("this cluster is {state:?} with {other} already; end that with `liqoctl untether` first");
+    }
+    // A former refusal would be taken for the answer.
+    if config.tethering().0 == TetheringState::Autonomous && status(&config).is_some() {
+        write(cluster, None).await?;
+        wait::until(
+            "the former attempt is forgotten",
+            UNTIL_FORGOTTEN,
+            |_| {},
+            || async {
+                let config = installed(cluster).await?;
+                let is_forgotten = config.tethering().1.is_none();
+                Ok(if is_forgotten { Poll::Done(()) } else { Poll::NotYet("the manager does not answer".to_owned()) })
+            },
+        )
+        .await?;
+    }
+    write(cluster, Some(id)).await?;
+    let Some(timeout) = timeout else {
+        return Ok(Outcome { state: config.tethering().0, peer: Some(peer) });
+    };
+    let step = format!("Tethering this cluster to {peer}");
+    let news = |missing: &str| progress.message(&step, missing);
+    let tethering = wait::until("the peer controls this cluster", timeout, news, || async {
+        match outcome(status(&installed(cluster).await?), id) {
+            Ok(poll) => Ok(poll),
+            Err(why) => Err(give_up(why)),
+        }
+    });
+    match progress.step(&step, tethering).await {
+        Ok(state) => Ok(Outcome { state, peer: Some(peer) }),
+        Err(error) => {
+            write(cluster, None).await?;
+            Err(error.context(format!("this cluster is not tethered to {peer}")))
+        }
+    }
+}
+
+/// Ends tethering, and waits until the cluster is autonomous if there is a `timeout`.
+pub async fn untether(cluster: &Cluster, timeout: Option<Duration>, progress: &Progress) -> anyhow::Result<Outcome> {
+    let config = installed(cluster).await?;
+    write(cluster, None).await?;
+    let Some(timeout) = timeout else { return Ok(Outcome { state: config.tethering().0, peer: None }) };
+    let step = "Taking back control";
+    let news = |missing: &str| progress.message(step, missing);
+    let releasing = wait::until("this cluster is autonomous", timeout, news, || async {
+        let config = installed(cluster).await?;
+        let message = status(&config).map(|status| status.message.clone()).unwrap_or_default();
+        let is_over = config.tethering().0 == TetheringState::Autonomous;
+        Ok(if is_over { Poll::Done(TetheringState::Autonomous) } else { Poll::NotYet(message) })
+    });
+    Ok(Outcome { state: progress.step(step, releasing).await?, peer: None })
+}
+
+/// How long the manager may take to forget a former attempt.
+const UNTIL_FORGOTTEN: Duration = Duration::from_secs(30);
+
+/// What the status says about an attempt with this peer; the error is why it failed.
+fn outcome(status: Option<&TetheringStatus>, peer: &ClusterId) -> Result<Poll<TetheringState>, String> {
+    let Some(status) = status.filter(|status| status.cluster_id.as_ref() == Some(peer)) else {
+        return Ok(Poll::NotYet("the manager has not seen it yet".to_owned()));
+    };
+    let reason = TetheringReason::parse(&status.reason);
+    let waits = matches!(reason, Some(TetheringReason::NotWanted | TetheringReason::Waiting));
+    match status.state {
+        TetheringState::Tethered => Ok(Poll::Done(TetheringState::Tethered)),
+        TetheringState::Tethering => Ok(Poll::NotYet(status.message.clone())),
+        TetheringState::Autonomous if waits => Ok(Poll::NotYet(status.message.clone())),
+        TetheringState::Autonomous | TetheringState::Releasing => Err(format!("{}: {}", status.reason, status.message)),
+    }
+}
+
+fn status(config: &ClusterConfig) -> Option<&TetheringStatus> {
+    config.status.as_ref()?.tethering.as_ref()
+}
+
+async fn installed(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {
+    let Some(config) = cluster.config().await? else { bail!("Liqo is not installed in this cluster: run `liqoctl install`") };
+    Ok(config)
+}
+
+async fn write(cluster: &Cluster, peer: Option<&ClusterId>) -> anyhow::Result<()> {
+    let api: Api<ClusterConfig> = Api::all(cluster.client.clone());
+    let change = json!({ "spec": { "tethering": { "clusterID": peer } } });
+    let written = api.patch(CLUSTER_CONFIG, &PatchParams::default(), &Patch::Merge(&change)).await;
+    written.doing(format!("change ClusterConfig {CLUSTER_CONFIG}"))?;
+    Ok(())
+}
+
+/// The result as text for people.
+pub fn table(outcome: &Outcome) -> String {
+    match (outcome.state, &outcome.peer) {
+        (TetheringState::Tethered, Some(peer)) => format!("This cluster is tethered to {peer}."),
+        (_, Some(peer)) => format!("This cluster is to be tethered to {peer}; `liqoctl status` shows when it is."),
+        (TetheringState::Autonomous, None) => "This cluster is autonomous.".to_owned(),
+        (_, None) => "This cluster takes back control; `liqoctl status` shows when that is over.".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::Time;
+
+    use super::*;
+
+    fn status(state: TetheringState, reason: TetheringReason) -> TetheringStatus {
+        TetheringStatus {
+            state,
+            cluster_id: Some(ClusterId::of_public_key(&[1; 32])),
+            since: Time(jiff::Timestamp::UNIX_EPOCH),
+            deadline: None,
+            reason: reason.into(),
+            message: "because".into(),
+        }
+    }
+
+    fn told(state: TetheringState, reason: TetheringReason) -> Result<bool, String> {
+        let peer = ClusterId::of_public_key(&[1; 32]);
+        outcome(Some(&status(state, reason)), &peer).map(|poll| matches!(poll, Poll::Done(_)))
+    }
+
+    #[test]
+    fn an_attempt_ends_with_control_or_with_a_reason() {
+        assert_eq!(told(TetheringState::Tethering, TetheringReason::Waiting), Ok(false));
+        assert_eq!(told(TetheringState::Tethered, TetheringReason::Granted), Ok(true));
+        assert_eq!(told(TetheringState::Autonomous, TetheringReason::Waiting), Ok(false));
+        assert_eq!(told(TetheringState::Autonomous, TetheringReason::LendsToOthers), Err("LendsToOthers: because".into()));
+        assert_eq!(told(TetheringState::Releasing, TetheringReason::RefusedByPeer), Err("RefusedByPeer: because".into()));
+    }
+
+    #[test]
+    fn what_is_about_another_peer_says_nothing() {
+        let other = ClusterId::of_public_key(&[2; 32]);
+        let about_one = status(TetheringState::Tethered, TetheringReason::Granted);
+        assert!(matches!(outcome(Some(&about_one), &other), Ok(Poll::NotYet(_))));
+        assert!(matches!(outcome(None, &other), Ok(Poll::NotYet(_))));
+    }
+}

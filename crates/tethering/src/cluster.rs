@@ -1,0 +1,195 @@
+//! What the controllers know of this cluster: caches of the objects that they read, and two lists of pods that they need only at times.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard, runtime::watcher::Config};
+use liqo_api::{
+    ClusterId, ForeignCluster, Key, NAMESPACE_OFFLOADING, NamespaceOffloading, OfferPhase, PeeringPolicy, PodOffloadingStrategy,
+    ResourceOffer, ResourceRequest, TETHERING, VirtualNode, consumer_of_tenant_namespace, labels, policies::without_status,
+};
+use liqo_controller_runtime::{
+    Cache, Context, Queue,
+    cache::whole,
+    writes::{Step as _, StepError},
+};
+
+use crate::decide::{homecoming::Pod as PodState, namespaces::is_ours};
+
+/// How often pods are looked at while they come home.
+pub const COUNT_INTERVAL: Duration = Duration::from_secs(5);
+/// Page size for pods.
+const PODS_PAGE: u32 = 500;
+
+/// An offer of this cluster to a consumer.
+#[derive(Debug, PartialEq, Eq)]
+pub struct MadeOffer {
+    pub consumer: ClusterId,
+    pub accepted: bool,
+}
+
+/// A namespace, as far as the mode matters to it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NamespaceState {
+    /// Whether Liqo created it.
+    pub managed: bool,
+    pub terminating: bool,
+}
+
+pub struct Cluster {
+    pub context: Context,
+    pub foreign_clusters: Cache<ForeignCluster>,
+    pub offers: Cache<MadeOffer>,
+    /// The provider of each virtual node that is not being deleted.
+    pub virtual_nodes: Cache<ClusterId>,
+    /// The consumers whose question to be tethered to this cluster was granted.
+    pub granted: Cache<ClusterId>,
+    pub policies: Cache<PeeringPolicy>,
+    pub namespaces: Cache<NamespaceState>,
+    pub offloadings: Cache<NamespaceOffloading>,
+    /// The Nodes of virtual nodes, each with its provider.
+    pub nodes: Cache<ClusterId>,
+    /// Looks at the mode again.
+    pub mode_queue: Queue<()>,
+    /// Looks at a namespace again.
+    pub namespaces_queue: Queue<String>,
+}
+
+impl Cluster {
+    /// Starts the watches.
+    pub fn watch(context: &Context) -> Arc<Self> {
+        let (mode_queue, namespaces_queue) = (Queue::new(), Queue::new());
+        let client = || context.client.clone();
+        let stop = || context.stop.clone();
+        let mode = || {
+            let queue: Queue<()> = mode_queue.clone();
+            move || queue.add(())
+        };
+        let (peers, offers, nodes, requests, policies) = (mode(), mode(), mode(), mode(), mode());
+        let (by_namespace, by_offloading) = (namespaces_queue.clone(), namespaces_queue.clone());
+        let virtual_only = Config::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+        Arc::new(Self {
+            foreign_clusters: Cache::watch(Api::all(client()), Config::default(), stop(), whole, move |_, _, _| peers()),
+            offers: Cache::watch(Api::all(client()), Config::default(), stop(), made_offer, move |_, _, _| offers()),
+            virtual_nodes: Cache::watch(Api::all(client()), Config::default(), stop(), provider, move |_, _, _| nodes()),
+            granted: Cache::watch(
+                Api::<DeserializeGuard<ResourceRequest>>::all(client()),
+                Config::default(),
+                stop(),
+                granted,
+                move |_, _, _| requests(),
+            ),
+            policies: Cache::watch(Api::all(client()), Config::default(), stop(), without_status, move |_, _, _| policies()),
+            namespaces: Cache::watch(Api::all(client()), Config::default(), stop(), namespace, move |key, _, _| {
+                by_namespace.add(key.name.clone());
+            }),
+            offloadings: Cache::watch(Api::all(client()), Config::default(), stop(), whole, move |key, _, _| {
+                by_offloading.add(key.namespace.clone());
+            }),
+            nodes: Cache::watch(Api::all(client()), virtual_only, stop(), provider_of_node, |_, _, _| ()),
+            context: context.clone(),
+            mode_queue,
+            namespaces_queue,
+        })
+    }
+
+    /// Waits until all caches are complete; `false` if the process ends before.
+    pub async fn synced(&self) -> bool {
+        self.foreign_clusters.synced().await
+            && self.offers.synced().await
+            && self.virtual_nodes.synced().await
+            && self.granted.synced().await
+            && self.policies.synced().await
+            && self.namespaces.synced().await
+            && self.offloadings.synced().await
+            && self.nodes.synced().await
+    }
+
+    /// The unfinished pods of a namespace.
+    pub async fn pods(&self, namespace: &str) -> Result<Vec<PodState>, StepError> {
+        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
+        let unfinished = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed").limit(PODS_PAGE);
+        let (mut all, mut page) = (Vec::new(), unfinished);
+        loop {
+            let found = api.list(&page).await.step("list", "Pods", Key::new(namespace, ""))?;
+            let next = found.metadata.continue_.clone().filter(|next| !next.is_empty());
+            all.extend(found.items.iter().map(|pod| self.pod_state(pod)));
+            match next {
+                Some(next) => page = page.continue_token(&next),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    fn pod_state(&self, pod: &Pod) -> PodState {
+        let (meta, spec, status) = (&pod.metadata, pod.spec.as_ref(), pod.status.as_ref());
+        let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+        let node = spec.and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+        let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        PodState {
+            key: Key::of(pod),
+            uid: pod.uid().unwrap_or_default(),
+            controller: controller.map(|owner| (owner.kind.clone(), owner.uid.clone())),
+            away: self.nodes.get(&Key::new("", node)).is_some(),
+            ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+            terminating: meta.deletion_timestamp.is_some(),
+            created: meta.creation_timestamp.as_ref().map(|time| time.0),
+        }
+    }
+
+    /// The namespaces whose pods come home: they went to the peer only because the cluster was tethered.
+    pub fn namespaces_to_bring_home(&self) -> Vec<String> {
+        let all = self.offloadings.all().into_iter().filter(|(key, live)| {
+            let is_of_user = self.namespaces.get(&Key::new("", &key.namespace)).is_some_and(|namespace| !namespace.managed);
+            let is_local = live.spec.pod_offloading_strategy == PodOffloadingStrategy::Local;
+            key.name == NAMESPACE_OFFLOADING && is_ours(live) && is_local && is_of_user
+        });
+        all.map(|(key, _)| key.namespace).collect()
+    }
+
+    /// Number of pods that still have to come home.
+    pub async fn pods_away(&self) -> Result<usize, StepError> {
+        let mut away = 0;
+        for namespace in self.namespaces_to_bring_home() {
+            away += self.pods(&namespace).await?.iter().filter(|pod| pod.has_to_come_home()).count();
+        }
+        Ok(away)
+    }
+
+    /// Whether the peer has unfinished pods here. One is enough.
+    pub async fn has_guests(&self, peer: &ClusterId) -> Result<bool, StepError> {
+        let api: Api<Pod> = Api::all(self.context.client.clone());
+        let of_peer = format!("{}={peer}", labels::CONSUMER_ID);
+        let one = ListParams::default().labels(&of_peer).fields("status.phase!=Succeeded,status.phase!=Failed").limit(1);
+        let found = api.list_metadata(&one).await.step("list", "Pods", Key::default())?;
+        Ok(!found.items.is_empty())
+    }
+}
+
+fn made_offer(offer: ResourceOffer) -> Option<MadeOffer> {
+    let consumer = consumer_of_tenant_namespace(&offer.namespace()?)?;
+    let exists = offer.metadata.deletion_timestamp.is_none() && offer.spec.withdrawal_timestamp.is_none();
+    let accepted = offer.status.is_some_and(|status| status.phase == OfferPhase::Accepted);
+    exists.then_some(MadeOffer { consumer, accepted })
+}
+
+fn provider(node: VirtualNode) -> Option<ClusterId> {
+    node.metadata.deletion_timestamp.is_none().then_some(node.spec.cluster_id)
+}
+
+fn provider_of_node(node: Node) -> Option<ClusterId> {
+    node.labels().get(labels::REMOTE_CLUSTER_ID)?.parse().ok()
+}
+
+fn granted(request: DeserializeGuard<ResourceRequest>) -> Option<ClusterId> {
+    let request = request.0.ok()?;
+    let consumer = consumer_of_tenant_namespace(&request.namespace()?)?;
+    let is_granted = |condition: &liqo_api::Condition| condition.type_ == TETHERING && condition.status == "True";
+    let conditions = request.status.map(|status| status.conditions).unwrap_or_default();
+    (request.spec.tethering && conditions.iter().any(is_granted)).then_some(consumer)
+}
+
+fn namespace(namespace: Namespace) -> Option<NamespaceState> {
+    let managed = namespace.labels().get(labels::MANAGED).is_some_and(|value| value == "true");
+    Some(NamespaceState { managed, terminating: namespace.metadata.deletion_timestamp.is_some() })
+}

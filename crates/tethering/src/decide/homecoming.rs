@@ -1,0 +1,122 @@
+//! Which pods come home next when control is back.
+//!
+//! Kubernetes cannot move a running pod, and a running container cannot get another pod: `spec.nodeName` never changes, and a kubelet
+//! knows containers by the UID of their pod. So what runs on a node of this cluster as a pod of this cluster stays as it is, and a pod on
+//! a virtual node of the peer comes home by a new pod. Only pods whose controller creates another one are asked to come: a pod that may
+//! run only once, or that nobody would create again, ends where it is.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use liqo_api::Key;
+
+/// Kinds of controllers that create another pod for each one that ends.
+const RECREATING: [&str; 3] = ["ReplicaSet", "ReplicationController", "StatefulSet"];
+/// The one whose next pod waits until the former one is gone.
+const ONE_AFTER_THE_OTHER: &str = "StatefulSet";
+
+/// A pod of a namespace of a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    pub key: Key,
+    pub uid: String,
+    /// Kind and UID of its controller.
+    pub controller: Option<(String, String)>,
+    /// Whether it is on a virtual node of the peer.
+    pub away: bool,
+    pub ready: bool,
+    pub terminating: bool,
+    pub created: Option<Timestamp>,
+}
+
+impl Pod {
+    /// Whether it is away, and its controller creates another one.
+    pub fn has_to_come_home(&self) -> bool {
+        self.away && self.controller.as_ref().is_some_and(|(kind, _)| RECREATING.contains(&kind.as_str()))
+    }
+}
+
+/// The pods to evict now: of each controller at most one, the oldest. The next one follows when the new pod is ready, and the former one
+/// is gone; a silent peer does not say that it is, so then only the new pod counts where it does not wait for the former one itself.
+pub fn next(pods: &[Pod], peer_is_heard: bool) -> Vec<&Pod> {
+    let mut of_controllers: BTreeMap<&(String, String), Vec<&Pod>> = BTreeMap::new();
+    for pod in pods {
+        if let Some(controller) = &pod.controller {
+            of_controllers.entry(controller).or_default().push(pod);
+        }
+    }
+    of_controllers.into_iter().filter_map(|((kind, _), pods)| next_of(kind, &pods, peer_is_heard)).collect()
+}
+
+fn next_of<'a>(kind: &str, pods: &[&'a Pod], peer_is_heard: bool) -> Option<&'a Pod> {
+    let waits_for_former = peer_is_heard || kind == ONE_AFTER_THE_OTHER;
+    let is_unsettled = |pod: &Pod| if pod.terminating { waits_for_former || !pod.away } else { !pod.away && !pod.ready };
+    if pods.iter().any(|pod| is_unsettled(pod)) {
+        return None;
+    }
+    let staying = pods.iter().filter(|pod| pod.has_to_come_home() && !pod.terminating);
+    staying.min_by_key(|pod| (pod.created, &pod.uid)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, kind: &str, away: bool, created: i64) -> Pod {
+        Pod {
+            key: Key::new("demo", name),
+            uid: name.into(),
+            controller: (!kind.is_empty()).then(|| (kind.to_owned(), format!("{kind}-uid"))),
+            away,
+            ready: true,
+            terminating: false,
+            created: Timestamp::from_second(created).ok(),
+        }
+    }
+
+    fn names(pods: &[Pod], heard: bool) -> Vec<&str> {
+        next(pods, heard).iter().map(|pod| pod.uid.as_str()).collect()
+    }
+
+    #[test]
+    fn of_each_controller_the_oldest_comes_first_and_alone() {
+        let pods =
+            [pod("web-2", "ReplicaSet", true, 2), pod("web-1", "ReplicaSet", true, 1), pod("db-0", "StatefulSet", true, 3)];
+        assert_eq!(names(&pods, true), ["web-1", "db-0"]);
+    }
+
+    #[test]
+    fn the_next_one_waits_until_the_new_pod_is_ready_and_the_former_one_is_gone() {
+        let mut pods = vec![pod("web-1", "ReplicaSet", true, 1), pod("web-2", "ReplicaSet", true, 2)];
+        pods[0].terminating = true;
+        pods.push(Pod { ready: false, ..pod("web-3", "ReplicaSet", false, 9) });
+        assert!(names(&pods, true).is_empty());
+        pods[2].ready = true;
+        assert!(names(&pods, true).is_empty(), "the former one still ends");
+        pods.remove(0);
+        assert_eq!(names(&pods, true), ["web-2"]);
+    }
+
+    #[test]
+    fn a_silent_peer_does_not_hold_up_pods_that_do_not_wait_for_the_former_one() {
+        for (kind, expected) in [("ReplicaSet", vec!["two"]), ("StatefulSet", vec![])] {
+            let mut pods = vec![pod("one", kind, true, 1), pod("two", kind, true, 2), pod("three", kind, false, 3)];
+            pods[0].terminating = true;
+            assert_eq!(names(&pods, false), expected, "{kind}");
+            pods[2].ready = false;
+            assert!(names(&pods, false).is_empty(), "the new pod is not ready");
+        }
+    }
+
+    #[test]
+    fn what_nobody_would_create_again_or_may_run_only_once_stays() {
+        let pods = [pod("alone", "", true, 1), pod("task", "Job", true, 1), pod("agent", "DaemonSet", true, 1)];
+        assert!(names(&pods, true).is_empty());
+        assert!(pods.iter().all(|pod| !pod.has_to_come_home()));
+    }
+
+    #[test]
+    fn what_is_at_home_stays() {
+        assert!(names(&[pod("web-1", "ReplicaSet", false, 1)], true).is_empty());
+    }
+}

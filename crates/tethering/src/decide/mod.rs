@@ -1,0 +1,6 @@
+//! The rules, as pure functions.
+
+pub mod homecoming;
+pub mod machine;
+pub mod namespaces;
+pub mod obstacles;

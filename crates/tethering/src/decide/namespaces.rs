@@ -1,0 +1,197 @@
+//! The namespaces of users while the cluster is tethered: their pods go to the peer, and to nobody else.
+//!
+//! A namespace that nobody offloaded gets a `NamespaceOffloading` of Liqo's own, with the strategy `Remote`. One that a person offloaded
+//! keeps that person's object: strategy and selector change, and an annotation remembers what they were. Afterwards each namespace gets
+//! back what it had. Everything follows from the objects and from the state, so it does not matter when this cluster was switched off.
+
+use std::collections::BTreeMap;
+
+use liqo_api::{
+    ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, annotations::BEFORE_TETHERING, labels,
+};
+use serde_json::{Value, json};
+
+/// What to do about the `NamespaceOffloading` of a namespace.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    Nothing,
+    /// Create this object.
+    Create(Value),
+    /// Apply this merge patch.
+    Patch(Value),
+    Delete,
+}
+
+/// Whether Liqo created it because of the working mode. Namespaces of Liqo's own, which a broker offloads on, do not count.
+pub fn is_ours(offloading: &NamespaceOffloading) -> bool {
+    offloading.metadata.labels.as_ref().is_some_and(|labels| labels.get(labels::MANAGED).is_some_and(|value| value == "true"))
+}
+
+/// Whether the working mode has changed it, or created it.
+pub fn is_taken_over(offloading: &NamespaceOffloading) -> bool {
+    is_ours(offloading) || before(offloading).is_some()
+}
+
+/// The change to a namespace of a user. `tethered_to` is the peer that controls this cluster, if one does. `has_pods_away` tells whether
+/// pods of the namespace are on virtual nodes: the end of its offloading ends them.
+pub fn change(
+    namespace: &str,
+    live: Option<&NamespaceOffloading>,
+    tethered_to: Option<&ClusterId>,
+    has_pods_away: impl FnOnce() -> bool,
+) -> Change {
+    match (live, tethered_to) {
+        (Some(live), _) if live.metadata.deletion_timestamp.is_some() => Change::Nothing,
+        (None, Some(peer)) => Change::Create(created(namespace, peer)),
+        (Some(live), Some(peer)) => take_over(live, peer),
+        (None, None) => Change::Nothing,
+        (Some(live), None) if is_ours(live) => {
+            if live.spec.pod_offloading_strategy != PodOffloadingStrategy::Local {
+                // New pods stay here; those that are away may come home.
+                Change::Patch(json!({ "spec": { "podOffloadingStrategy": PodOffloadingStrategy::Local } }))
+            } else if has_pods_away() {
+                Change::Nothing
+            } else {
+                Change::Delete
+            }
+        }
+        (Some(live), None) => before(live).map_or(Change::Nothing, |before| {
+            let annotations = BTreeMap::from([(BEFORE_TETHERING, Value::Null)]);
+            Change::Patch(json!({ "metadata": { "annotations": annotations }, "spec": before }))
+        }),
+    }
+}
+
+/// Where pods of a tethered cluster may run: on the virtual nodes of the peer.
+fn selector(peer: &ClusterId) -> Value {
+    let of_peer = json!({ "key": labels::REMOTE_CLUSTER_ID, "operator": "In", "values": [peer] });
+    json!({ "nodeSelectorTerms": [{ "matchExpressions": [of_peer] }] })
+}
+
+fn created(namespace: &str, peer: &ClusterId) -> Value {
+    json!({
+        "apiVersion": "offloading.liqo.io/v1alpha1",
+        "kind": "NamespaceOffloading",
+        "metadata": { "name": NAMESPACE_OFFLOADING, "namespace": namespace, "labels": { (labels::MANAGED): "true" } },
+        "spec": { "podOffloadingStrategy": PodOffloadingStrategy::Remote, "clusterSelector": selector(peer) },
+    })
+}
+
+fn take_over(live: &NamespaceOffloading, peer: &ClusterId) -> Change {
+    let (strategy, selected) = (live.spec.pod_offloading_strategy, json!(live.spec.cluster_selector));
+    let is_remembered = is_ours(live) || before(live).is_some();
+    if is_remembered && strategy == PodOffloadingStrategy::Remote && selected == selector(peer) {
+        return Change::Nothing;
+    }
+    let spec = json!({ "podOffloadingStrategy": PodOffloadingStrategy::Remote, "clusterSelector": selector(peer) });
+    if is_remembered {
+        return Change::Patch(json!({ "spec": spec }));
+    }
+    let before = json!({ "podOffloadingStrategy": strategy, "clusterSelector": selected }).to_string();
+    Change::Patch(json!({ "metadata": { "annotations": { (BEFORE_TETHERING): before } }, "spec": spec }))
+}
+
+/// What a person's object said before, as a merge patch of its spec. An annotation that nobody can read, because somebody changed it, means
+/// the defaults: then pods may run here.
+fn before(live: &NamespaceOffloading) -> Option<Value> {
+    let text = live.metadata.annotations.as_ref()?.get(BEFORE_TETHERING)?;
+    let read: Value = serde_json::from_str(text).unwrap_or_default();
+    let strategy = serde_json::from_value::<PodOffloadingStrategy>(read["podOffloadingStrategy"].clone()).unwrap_or_default();
+    Some(json!({ "podOffloadingStrategy": strategy, "clusterSelector": read["clusterSelector"] }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(number: u8) -> ClusterId {
+        ClusterId::of_public_key(&[number; 32])
+    }
+
+    fn offloading(value: Value) -> NamespaceOffloading {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn of_a_person(spec: &Value) -> Value {
+        json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+            "metadata": { "name": "offloading", "namespace": "demo" }, "spec": spec })
+    }
+
+    /// The object after the change.
+    fn apply(live: &Value, change: Change) -> Value {
+        let mut object = live.clone();
+        match change {
+            Change::Patch(patch) => json_patch::merge(&mut object, &patch),
+            other => panic!("a patch, not {other:?}"),
+        }
+        object
+    }
+
+    #[test]
+    fn a_namespace_of_nobodys_is_offloaded_and_gets_back_to_what_it_was() {
+        let milan = cluster(1);
+        let Change::Create(created) = change("demo", None, Some(&milan), || false) else { panic!("it is created") };
+        assert_eq!(created["spec"]["podOffloadingStrategy"], "Remote");
+        let ours = offloading(created.clone());
+        assert_eq!(change("demo", Some(&ours), Some(&milan), || true), Change::Nothing, "it is settled");
+        let local = apply(&created, change("demo", Some(&ours), None, || true));
+        assert_eq!(local["spec"]["podOffloadingStrategy"], "Local", "new pods run here at once");
+        let local = offloading(local);
+        assert_eq!(change("demo", Some(&local), None, || true), Change::Nothing, "its end would end pods");
+        assert_eq!(change("demo", Some(&local), None, || false), Change::Delete);
+        assert_eq!(change("demo", None, None, || false), Change::Nothing);
+        // Tethered again before all pods were home, to somebody else.
+        let turin = cluster(2);
+        let again = apply(&serde_json::to_value(&local).unwrap(), change("demo", Some(&local), Some(&turin), || true));
+        assert_eq!(again["spec"]["clusterSelector"], selector(&turin));
+    }
+
+    #[test]
+    fn what_a_person_offloaded_gets_back_its_strategy_and_its_selector() {
+        let zone =
+            json!({ "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "zone", "operator": "In", "values": ["a"] }] }] });
+        for spec in [json!({}), json!({ "podOffloadingStrategy": "Local", "clusterSelector": zone })] {
+            let before = serde_json::to_value(offloading(of_a_person(&spec))).unwrap();
+            let live = offloading(before.clone());
+            assert!(!is_taken_over(&live));
+            let tethered = apply(&before, change("demo", Some(&live), Some(&cluster(1)), || false));
+            assert_eq!(tethered["spec"]["podOffloadingStrategy"], "Remote");
+            let taken = offloading(tethered.clone());
+            assert!(is_taken_over(&taken) && !is_ours(&taken));
+            assert_eq!(change("demo", Some(&taken), Some(&cluster(1)), || true), Change::Nothing, "it is settled");
+            let released = apply(&tethered, change("demo", Some(&taken), None, || true));
+            assert_eq!(offloading(released.clone()).spec, live.spec);
+            assert!(!is_taken_over(&offloading(released)));
+        }
+    }
+
+    #[test]
+    fn a_change_by_a_person_does_not_last_and_is_not_remembered() {
+        let live = offloading(of_a_person(&json!({ "podOffloadingStrategy": "LocalAndRemote" })));
+        let before = serde_json::to_value(&live).unwrap();
+        let mut tethered = apply(&before, change("demo", Some(&live), Some(&cluster(1)), || false));
+        tethered["spec"]["podOffloadingStrategy"] = json!("Local");
+        let again = apply(&tethered, change("demo", Some(&offloading(tethered.clone())), Some(&cluster(1)), || false));
+        assert_eq!(again["spec"]["podOffloadingStrategy"], "Remote");
+        let released = apply(&again, change("demo", Some(&offloading(again.clone())), None, || false));
+        assert_eq!(released["spec"]["podOffloadingStrategy"], "LocalAndRemote");
+    }
+
+    #[test]
+    fn an_annotation_that_nobody_can_read_means_the_defaults() {
+        let mut spoilt = of_a_person(&json!({ "podOffloadingStrategy": "Remote" }));
+        spoilt["metadata"]["annotations"] = json!({ (BEFORE_TETHERING): "{" });
+        let released = apply(&spoilt, change("demo", Some(&offloading(spoilt.clone())), None, || false));
+        assert_eq!(released["spec"], json!({ "podOffloadingStrategy": "LocalAndRemote" }));
+    }
+
+    #[test]
+    fn an_object_that_is_being_deleted_is_left_alone() {
+        let mut leaving = of_a_person(&json!({}));
+        leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let leaving = offloading(leaving);
+        for to in [None, Some(cluster(1))] {
+            assert_eq!(change("demo", Some(&leaving), to.as_ref(), || false), Change::Nothing);
+        }
+    }
+}

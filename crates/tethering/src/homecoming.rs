@@ -1,0 +1,65 @@
+//! Brings pods home when control is back.
+
+use std::sync::Arc;
+
+use liqo_api::links;
+use liqo_controller_runtime::{
+    events::object_ref,
+    eviction::{self, Outcome},
+    foreign_clusters,
+    writes::{Step as _, StepError},
+};
+
+use crate::{
+    cluster::{COUNT_INTERVAL, Cluster},
+    decide::homecoming::{Pod, next},
+};
+
+/// Runs until the context stops.
+pub async fn run(cluster: Arc<Cluster>) {
+    loop {
+        tokio::select! {
+            () = cluster.context.stop.cancelled() => return,
+            () = tokio::time::sleep(COUNT_INTERVAL) => {}
+        }
+        for namespace in cluster.namespaces_to_bring_home() {
+            if let Err(error) = bring_home(&cluster, &namespace).await {
+                tracing::warn!(namespace, %error, "pods not brought home, trying again");
+            }
+        }
+    }
+}
+
+async fn bring_home(cluster: &Cluster, namespace: &str) -> Result<(), StepError> {
+    let pods = cluster.pods(namespace).await?;
+    let is_heard = peer_is_heard(cluster);
+    for pod in next(&pods, is_heard) {
+        evict(cluster, pod).await?;
+    }
+    Ok(())
+}
+
+/// Whether the peer answers that this cluster was tethered to. If there is none any more, pods elsewhere are those of others.
+fn peer_is_heard(cluster: &Cluster) -> bool {
+    let config = cluster.context.config();
+    let Some(peer) = config.status.as_ref().and_then(|status| status.tethering.as_ref()?.cluster_id.as_ref()) else {
+        return true;
+    };
+    let known = foreign_clusters::by_peer(&cluster.foreign_clusters);
+    let reachable = known.get(peer).map(|known| known.condition(links::PEER_REACHABLE).is_some_and(|one| one.status == "True"));
+    reachable.unwrap_or(true)
+}
+
+async fn evict(cluster: &Cluster, pod: &Pod) -> Result<(), StepError> {
+    match eviction::evict(&cluster.context.client, &pod.key, &pod.uid, None).await.step("evict", "Pod", &pod.key)? {
+        Outcome::Accepted => {
+            tracing::info!(pod = %pod.key, "pod evicted: the next one runs in this cluster, which is not tethered any more");
+            let message = "evicted, because this cluster is not tethered any more: the next pod runs here".to_owned();
+            let pod = object_ref("v1", "Pod", &pod.key, Some(pod.uid.clone()));
+            cluster.context.events.normal(&pod, "MovedHome", message).await;
+        }
+        Outcome::Gone => {}
+        Outcome::NotAllowed(reason) => tracing::debug!(pod = %pod.key, reason, "eviction not allowed yet"),
+    }
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! The controller of the mode: the only writer of `status.tethering` of the `ClusterConfig`.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use liqo_api::{
+    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, Key, Provide, TetheringState, TetheringStatus, links,
+    policies::PolicyPeer,
+};
+use liqo_controller_runtime::{
+    Next, foreign_clusters, policies,
+    writes::{Step as _, StepError},
+};
+use serde_json::json;
+
+use crate::{
+    Error,
+    cluster::{COUNT_INTERVAL, Cluster},
+    decide::{
+        machine::{Answer, Contact, Facts, due_in, next, subject},
+        obstacles::{Sharing, obstacle},
+    },
+};
+
+/// The field manager of the status.
+const FIELD_MANAGER: &str = "liqo-tethering";
+
+/// Runs until the context stops.
+pub async fn run(cluster: Arc<Cluster>) {
+    let (stop, queue) = (cluster.context.stop.clone(), cluster.mode_queue.clone());
+    let mut config = cluster.context.config.clone();
+    queue.add(());
+    let follow_config = async {
+        while config.changed().await.is_ok() {
+            queue.add(());
+        }
+        std::future::pending::<()>().await;
+    };
+    let controller = cluster.clone();
+    let work = cluster.mode_queue.run("tethering", 1, stop, move |()| {
+        let cluster = controller.clone();
+        async move { reconcile(&cluster).await }
+    });
+    tokio::select! {
+        () = work => {}
+        () = follow_config => {}
+    }
+}
+
+async fn reconcile(cluster: &Cluster) -> Result<Next, Error> {
+    let config = cluster.context.config();
+    let status = config.status.as_ref().and_then(|status| status.tethering.as_ref());
+    let wish = config.spec.tethering.cluster_id.as_ref();
+    let Some(peer) = subject(status, wish).cloned() else {
+        // Nobody asks for anything, and nothing is left.
+        if status.is_none_or(|status| status.cluster_id.is_none()) {
+            return Ok(Next::OnChange);
+        }
+        return decide(cluster, &config, status, &nobody(&config)).await;
+    };
+    let facts = facts(cluster, &config, status, &peer).await?;
+    decide(cluster, &config, status, &facts).await
+}
+
+/// Writes the next state, and says when to look again.
+async fn decide(
+    cluster: &Cluster,
+    config: &ClusterConfig,
+    status: Option<&TetheringStatus>,
+    facts: &Facts,
+) -> Result<Next, Error> {
+    let now = Timestamp::now();
+    let wanted = next(status, facts, now);
+    if let Some(wanted) = &wanted {
+        write(cluster, config, wanted).await?;
+        let before = status.map(|status| status.state).unwrap_or_default();
+        if before != wanted.state {
+            tracing::info!(?before, now = ?wanted.state, reason = wanted.reason, message = wanted.message, "working mode changed");
+        }
+    }
+    let Some(current) = wanted.as_ref().or(status) else { return Ok(Next::OnChange) };
+    let due = due_in(current, now).map(|due| Duration::try_from(due).unwrap_or_default());
+    let counts = (current.state == TetheringState::Releasing).then_some(COUNT_INTERVAL);
+    Ok(due.into_iter().chain(counts).min().map_or(Next::OnChange, Next::After))
+}
+
+/// Only over the version that was read: a former leader that stalled must not write.
+async fn write(cluster: &Cluster, config: &ClusterConfig, wanted: &TetheringStatus) -> Result<(), StepError> {
+    let api: Api<ClusterConfig> = Api::all(cluster.context.client.clone());
+    let body = json!({
+        "metadata": { "resourceVersion": config.metadata.resource_version },
+        "status": { "tethering": {
+            "state": wanted.state, "clusterID": wanted.cluster_id, "since": wanted.since, "deadline": wanted.deadline,
+            "reason": wanted.reason, "message": wanted.message,
+        } },
+    });
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let written = api.patch_status(CLUSTER_CONFIG, &params, &Patch::Merge(&body)).await;
+    written.map(drop).step("write the working mode of", "ClusterConfig", Key::of(config))
+}
+
+/// The facts if there is no peer.
+fn nobody(config: &ClusterConfig) -> Facts {
+    Facts {
+        wish: config.spec.tethering.cluster_id.clone(),
+        release_after: SignedDuration::from_secs(config.spec.tethering.release_after_seconds.into()),
+        peer: String::new(),
+        obstacle: None,
+        answer: Answer::NotAsked,
+        contact: Contact::Unknown,
+        borrows_here: false,
+        missing: None,
+        notice: SignedDuration::from_secs(Provide::default().notice_seconds.into()),
+        away: 0,
+        guests: 0,
+    }
+}
+
+async fn facts(
+    cluster: &Cluster,
+    config: &ClusterConfig,
+    status: Option<&TetheringStatus>,
+    peer: &ClusterId,
+) -> Result<Facts, StepError> {
+    let known = foreign_clusters::by_peer(&cluster.foreign_clusters);
+    let of_peer = known.get(peer).map(|known| &**known);
+    let policy = policies::effective(&cluster.policies, &PolicyPeer::new(peer, of_peer));
+    let offers: Vec<_> = cluster.offers.all().into_iter().map(|(_, offer)| offer).collect();
+    let (nodes, granted) = (cluster.virtual_nodes.all(), cluster.granted.all());
+    let mut sharing = Sharing {
+        names: known.iter().map(|(id, known)| (id, known.display_name())).collect(),
+        lends_to: offers.iter().map(|offer| &offer.consumer).collect(),
+        borrows_from: nodes.iter().map(|(_, provider)| provider.as_ref()).collect(),
+        tethers: granted.iter().map(|(_, consumer)| consumer.as_ref()).collect(),
+        provide: policy.as_ref().map(|policy| &policy.spec.provide),
+    };
+    for clusters in [&mut sharing.lends_to, &mut sharing.borrows_from, &mut sharing.tethers] {
+        clusters.sort_unstable();
+        clusters.dedup();
+    }
+    let name = of_peer.map_or_else(|| peer.to_string(), ForeignCluster::display_name);
+    let asks = config.tethers_to(peer);
+    let is_releasing = status.is_some_and(|status| status.state == TetheringState::Releasing);
+    let away = if is_releasing { cluster.pods_away().await? } else { 0 };
+    let guests = usize::from(is_releasing && cluster.has_guests(peer).await?);
+    let missing = missing(of_peer, &name, offers.iter().any(|offer| offer.consumer == *peer && offer.accepted));
+    let seconds = policy.as_ref().map_or(Provide::default().notice_seconds, |policy| policy.spec.provide.notice_seconds);
+    Ok(Facts {
+        obstacle: obstacle(peer, &sharing),
+        answer: of_peer.map_or(Answer::NotAsked, |known| answer(known, asks)),
+        contact: of_peer.map_or(Contact::Unknown, contact),
+        borrows_here: sharing.lends_to.contains(&peer),
+        missing,
+        notice: SignedDuration::from_secs(seconds.into()),
+        away,
+        guests,
+        peer: name,
+        ..nobody(config)
+    })
+}
+
+fn answer(known: &ForeignCluster, asks: bool) -> Answer {
+    let Some(condition) = known.condition(links::TETHERING_GRANTED) else {
+        return if asks { Answer::Waiting } else { Answer::NotAsked };
+    };
+    match condition.status.as_str() {
+        "True" => Answer::Granted,
+        "False" => Answer::Refused(condition.message.clone()),
+        _ => Answer::Waiting,
+    }
+}
+
+/// As a provider the peer answers, and as a consumer it renews its Lease.
+fn contact(known: &ForeignCluster) -> Contact {
+    let says = |kind: &str, status: &str| known.condition(kind).is_some_and(|condition| condition.status == status);
+    let both = [links::PEER_REACHABLE, links::CONSUMER_REACHABLE];
+    if both.iter().all(|kind| says(kind, "True")) {
+        Contact::Heard
+    } else if both.iter().any(|kind| says(kind, "False")) {
+        Contact::Silent
+    } else {
+        Contact::Unknown
+    }
+}
+
+fn missing(known: Option<&ForeignCluster>, name: &str, is_accepted: bool) -> Option<String> {
+    let nodes_ready = known.and_then(|known| known.condition(links::VIRTUAL_NODES_READY));
+    if nodes_ready.is_none_or(|condition| condition.status != "True") {
+        return Some(format!("the virtual node of {name} in this cluster to be Ready"));
+    }
+    (!is_accepted).then(|| format!("{name} to accept the offer of this cluster"))
+}

@@ -1,0 +1,250 @@
+//! Serves the catalog over HTTPS.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Query as Parsed, Request, State, rejection::QueryRejection},
+    http::{HeaderMap, StatusCode, Uri, header::CONTENT_TYPE},
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use kube::Client;
+use rustls::ServerConfig;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject as _};
+use serde_json::json;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::timeout,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::{
+    access::{self, Denied},
+    pace::Pace,
+    select::{Entry, Page, Parameters, Query, QueryError, select},
+};
+
+/// The path of the offers.
+pub const OFFERS: &str = "/catalog/v1/offers";
+const OPENAPI: &str = "/openapi.json";
+/// The description of this interface.
+pub const OPENAPI_DOCUMENT: &str = include_str!("openapi.json");
+
+/// Maximum number of open connections; further ones wait.
+const MAX_CONNECTIONS: usize = 64;
+/// Limit for the TLS handshake, and then for the head of a request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit for one connection, with all its requests.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum size of the head of a request, in bytes. No body is read.
+const MAX_HEAD_LEN: usize = 32 * 1024;
+
+/// Why the catalog cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    #[error("cannot listen on {address} for the catalog: {source} (--catalog-port chooses another one)")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("cannot read {}: {problem} (--catalog-tls-cert and --catalog-tls-key name the files)", path.display())]
+    File { path: PathBuf, problem: String },
+    #[error("cannot create a certificate for the catalog: {0}")]
+    Certificate(#[from] rcgen::Error),
+    #[error("cannot serve the catalog with TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// What the catalog reads at each request.
+pub trait Offered: Send + Sync + 'static {
+    /// All offers that this cluster received.
+    fn entries(&self) -> Vec<Entry>;
+}
+
+/// A certificate chain and its key.
+pub struct Certified {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Certified {
+    /// Reads PEM files.
+    pub fn read(chain: &Path, key: &Path) -> Result<Self, CatalogError> {
+        let failed = |path: &Path, problem: String| CatalogError::File { path: path.to_owned(), problem };
+        let certificates = CertificateDer::pem_file_iter(chain).and_then(|all| all.collect::<Result<Vec<_>, _>>());
+        let certificates = certificates.map_err(|error| failed(chain, error.to_string()))?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
+        Ok(Self { chain: certificates, key })
+    }
+
+    /// Creates a certificate for these names that nobody has signed.
+    pub fn self_signed(names: Vec<String>) -> Result<Self, CatalogError> {
+        let rcgen::CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed(names)?;
+        let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der()).into();
+        Ok(Self { chain: vec![cert.der().clone()], key })
+    }
+
+    fn acceptor(self) -> Result<TlsAcceptor, CatalogError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let mut config = versions.with_no_client_auth().with_single_cert(self.chain, self.key)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+/// A catalog that listens but does not serve yet.
+pub struct Catalog {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    served: Arc<Served>,
+}
+
+struct Served {
+    client: Client,
+    offered: Box<dyn Offered>,
+    pace: Mutex<Pace>,
+}
+
+impl Catalog {
+    /// Listens. The API server behind `client` knows who may read.
+    pub async fn bind(
+        address: SocketAddr,
+        certified: Certified,
+        client: Client,
+        offered: impl Offered,
+    ) -> Result<Self, CatalogError> {
+        let acceptor = certified.acceptor()?;
+        let listener = TcpListener::bind(address).await.map_err(|source| CatalogError::Listen { address, source })?;
+        Ok(Self { listener, acceptor, served: Arc::new(Served { client, offered: Box::new(offered), pace: Mutex::default() }) })
+    }
+
+    /// The address on which it listens.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        let router = router(self.served);
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let accepted = tokio::select! {
+                () = stop.cancelled() => return,
+                accepted = async { (places.clone().acquire_owned().await, self.listener.accept().await) } => accepted,
+            };
+            match accepted {
+                (Ok(place), Ok((stream, from))) => {
+                    let (acceptor, router, stop) = (self.acceptor.clone(), router.clone(), stop.clone());
+                    tokio::spawn(async move {
+                        let serving = timeout(CONNECTION_TIMEOUT, serve(stream, from, &acceptor, router));
+                        stop.run_until_cancelled(serving).await;
+                        drop(place);
+                    });
+                }
+                (_, Err(error)) => {
+                    // Usually: too many open files. An immediate retry would only burn the processor.
+                    tracing::warn!(%error, "cannot accept a connection to the catalog");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                (Err(_), _) => return,
+            }
+        }
+    }
+}
+
+/// Serves the requests of one connection.
+async fn serve(stream: TcpStream, from: SocketAddr, acceptor: &TlsAcceptor, router: Router) {
+    let Ok(Ok(stream)) = timeout(TIMEOUT, acceptor.accept(stream)).await else { return };
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(Caller(from));
+        let router = router.clone();
+        async move { router.oneshot(request).await.map_err(|never: Infallible| match never {}) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(TIMEOUT)
+        .max_buf_size(MAX_HEAD_LEN)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection to the catalog broke");
+    }
+}
+
+/// Where a request comes from.
+#[derive(Clone, Copy)]
+struct Caller(SocketAddr);
+
+fn router(served: Arc<Served>) -> Router {
+    let document = || async { ([(CONTENT_TYPE, "application/json")], OPENAPI_DOCUMENT) };
+    Router::new()
+        .route(OFFERS, get(offers))
+        .route(OPENAPI, get(document))
+        .layer(from_fn_with_state(served.clone(), at_a_pace))
+        .with_state(served)
+}
+
+async fn at_a_pace(State(served): State<Arc<Served>>, request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Caller>().map(|caller| caller.0.ip());
+    let admit = |caller| served.pace.lock().unwrap_or_else(PoisonError::into_inner).admit(caller, Instant::now());
+    if caller.is_some_and(admit) {
+        next.run(request).await
+    } else {
+        failure(StatusCode::TOO_MANY_REQUESTS, "too many requests: wait a few seconds")
+    }
+}
+
+/// The failures of a request.
+enum Failure {
+    Denied(Denied),
+    Parameters(QueryRejection),
+    Query(QueryError),
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        match self {
+            // The error may say something about the API server.
+            Self::Denied(denied @ Denied::Review(_)) => {
+                tracing::warn!(error = %denied, "cannot check a reader of the catalog");
+                failure(denied.status(), "the API server does not say whether you may read")
+            }
+            Self::Denied(denied) => failure(denied.status(), &denied.to_string()),
+            Self::Parameters(rejection) => failure(StatusCode::BAD_REQUEST, &rejection.body_text()),
+            Self::Query(error) => failure(StatusCode::BAD_REQUEST, &error.to_string()),
+        }
+    }
+}
+
+fn failure(status: StatusCode, problem: &str) -> Response {
+    (status, Json(json!({ "error": problem }))).into_response()
+}
+
+async fn offers(
+    State(served): State<Arc<Served>>,
+    uri: Uri,
+    headers: HeaderMap,
+    parameters: Result<Parsed<Parameters>, QueryRejection>,
+) -> Result<Json<Page>, Failure> {
+    access::admit(&served.client, &headers, uri.path()).await.map_err(Failure::Denied)?;
+    let Parsed(parameters) = parameters.map_err(Failure::Parameters)?;
+    let query = Query::of(parameters).map_err(Failure::Query)?;
+    Ok(Json(select(served.offered.entries(), &query)))
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

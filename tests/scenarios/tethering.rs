@@ -1,0 +1,212 @@
+//! Tethered: rome, a laptop, hands itself over to milan, the office, and gets control back.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use liqo_tests::{Cluster, World, eventually, still};
+use serde_json::json;
+
+use crate::{
+    pods::{deployment, name_of, node_of},
+    policies::{allocatable, apply_policy},
+};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+const NAMESPACE: &str = "laptop";
+const BREAK_GLASS: [&str; 3] = ["--as=kubernetes-admin", "--as-group=liqo:break-glass", "--as-group=system:masters"];
+
+/// Milan borrows from rome, as rome does from milan, and lets rome be tethered to it.
+async fn ready_to_tether(world: &World) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    milan.liqoctl(&["peer", "--remote-kubeconfig", &rome.kubeconfig.display().to_string()]).await?;
+    milan.wait_for(&["node/rome"], "condition=Ready", 90).await?;
+    let peers = json!({ "clusterIDs": [rome.cluster_id().await?] });
+    let provide = json!({ "percentage": 100, "noticeSeconds": 20, "tethering": true });
+    apply_policy(milan, "laptops", json!({ "priority": 10, "peers": peers, "provide": provide })).await?;
+    let peers = json!({ "clusterIDs": [milan.cluster_id().await?] });
+    let provide = json!({ "percentage": 10, "noticeSeconds": 20 });
+    apply_policy(rome, "office", json!({ "priority": 10, "peers": peers, "provide": provide })).await
+}
+
+async fn as_before(world: &World) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.liqoctl(&["untether", "--timeout", "5m"]).await?;
+    milan.liqoctl(&["unpeer", "rome", "--yes"]).await?;
+    milan.kubectl(&["delete", "peeringpolicy", "laptops"]).await?;
+    rome.kubectl(&["delete", "peeringpolicy", "office"]).await?;
+    rome.kubectl(&["patch", "clusterconfig", "liqo", "--type=merge", "-p", r#"{"spec":{"tethering":null}}"#]).await.map(drop)
+}
+
+/// State and reason of the working mode.
+async fn mode(cluster: &Cluster) -> Result<(String, String)> {
+    let config = cluster.object(&["clusterconfig", "liqo"]).await?.context("Liqo is not installed")?;
+    let text = |field: &str| config["status"]["tethering"][field].as_str().unwrap_or_default().to_owned();
+    Ok((text("state"), text("reason")))
+}
+
+async fn state(cluster: &Cluster) -> Result<String> {
+    Ok(mode(cluster).await?.0)
+}
+
+async fn reaches(cluster: &Cluster, wanted: &str) -> Result<()> {
+    eventually(&format!("{} is {wanted}", cluster.name), TIMEOUT, || async {
+        let now = mode(cluster).await?;
+        if now.0 == wanted { Ok(Some(())) } else { bail!("it is {now:?}") }
+    })
+    .await
+}
+
+/// A command that has to fail because the cluster is tethered; with the break-glass group it succeeds.
+async fn only_in_an_emergency(cluster: &Cluster, command: &[&str]) -> Result<()> {
+    let refused = cluster.try_kubectl(command).await?;
+    ensure!(!refused.success, "{command:?} succeeded");
+    let said = &refused.stderr;
+    ensure!(said.contains("is tethered to") && said.contains("liqoctl untether") && said.contains("liqo:break-glass"), "{said}");
+    cluster.kubectl(&[command, &BREAK_GLASS].concat()).await.map(drop)
+}
+
+pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    ready_to_tether(&world).await?;
+    rome.kubectl(&["create", "namespace", NAMESPACE]).await?;
+    rome.apply(&deployment(NAMESPACE, "before", 1)).await?;
+    let before = rome.ready_pods(NAMESPACE, "app=before", 1).await?[0].metadata.uid.clone();
+    let lent = allocatable(milan, "rome").await?.get("cpu");
+
+    rome.liqoctl(&["tether", "milan", "--timeout", "3m"]).await?;
+    ensure!(rome.liqoctl(&["status"]).await?.contains("tethered to milan"), "the status does not say it");
+    eventually("milan has all of rome", TIMEOUT, || async {
+        Ok((allocatable(milan, "rome").await?.get("cpu") > lent).then_some(()))
+    })
+    .await?;
+    rome.wait_for(&["-n", NAMESPACE, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
+
+    // What users start runs where milan's scheduler puts it.
+    rome.apply(&deployment(NAMESPACE, "web", 2)).await?;
+    let pods = rome.ready_pods(NAMESPACE, "app=web", 2).await?;
+    ensure!(pods.iter().all(|pod| node_of(pod) == "milan"), "not all pods are on the node of milan");
+    let said = rome.kubectl(&["-n", NAMESPACE, "exec", name_of(&pods[0]), "--", "echo", "from", "home"]).await?;
+    ensure!(said.trim() == "from home", "{said}");
+    rome.kubectl(&["-n", NAMESPACE, "logs", name_of(&pods[0])]).await?;
+    ensure!(rome.ready_pods(NAMESPACE, "app=before", 1).await?[0].metadata.uid == before, "a pod that ran before was replaced");
+
+    comes_back_to_the_laptop(&world).await?;
+    the_admin_cannot_schedule_around_it(rome).await?;
+
+    rome.liqoctl(&["untether", "--timeout", "5m"]).await?;
+    for (app, count) in [("web", 2), ("back", 1), ("before", 1)] {
+        let pods = rome.ready_pods(NAMESPACE, &format!("app={app}"), count).await?;
+        ensure!(pods.iter().all(|pod| node_of(pod).starts_with("rome")), "pods of {app} are not at home");
+        ensure!(app != "before" || pods[0].metadata.uid == before, "a pod that ran here all the time was replaced");
+    }
+    eventually("the namespace is nobody's but rome's", TIMEOUT, || async {
+        Ok(rome.object(&["-n", NAMESPACE, "namespaceoffloading", "offloading"]).await?.is_none().then_some(()))
+    })
+    .await?;
+    rome.kubectl(&["cordon", "rome-1"]).await?;
+    rome.kubectl(&["uncordon", "rome-1"]).await?;
+    rome.end_namespace(NAMESPACE).await?;
+    as_before(&world).await
+}
+
+/// Where milan has no other node for it, a pod of rome runs on rome, as milan's pod.
+async fn comes_back_to_the_laptop(world: &World) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    milan.kubectl(&["cordon", "-l", "liqo.io/type!=virtual-node"]).await?;
+    rome.apply(&deployment(NAMESPACE, "back", 1)).await?;
+    let back = rome.ready_pods(NAMESPACE, "app=back", 1).await?;
+    milan.kubectl(&["uncordon", "-l", "liqo.io/type!=virtual-node"]).await?;
+    ensure!(node_of(&back[0]) == "milan", "it is on {}", node_of(&back[0]));
+    let there = milan.ready_pods(&rome.remote_namespace(NAMESPACE, milan).await?, "app=back", 1).await?;
+    ensure!(node_of(&there[0]) == "rome", "at milan it is on {}", node_of(&there[0]));
+    rome.kubectl(&["-n", NAMESPACE, "logs", name_of(&back[0])]).await.map(drop)
+}
+
+async fn the_admin_cannot_schedule_around_it(rome: &Cluster) -> Result<()> {
+    only_in_an_emergency(rome, &["cordon", "rome-1"]).await?;
+    only_in_an_emergency(rome, &["uncordon", "rome-1"]).await?;
+    only_in_an_emergency(rome, &["-n", NAMESPACE, "create", "quota", "none", "--hard=pods=0"]).await?;
+    only_in_an_emergency(rome, &["-n", NAMESPACE, "delete", "quota", "none"]).await?;
+    let on_a_node = r#"{"spec":{"nodeName":"rome-1"}}"#;
+    let run = ["-n", NAMESPACE, "run", "mine", "--image=localhost/busybox:1", "--restart=Never"];
+    let overrides = format!("--overrides={on_a_node}");
+    only_in_an_emergency(rome, &[&run[..], &[overrides.as_str()]].concat()).await?;
+    rome.kubectl(&["-n", NAMESPACE, "delete", "pod", "mine", "--now"]).await?;
+    let refused = rome.try_kubectl(&["-n", "default", "run", "mine", "--image=localhost/busybox:1"]).await?;
+    ensure!(!refused.success && refused.stderr.contains("is tethered to"), "{}", refused.stderr);
+    // System pods are none of the peer's business.
+    rome.kubectl(&["-n", "kube-system", "run", "probe", "--image=localhost/busybox:1", "--restart=Never"]).await?;
+    rome.kubectl(&["-n", "kube-system", "delete", "pod", "probe", "--now"]).await.map(drop)
+}
+
+pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    ready_to_tether(&world).await?;
+    let patience = r#"{"spec":{"tethering":{"releaseAfterSeconds":60}}}"#;
+    rome.kubectl(&["patch", "clusterconfig", "liqo", "--type=merge", "-p", patience]).await?;
+    rome.kubectl(&["create", "namespace", NAMESPACE]).await?;
+    rome.liqoctl(&["tether", "milan", "--timeout", "3m"]).await?;
+    rome.wait_for(&["-n", NAMESPACE, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
+
+    world.cut("milan").await?;
+    eventually("the silence has a deadline", Duration::from_secs(40), || async {
+        Ok((mode(rome).await? == ("Tethered".to_owned(), "PeerSilent".to_owned())).then_some(()))
+    })
+    .await?;
+    still("it stays tethered", Duration::from_secs(15), "Tethered".to_owned(), || state(rome)).await?;
+    world.heal("milan").await?;
+    eventually("the silence is over", TIMEOUT, || async {
+        Ok((mode(rome).await? == ("Tethered".to_owned(), "Granted".to_owned())).then_some(()))
+    })
+    .await?;
+
+    world.cut("milan").await?;
+    eventually("control is back", TIMEOUT, || async { Ok((state(rome).await? != "Tethered").then_some(())) }).await?;
+    rome.restart_manager().await?;
+    rome.apply(&deployment(NAMESPACE, "web", 1)).await?;
+    let pods = rome.ready_pods(NAMESPACE, "app=web", 1).await?;
+    ensure!(node_of(&pods[0]).starts_with("rome"), "it is on {}", node_of(&pods[0]));
+    reaches(rome, "Autonomous").await?;
+    world.heal("milan").await?;
+    // The user still wants it.
+    reaches(rome, "Tethered").await?;
+    rome.end_namespace(NAMESPACE).await?;
+    as_before(&world).await
+}
+
+/// `liqoctl tether` fails with this reason, and nothing remains of the attempt.
+async fn refused(rome: &Cluster, peer: &str, reason: &str) -> Result<()> {
+    let refused = rome.try_liqoctl(&["tether", peer, "--timeout", "3m"]).await?;
+    ensure!(!refused.success && refused.stderr.contains(reason), "{} {}", refused.stdout, refused.stderr);
+    let config = rome.object(&["clusterconfig", "liqo"]).await?.unwrap_or_default();
+    ensure!(config["spec"]["tethering"]["clusterID"].is_null(), "the wish is still there: {config:#}");
+    reaches(rome, "Autonomous").await
+}
+
+pub async fn each_refusal_has_its_reason(world: Arc<World>) -> Result<()> {
+    let (rome, turin, milan) = (&world.rome, &world.turin, &world.milan);
+    refused(rome, "milan", "NotLending").await?;
+    ready_to_tether(&world).await?;
+    milan
+        .kubectl(&["patch", "peeringpolicy", "laptops", "--type=merge", "-p", r#"{"spec":{"provide":{"tethering":false}}}"#])
+        .await?;
+    refused(rome, "milan", "RefusedByPeer").await?;
+    milan
+        .kubectl(&["patch", "peeringpolicy", "laptops", "--type=merge", "-p", r#"{"spec":{"provide":{"tethering":true}}}"#])
+        .await?;
+
+    turin.liqoctl(&["peer", "--remote-kubeconfig", &rome.kubeconfig.display().to_string()]).await?;
+    turin.wait_for(&["node/rome"], "condition=Ready", 90).await?;
+    refused(rome, "milan", "LendsToOthers").await?;
+    turin.liqoctl(&["unpeer", "rome", "--yes"]).await?;
+
+    rome.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
+    refused(rome, "milan", "BorrowsFromOthers").await?;
+    refused(rome, "turin", "BorrowsFromOthers").await?;
+    rome.liqoctl(&["unpeer", "turin", "--yes"]).await?;
+
+    // A cluster that controls another one is controlled by nobody.
+    rome.liqoctl(&["tether", "milan", "--timeout", "3m"]).await?;
+    refused(milan, "rome", "TethersOthers").await?;
+    as_before(&world).await
+}
