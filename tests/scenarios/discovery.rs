@@ -156,7 +156,7 @@ async fn serve_zone(cluster: &Cluster, corefile: &str, zone: Option<&str>) -> Re
     let patch = json!({ "data": { "Corefile": corefile, "clusters.test.zone": zone } }).to_string();
     cluster.kubectl(&["-n", "kube-system", "patch", "configmap", "coredns", "--type", "merge", "-p", &patch]).await?;
     cluster.kubectl(&["-n", "kube-system", "rollout", "restart", "deployment", "coredns"]).await?;
-    cluster.kubectl(&["-n", "kube-system", "rollout", "status", "deployment", "coredns", "--timeout", "60s"]).await.map(drop)
+    cluster.kubectl(&["-n", "kube-system", "rollout", "status", "deployment", "coredns", "--timeout=60s"]).await.map(drop)
 }
 
 pub async fn clusters_of_a_dns_domain_are_found_and_a_broken_entry_does_not_matter(world: Arc<World>) -> Result<()> {

@@ -20,6 +20,14 @@ use tokio::{
 
 /// Maximum number of scenarios that run at a time, in all sets together: as many as two cores can handle.
 const MAX_CONCURRENT: usize = 4;
+/// How many of these permits the start of a set's clusters takes: it keeps the processors busy for minutes.
+const PERMITS_OF_A_START: u32 = 2;
+/// Number of programs that want a processor, for each processor, above which no scenario starts beside another. Then more at a time would
+/// finish nothing earlier, and managers would lose their Leases.
+const MAX_RUNNABLE: usize = 6;
+/// How often the programs that want a processor are counted before a scenario starts, and the time between two counts.
+const COUNTS: u32 = 5;
+const COUNT_INTERVAL: Duration = Duration::from_millis(200);
 /// Kind of the scenarios that docs/SECURITY.md names, and the filter that selects all of them.
 const ATTACK: &str = "attack";
 /// The filter that selects all scenarios: `cargo test -- --skip scenarios` runs everything else.
@@ -85,7 +93,36 @@ struct Shared {
     built: OnceCell<Built>,
     starting: Mutex<()>,
     permits: Semaphore,
+    /// Each running scenario has a clone. Who holds the lock decides whether another one may start.
+    running: Mutex<Arc<()>>,
     ended: mpsc::UnboundedSender<Ended>,
+}
+
+impl Shared {
+    /// Waits until the processors have room for another scenario, or none runs. The scenario runs as long as the result lives.
+    async fn admit(&self) -> Arc<()> {
+        let running = self.running.lock().await;
+        while Arc::strong_count(&running) > 1 && is_overloaded().await {}
+        running.clone()
+    }
+}
+
+/// Whether programs wait for a processor too long. Takes a second, in which a scenario that has just started becomes visible.
+async fn is_overloaded() -> bool {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut sum = 0;
+    for _ in 0..COUNTS {
+        tokio::time::sleep(COUNT_INTERVAL).await;
+        sum += runnable();
+    }
+    sum > MAX_RUNNABLE * processors * COUNTS as usize
+}
+
+/// The number of programs that run or want to, on the whole machine.
+fn runnable() -> usize {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("procs_running "));
+    count.and_then(|count| count.parse().ok()).unwrap_or_default()
 }
 
 /// A scenario that ended.
@@ -113,7 +150,13 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     let (mut trials, mut runs) = (Vec::new(), Vec::new());
     let (ended, mut all_ended) = mpsc::unbounded_channel();
     let shared =
-        Arc::new(Shared { built: OnceCell::new(), starting: Mutex::default(), permits: Semaphore::new(MAX_CONCURRENT), ended });
+        Arc::new(Shared {
+            built: OnceCell::new(),
+            starting: Mutex::default(),
+            permits: Semaphore::new(MAX_CONCURRENT),
+            running: Mutex::default(),
+            ended,
+        });
     for set in sets {
         let mut tasks = |scenarios: Vec<Scenario>| {
             let mut tasks = Vec::new();
@@ -172,8 +215,10 @@ fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str, is_attack:
 async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Result<()> {
     let (begun, instance) = (Instant::now(), clusters.instance);
     let built = shared.built.get_or_try_init(Built::build).await?;
+    let permits = shared.permits.acquire_many(PERMITS_OF_A_START).await;
     let world =
         World::build(clusters, built, &shared.starting).await.with_context(|| format!("the clusters of set {instance}"))?;
+    drop(permits);
     let world = Arc::new(world);
     let baseline = Baseline::of(&world).await?;
     eprintln!("{instance}: the clusters are ready after {} s", begun.elapsed().as_secs());
@@ -208,6 +253,7 @@ async fn run_some(at_once: usize, world: &Arc<World>, tasks: Vec<Task>, shared: 
 async fn run_one(world: &Arc<World>, Task { scenario, report }: Task, shared: &Shared) -> bool {
     // The semaphore is never closed, so there is no error.
     let _permits = shared.permits.acquire_many(u32::try_from(scenario.permits).unwrap_or(u32::MAX)).await;
+    let _running = shared.admit().await;
     let (name, begun) = (scenario.name, Instant::now());
     let outcome = match tokio::spawn((scenario.run)(world.clone())).await {
         Ok(outcome) => outcome.map_err(|error| format!("{error:#}")),

@@ -1,4 +1,5 @@
 use std::{
+    borrow::Cow,
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
@@ -26,7 +27,7 @@ use crate::{
 };
 
 /// Timeout of a command.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The outcome of a command.
 #[derive(Debug, Clone)]
@@ -87,9 +88,11 @@ impl Cluster {
         succeed("kubectl", arguments, self.try_kubectl(arguments).await?)
     }
 
-    /// Runs kubectl, which may fail.
+    /// Runs kubectl, which may fail. A timeout is for a machine that is as fast as those of the developers.
     pub async fn try_kubectl(&self, arguments: &[&str]) -> Result<Output> {
-        run(&self.programs.kubectl, &self.kubeconfig, arguments, None).await
+        let patient: Vec<_> = arguments.iter().map(|argument| patient(argument)).collect();
+        let patient: Vec<_> = patient.iter().map(AsRef::as_ref).collect();
+        run(&self.programs.kubectl, &self.kubeconfig, &patient, None).await
     }
 
     /// Applies manifests with kubectl.
@@ -134,11 +137,10 @@ impl Cluster {
 
     /// `kubectl wait` on what `target` names.
     pub async fn wait_for(&self, target: &[&str], condition: &str, seconds: u32) -> Result<()> {
-        let seconds = seconds * PATIENCE;
         let (condition, timeout) = (format!("--for={condition}"), format!("--timeout={seconds}s"));
         let mut arguments = vec!["wait", condition.as_str(), timeout.as_str()];
         arguments.extend(target);
-        let until = Instant::now() + Duration::from_secs(seconds.into());
+        let until = Instant::now() + Duration::from_secs((seconds * PATIENCE).into());
         loop {
             match self.kubectl(&arguments).await.map(drop) {
                 // `kubectl wait` fails at once if the object does not exist yet.
@@ -323,6 +325,12 @@ impl Cluster {
         }
         Ok(denied)
     }
+}
+
+/// The argument as it is, or `--timeout=` with [`PATIENCE`] times as many seconds.
+fn patient(argument: &str) -> Cow<'_, str> {
+    let seconds = argument.strip_prefix("--timeout=").and_then(|timeout| timeout.strip_suffix('s')?.parse::<u32>().ok());
+    seconds.map_or(Cow::Borrowed(argument), |seconds| Cow::Owned(format!("--timeout={}s", seconds * PATIENCE)))
 }
 
 /// A client for the cluster of this kubeconfig.

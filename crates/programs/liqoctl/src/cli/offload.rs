@@ -61,7 +61,7 @@ pub struct OffloadNamespace {
     #[command(flatten)]
     pub placement: PlacementFlags,
     /// How long to wait until the namespace exists in the other clusters
-    #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
