@@ -149,14 +149,13 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     };
     let (mut trials, mut runs) = (Vec::new(), Vec::new());
     let (ended, mut all_ended) = mpsc::unbounded_channel();
-    let shared =
-        Arc::new(Shared {
-            built: OnceCell::new(),
-            starting: Mutex::default(),
-            permits: Semaphore::new(MAX_CONCURRENT),
-            running: Mutex::default(),
-            ended,
-        });
+    let shared = Arc::new(Shared {
+        built: OnceCell::new(),
+        starting: Mutex::default(),
+        permits: Semaphore::new(MAX_CONCURRENT),
+        running: Mutex::default(),
+        ended,
+    });
     for set in sets {
         let mut tasks = |scenarios: Vec<Scenario>| {
             let mut tasks = Vec::new();
