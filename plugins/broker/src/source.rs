@@ -24,7 +24,7 @@ use liqo_sharing::decide::{
     absence::Silence,
     pods::Pods,
     reduce::{self, ConsumerNamespace, LocalNode, PodUsage, Request},
-    snapshot::{ContractFacts, Snapshot},
+    snapshot::{ContractFacts, Mode, Replacements, Snapshot},
 };
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
@@ -164,6 +164,8 @@ impl Cluster {
             recent_writes: HashMap::new(),
             applied_policies: HashMap::new(),
             contracts: ContractFacts::default(),
+            mode: Mode::default(),
+            replacements: Replacements::new(),
             wall_time: Timestamp::now(),
         })
     }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use liqo_api::{ClusterId, Contract, VirtualNode, isolation::Lending, provider_namespace, tenant_namespace};
-use liqo_sharing::decide::lists::Lists;
+use liqo_sharing::decide::{lists::Lists, snapshot::Mode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json};
 
@@ -103,6 +103,7 @@ fn lists() -> Lists {
         offers: objects(json!([from_turin(&json!({})), to_rome(&json!({}))])),
         contracts: Vec::new(),
         lending: Lending::Isolated,
+        mode: Mode::default(),
     }
 }
 

@@ -51,6 +51,7 @@ fn milan() -> Lists {
         contracts: Vec::new(),
         offers: Vec::new(),
         lending: Lending::Isolated,
+        mode: Mode::default(),
     }
 }
 
