@@ -401,8 +401,8 @@ pub async fn a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token(
     let refusals = [catalog(&address, None).await?, catalog(&address, Some("x")).await?, catalog(&address, Some(&token)).await?];
     let refusals: Vec<u16> = refusals.into_iter().filter_map(Result::err).collect();
     ensure!(refusals == [401, 401, 403], "without the right: {refusals:?}");
-    let (role, reader) = ("--clusterrole=liqo-broker-catalog-reader", format!("--serviceaccount=default:{READER}"));
-    milan.kubectl(&["create", "clusterrolebinding", READER, role, &reader]).await?;
+    let (right, reader) = ("--clusterrole=liqo-broker-catalog-reader", format!("--serviceaccount=default:{READER}"));
+    milan.kubectl(&["create", "clusterrolebinding", READER, right, &reader]).await?;
     eventually("the reader sees turin's offer", TIMEOUT, || async {
         let Ok(page) = catalog(&address, Some(&token)).await? else { return Ok(None) };
         let offer = &page["offers"][0];

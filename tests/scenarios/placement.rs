@@ -90,9 +90,9 @@ pub async fn a_deployment_goes_to_the_cheaper_provider_and_after_a_price_change_
 
     let began = Instant::now();
     sell(milan, "0.01").await?;
-    let (created, placed) = first_pod_on(rome, "milan", began).await?;
+    let (created, scheduled) = first_pod_on(rome, "milan", began).await?;
     println!(
-        "from a price change to the first new pod that is placed by it: created after {created:.2?}, placed after {placed:.2?}"
+        "from a price change to the first new pod that is placed by it: created after {created:.2?}, placed after {scheduled:.2?}"
     );
     costs(rome, "milan", "0.01").await?;
     rome.apply(&deployment("cheapest", "second", 2)).await?;

@@ -80,13 +80,19 @@ impl Cluster {
                 move |_, _, _| requests(),
             ),
             policies: Cache::watch(Api::all(client()), Config::default(), stop(), without_status, move |_, _, _| policies()),
-            namespaces: Cache::watch(Api::all(client()), Config::default(), stop(), namespace, move |key, _, _| {
-                by_namespace.add(key.name.clone());
-            }),
+            namespaces: Cache::watch(
+                Api::all(client()),
+                Config::default(),
+                stop(),
+                |found| Some(namespace(&found)),
+                move |key, _, _| {
+                    by_namespace.add(key.name.clone());
+                },
+            ),
             offloadings: Cache::watch(Api::all(client()), Config::default(), stop(), whole, move |key, _, _| {
                 by_offloading.add(key.namespace.clone());
             }),
-            nodes: Cache::watch(Api::all(client()), virtual_only, stop(), provider_of_node, |_, _, _| ()),
+            nodes: Cache::watch(Api::all(client()), virtual_only, stop(), |node| provider_of_node(&node), |_, _, _| ()),
             context: context.clone(),
             mode_queue,
             namespaces_queue,
@@ -177,7 +183,7 @@ fn provider(node: VirtualNode) -> Option<ClusterId> {
     node.metadata.deletion_timestamp.is_none().then_some(node.spec.cluster_id)
 }
 
-fn provider_of_node(node: Node) -> Option<ClusterId> {
+fn provider_of_node(node: &Node) -> Option<ClusterId> {
     node.labels().get(labels::REMOTE_CLUSTER_ID)?.parse().ok()
 }
 
@@ -189,7 +195,7 @@ fn granted(request: DeserializeGuard<ResourceRequest>) -> Option<ClusterId> {
     (request.spec.tethering && conditions.iter().any(is_granted)).then_some(consumer)
 }
 
-fn namespace(namespace: Namespace) -> Option<NamespaceState> {
+fn namespace(namespace: &Namespace) -> NamespaceState {
     let managed = namespace.labels().get(labels::MANAGED).is_some_and(|value| value == "true");
-    Some(NamespaceState { managed, terminating: namespace.metadata.deletion_timestamp.is_some() })
+    NamespaceState { managed, terminating: namespace.metadata.deletion_timestamp.is_some() }
 }

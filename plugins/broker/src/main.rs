@@ -78,14 +78,13 @@ async fn start_catalog(
     cluster: &Cluster,
     stop: &CancellationToken,
 ) -> Result<(), CatalogError> {
-    let certified = match (&arguments.catalog_tls_cert, &arguments.catalog_tls_key) {
-        (Some(chain), Some(key)) => Certified::read(chain, key)?,
-        _ => {
-            tracing::info!("nobody has signed the certificate of the catalog: --catalog-tls-cert names another one");
-            let service = &arguments.service;
-            let names = [service.clone(), format!("{service}.{SYSTEM_NAMESPACE}"), format!("{service}.{SYSTEM_NAMESPACE}.svc")];
-            Certified::self_signed(names.into_iter().chain(["localhost".to_owned()]).collect())?
-        }
+    let certified = if let (Some(chain), Some(key)) = (&arguments.catalog_tls_cert, &arguments.catalog_tls_key) {
+        Certified::read(chain, key)?
+    } else {
+        tracing::info!("nobody has signed the certificate of the catalog: --catalog-tls-cert names another one");
+        let service = &arguments.service;
+        let names = [service.clone(), format!("{service}.{SYSTEM_NAMESPACE}"), format!("{service}.{SYSTEM_NAMESPACE}.svc")];
+        Certified::self_signed(names.into_iter().chain(["localhost".to_owned()]).collect())?
     };
     let received = Received::watch(&client, cluster, stop);
     let listed = received.listed();

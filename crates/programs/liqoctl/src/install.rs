@@ -348,7 +348,7 @@ mod tests {
                 .filter(|object| kind(object).starts_with("ValidatingAdmissionPolicy"))
                 .count()
         };
-        assert_eq!((count(true), count(false)), (22, 0));
+        assert_eq!((count(true), count(false)), (26, 0));
         assert!(stages(&objects, &values, true)[0].iter().all(|object| kind(object) == "CustomResourceDefinition"));
     }
 

@@ -73,7 +73,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Receipt(command) => receipts(&global, command).await,
         Command::Cost(arguments) => costs(&global, arguments).await,
         Command::Policy(command) => policies(&global, command).await,
-        Command::Broker(command) => brokers(&global, command).await,
+        Command::Broker(command) => Box::pin(brokers(&global, command)).await,
         Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
         Command::Discover => show_discovered(&global).await,
         Command::Status { watch, namespace } => show_status(&global, watch, namespace.as_deref()).await,

@@ -58,7 +58,7 @@ impl<'a> From<&'a Provide> for Lender<'a> {
 
 /// The partitions, in an order that depends only on the names of pools.
 pub fn partitions<'a>(nodes: impl IntoIterator<Item = (&'a str, &'a LocalNode)>, policies: &[Lender]) -> Vec<NodePartition<'a>> {
-    let schemes: Vec<Scheme> = policies.iter().map(|lender| Scheme::of(lender)).collect();
+    let schemes: Vec<Scheme> = policies.iter().map(Scheme::of).collect();
     let mut partitions: BTreeMap<(Vec<Option<String>>, BTreeSet<ClusterId>), NodePartition> = BTreeMap::new();
     for (name, node) in nodes {
         let pools: Vec<Option<String>> = schemes.iter().map(|scheme| scheme.pool(name, node)).collect();
@@ -192,7 +192,7 @@ where
     if provide.source.offers.is_some() {
         return Some(NodeSelector { node_selector_terms: borrowed_nodes(nodes(), provide.granularity.by) });
     }
-    let own = own_nodes(all.iter().copied().filter(|(_, node)| node.upstream.is_none()), provide);
+    let own = own_nodes(&all.iter().copied().filter(|(_, node)| node.upstream.is_none()), provide);
     if all.iter().all(|(_, node)| node.upstream.is_none()) {
         return own;
     }
@@ -203,7 +203,10 @@ where
 }
 
 /// Selects the own nodes of a pool; `None` if it has every one.
-fn own_nodes<'a>(nodes: impl Iterator<Item = &'a (&'a str, &'a LocalNode)> + Clone, provide: &Provide) -> Option<NodeSelector> {
+fn own_nodes<'a>(
+    nodes: &(impl Iterator<Item = &'a (&'a str, &'a LocalNode)> + Clone),
+    provide: &Provide,
+) -> Option<NodeSelector> {
     let nodes = || nodes.clone();
     let mut narrowed = NodeSelectorTerm::default();
     match (provide.granularity.by, provide.granularity.label.as_deref()) {

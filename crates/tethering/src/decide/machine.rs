@@ -196,7 +196,7 @@ impl Step {
             since: same.map_or(Time(now), |before| before.since.clone()),
             deadline: self.deadline.map(Time),
             reason: self.reason.into(),
-            message: bounded(self.message),
+            message: bounded(&self.message),
         }
     }
 }
@@ -318,7 +318,7 @@ fn after(now: Timestamp, duration: SignedDuration) -> Timestamp {
 const MAX_MESSAGE_LEN: usize = 2048;
 
 /// Peers write parts of some messages, and terminals show them.
-fn bounded(message: String) -> String {
+fn bounded(message: &str) -> String {
     message.chars().filter(|character| !character.is_control()).take(MAX_MESSAGE_LEN).collect()
 }
 

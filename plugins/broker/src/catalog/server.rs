@@ -83,7 +83,7 @@ impl Certified {
     /// Reads PEM files.
     pub fn read(chain: &Path, key: &Path) -> Result<Self, CatalogError> {
         let failed = |path: &Path, problem: String| CatalogError::File { path: path.to_owned(), problem };
-        let certificates = CertificateDer::pem_file_iter(chain).and_then(|all| all.collect::<Result<Vec<_>, _>>());
+        let certificates = CertificateDer::pem_file_iter(chain).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let certificates = certificates.map_err(|error| failed(chain, error.to_string()))?;
         let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
         Ok(Self { chain: certificates, key })

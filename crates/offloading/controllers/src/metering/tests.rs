@@ -1,7 +1,5 @@
 //! A recorder whose API server has one contract, and stores usage records.
 
-mod many_pods;
-
 use std::convert::Infallible;
 
 use http::{Method, Response};
@@ -72,8 +70,10 @@ impl Server {
             if self.records.contains_key(&name) {
                 return failed(409, "AlreadyExists");
             }
-            self.records.insert(name, change.clone());
-            change.clone()
+            let mut record = change.clone();
+            record["metadata"]["namespace"] = path.rsplit('/').nth(1).into();
+            self.records.insert(name, record.clone());
+            record
         } else {
             let record = self.records.get_mut(path.rsplit('/').next().unwrap()).unwrap();
             record["spec"] = change[0]["value"].clone();

@@ -368,8 +368,9 @@ impl World {
             // The live pod may show an end that the watch does not show yet.
             Action::ShowDeletion => {
                 assert!(self.remote.is_none(), "it may still run");
-                let live = self.local.as_mut().filter(|local| !has_ended(local));
-                live.into_iter().for_each(|local| local["status"]["phase"] = "Failed".into());
+                if let Some(live) = self.local.as_mut().filter(|local| !has_ended(local)) {
+                    live["status"]["phase"] = "Failed".into();
+                }
             }
             Action::RemoveLocalPod if self.local.as_ref().is_some_and(has_finalizers) => {
                 self.local.iter_mut().for_each(|local| set_deletion(local, 0));

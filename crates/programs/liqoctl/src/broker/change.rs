@@ -255,8 +255,8 @@ fn base(customers: &[ClusterId], present: Present) -> Result<(PeeringPolicySpec,
         [Some(one)] => Ok((one.spec.clone(), Some(one.name_any()))),
         [None] | [] => Ok((PeeringPolicySpec::default(), None)),
         several => {
-            let name = |policy: &Option<&Arc<PeeringPolicy>>| policy.map_or_else(|| "none".to_owned(), |one| one.name_any());
-            Err(Unclear::SeveralPolicies { policies: several.iter().map(name).collect::<Vec<_>>().join(", ") })
+            let name = |policy: Option<&Arc<PeeringPolicy>>| policy.map_or_else(|| "none".to_owned(), |one| one.name_any());
+            Err(Unclear::SeveralPolicies { policies: several.iter().copied().map(name).collect::<Vec<_>>().join(", ") })
         }
     }
 }

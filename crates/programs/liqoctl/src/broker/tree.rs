@@ -101,10 +101,10 @@ fn behind(offer: &Offer) -> String {
 
 /// `turin, genoa and 3 more`.
 pub fn via(names: &[String]) -> String {
-    let named: Vec<&str> = names.iter().take(MAX_CLUSTERS_NAMED).map(String::as_str).collect();
-    match names.len().saturating_sub(named.len()) {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
+    let first: Vec<&str> = names.iter().take(MAX_CLUSTERS_NAMED).map(String::as_str).collect();
+    match names.len().saturating_sub(first.len()) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
     }
 }
 

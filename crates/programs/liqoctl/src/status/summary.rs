@@ -56,7 +56,7 @@ fn mode(tethering: TetheringStatus, objects: &LiqoObjects) -> Read<Mode> {
     let known = read(&objects.peers)?;
     let name = |id: ClusterId| {
         let found = known.iter().find(|foreign| foreign.spec.cluster_id == id);
-        found.map_or_else(|| id.to_string(), |foreign| foreign.name_any())
+        found.map_or_else(|| id.to_string(), kube::ResourceExt::name_any)
     };
     let TetheringStatus { state, cluster_id, deadline, reason, message, .. } = tethering;
     Ok(Mode { state, peer: cluster_id.map(name), deadline, reason, message })

@@ -129,7 +129,7 @@ pub fn allocations<'a>(
                         borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
                         ..allocation(pool, None, offer.spec.resource_quota.hard.clone())
                     },
-                ))
+                ));
             }
         }
     }

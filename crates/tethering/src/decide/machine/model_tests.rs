@@ -107,6 +107,7 @@ enum Model {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::struct_excessive_bools, reason = "they do not depend on each other")]
 struct World {
     stored: Stored,
     /// A decision of a former leader that stalled before its write; whether the status has changed since it read it.
@@ -179,7 +180,7 @@ impl World {
             return Some(Self { offloaded, ..*self });
         }
         let comes_home = self.offloaded == Offloaded::Local && self.once.bound == Bound::There;
-        comes_home.then(|| Self { once: PodInWorld { bound: Bound::EndingThere, ..self.once }, ..*self })
+        comes_home.then_some(Self { once: PodInWorld { bound: Bound::EndingThere, ..self.once }, ..*self })
     }
 
     /// The workload's controller, the schedulers, and the kubelets on both sides.
@@ -412,7 +413,7 @@ impl Side {
         };
         let obstacle = self.grants.then(|| Obstacle { reason: TetheringReason::TethersOthers, message: String::new() });
         let status = (self.stored != Stored::NEVER).then(|| self.stored.status());
-        let facts = Facts { answer, obstacle, ..facts(self.wish.then_some(1)) };
+        let facts = Facts { obstacle, answer, ..facts(self.wish.then_some(1)) };
         next(status.as_ref(), &facts, at(0)).map(|next| Stored::of(&next)).filter(|next| *next != self.stored)
     }
 }

@@ -1,6 +1,6 @@
 //! When control comes back from the peer that this cluster was tethered to, a pod there ends only when its replacement here is ready.
 //!
-//! An evicted pod is `Terminating`, so its ReplicaSet has already created the next one, and Services use the old one as long as no other
+//! An evicted pod is `Terminating`, so its `ReplicaSet` has already created the next one, and Services use the old one as long as no other
 //! is ready. The containers there end when this cluster tells the peer so: it waits with that.
 
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub async fn is_awaited(consumer: &Consumer, provider: &ClusterId, pod: &LocalPo
     Ok(ready_pods(&pods.items, &controller.uid) < wanted)
 }
 
-/// Kubernetes: one, if the ReplicaSet does not say.
+/// Kubernetes: one, if the `ReplicaSet` does not say.
 fn wanted_pods(set: &ReplicaSet) -> usize {
     let wanted = set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     usize::try_from(wanted).unwrap_or_default()
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(owner: &str, ready: &str, deletion: Value) -> Pod {
+    fn pod(owner: &str, ready: &str, deletion: &Value) -> Pod {
         let owners = json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": owner, "controller": true }]);
         from_value(json!({
             "metadata": { "name": "p", "ownerReferences": owners, "deletionTimestamp": deletion },
@@ -73,10 +73,10 @@ mod tests {
 
     #[test]
     fn only_ready_pods_of_the_same_controller_that_stay_count() {
-        let ending = || json!("2026-01-01T00:00:00Z");
-        let pods = [pod("a", "True", ending()), pod("a", "False", Value::Null), pod("b", "True", Value::Null)];
+        let ending = json!("2026-01-01T00:00:00Z");
+        let pods = [pod("a", "True", &ending), pod("a", "False", &Value::Null), pod("b", "True", &Value::Null)];
         assert_eq!(ready_pods(&pods, "a"), 0, "the old one ends, the new one is not ready");
-        let pods = [pod("a", "True", ending()), pod("a", "True", Value::Null)];
+        let pods = [pod("a", "True", &ending), pod("a", "True", &Value::Null)];
         assert_eq!(ready_pods(&pods, "a"), 1);
     }
 
