@@ -87,15 +87,22 @@ impl Book {
         Some(ChunkWrite { contract: contract.to_owned(), period, chunk, chunks, entries, is_new })
     }
 
-    /// The name of a new chunk is taken. Returns the same write with another number.
-    pub fn renumbered(&mut self, write: &ChunkWrite) -> ChunkWrite {
-        let page = self.pages.entry((write.contract.clone(), write.period)).or_default();
-        page.next = page.next.max(write.chunk.saturating_add(1));
+    /// The name of the first of these chunks, a new one, is taken. It gets another number, in later writes, too; these know how many chunks
+    /// there are now.
+    pub fn renumber(&mut self, writes: &mut [ChunkWrite]) {
+        let Some(ChunkWrite { contract, period, chunk: taken, .. }) = writes.first().cloned() else { return };
+        let page = self.pages.entry((contract.clone(), period)).or_default();
+        page.next = page.next.max(taken.saturating_add(1));
         let (chunk, _) = page.new_chunk();
-        if let Some(open) = &mut page.open {
+        if let Some(open) = page.open.as_mut().filter(|open| open.0 == taken) {
             open.0 = chunk;
         }
-        ChunkWrite { chunk, chunks: write.chunks.map(|_| page.next), ..write.clone() }
+        for write in writes.iter_mut().filter(|write| write.contract == contract && write.period == period) {
+            if write.chunk == taken {
+                write.chunk = chunk;
+            }
+            write.chunks = write.chunks.map(|_| page.next);
+        }
     }
 
     /// Whether the entries of a period are complete.
@@ -168,14 +175,37 @@ mod tests {
     fn a_process_that_starts_again_begins_another_chunk() {
         let (mut book, period) = (Book::default(), Period::at(0, 60));
         book.found("c", period, 3, None);
-        let writes = book.append("c", period, entries(0..1));
+        let mut writes = book.append("c", period, entries(0..1));
         assert_eq!(numbers(&writes), [(4, 1, true)]);
-        assert_eq!(numbers(&[book.renumbered(&writes[0])]), [(5, 1, true)]);
+        book.renumber(&mut writes);
+        assert_eq!(numbers(&writes), [(5, 1, true)]);
         assert_eq!(numbers(&book.append("c", period, entries(1..2))), [(5, 2, false)]);
         let mut other = Book::default();
         other.found("c", period, 3, None);
         let last = other.complete("c", period).unwrap();
         assert_eq!((last.chunk, last.chunks, last.is_new, last.entries.as_str()), (4, Some(5), true, ""));
+    }
+
+    #[test]
+    fn later_writes_of_a_chunk_follow_it_to_its_new_number() {
+        let (mut book, period) = (Book::default(), Period::at(0, 60));
+        let mut writes = book.append("c", period, entries(0..1));
+        writes.extend(book.append("other", period, entries(0..1)));
+        writes.extend(book.complete("c", period));
+        book.renumber(&mut writes);
+        assert_eq!(numbers(&writes), [(1, 1, true), (0, 1, true), (1, 1, false)], "nothing replaces chunk 0 of another process");
+        assert_eq!(writes[2].chunks, Some(2));
+    }
+
+    #[test]
+    fn the_chunk_that_grows_keeps_its_number_if_that_of_a_closed_one_is_taken() {
+        let (mut book, period) = (Book::default(), Period::at(0, 60));
+        let mut writes = book.append("c", period, entries(0..CLOSED_FROM));
+        writes.extend(book.append("c", period, entries(CLOSED_FROM..CLOSED_FROM + 1)));
+        book.renumber(&mut writes);
+        assert_eq!(numbers(&writes), [(2, CLOSED_FROM, true), (1, 1, true)]);
+        assert_eq!(numbers(&book.append("c", period, entries(0..1))), [(1, 2, false)]);
+        assert_eq!(book.complete("c", period).unwrap().chunks, Some(3));
     }
 
     #[test]

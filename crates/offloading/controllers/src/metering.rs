@@ -328,12 +328,13 @@ impl Recorder {
         })
     }
 
-    async fn write_all(&self, namespace: &str, peer: &ClusterId, writes: Vec<ChunkWrite>) -> Result<(), StepError> {
+    async fn write_all(&self, namespace: &str, peer: &ClusterId, mut writes: Vec<ChunkWrite>) -> Result<(), StepError> {
         let api: Api<UsageRecord> = namespaced(&self.context.client, namespace);
-        for mut write in writes {
+        for n in 0..writes.len() {
             loop {
+                let write = &writes[n];
                 let key = Key::new(namespace, name_of(&write.contract, write.period, write.chunk));
-                let mut record = marked(UsageRecord::new(&key.name, spec(&write)), self.peer_label, peer);
+                let mut record = marked(UsageRecord::new(&key.name, spec(write)), self.peer_label, peer);
                 let period = period_label(&write.contract, write.period);
                 record.metadata.labels.get_or_insert_default().insert(labels::USAGE_PERIOD.to_owned(), period);
                 let written = if write.is_new {
@@ -344,7 +345,7 @@ impl Recorder {
                 match written {
                     Err(kube::Error::Api(status)) if write.is_new && status.is_already_exists() => {
                         let mut all = self.namespaces.lock();
-                        write = self.book(namespace, all.entry(namespace.to_owned()).or_default()).renumbered(&write);
+                        self.book(namespace, all.entry(namespace.to_owned()).or_default()).renumber(&mut writes[n..]);
                     }
                     // The tenancy ends, and its records with it.
                     Err(kube::Error::Api(status)) if is_ending(&status) => return Ok(()),
@@ -360,11 +361,11 @@ impl Recorder {
     }
 
     /// A chunk was written.
-    fn written(&self, namespace: &str, write: ChunkWrite) {
+    fn written(&self, namespace: &str, write: &ChunkWrite) {
         if write.chunks.is_some()
             && let Some(known) = self.namespaces.lock().get_mut(namespace)
         {
-            known.completed.push_back((write.contract, write.period));
+            known.completed.push_back((write.contract.clone(), write.period));
             let surplus = known.completed.len().saturating_sub(MAX_COMPLETED);
             known.completed.drain(..surplus);
         }

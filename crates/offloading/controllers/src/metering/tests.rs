@@ -1,5 +1,7 @@
 //! A recorder whose API server has one contract, and stores usage records.
 
+mod many_pods;
+
 use std::convert::Infallible;
 
 use http::{Method, Response};
