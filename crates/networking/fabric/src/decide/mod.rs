@@ -327,9 +327,12 @@ fn device_mtu(snapshot: &Snapshot) -> u16 {
 /// The MTUs of the ways to a peer's prefixes, where they are lower than that of our devices. Multiples of 16, because the tunnel pads
 /// packets to a multiple of 16 bytes.
 fn narrow_ways(spec: &TunnelEndpointSpec, device_mtu: u32) -> BTreeMap<IpNet, u32> {
-    let mtu = u32::from(spec.mtu.max(MIN_MTU));
-    let narrow = spec.imported.values().filter(|_| spec.mtu > 0 && mtu < device_mtu);
-    narrow.map(|here| (here.trunc(), mtu / 16 * 16)).collect()
+    let mtu = |there: &IpNet| {
+        let known = [Some(&spec.mtu), spec.path_mtus.get(there)].into_iter().flatten().filter(|mtu| **mtu > 0);
+        known.min().map(|mtu| u32::from(*mtu.max(&MIN_MTU)))
+    };
+    let known = spec.imported.iter().filter_map(|(there, here)| Some((here.trunc(), mtu(there)?)));
+    known.filter(|(_, mtu)| *mtu < device_mtu).map(|(here, mtu)| (here, mtu / 16 * 16)).collect()
 }
 
 /// The same on all nodes, because it only depends on the node's name.

@@ -338,6 +338,20 @@ fn packets_fit_the_mtu_of_their_peer_and_of_no_other() {
 }
 
 #[test]
+fn a_low_mtu_behind_a_peer_counts_for_the_prefixes_there() {
+    let mut behind = snapshot();
+    let peer = behind.peers.get_mut(&id('a')).unwrap();
+    peer.imported.insert("10.99.0.0/16".parse().unwrap(), "10.68.0.0/16".parse().unwrap());
+    peer.mtu = 1420;
+    peer.path_mtus = [("10.99.0.0/16".parse().unwrap(), 1300)].into();
+    let narrow = |spec: &TunnelEndpointSpec| narrow_ways(spec, 1420).into_iter().collect::<Vec<_>>();
+    assert_eq!(narrow(peer), [("10.68.0.0/16".parse().unwrap(), 1296)]);
+    peer.path_mtus.values_mut().for_each(|mtu| *mtu = 1400);
+    peer.mtu = 1300;
+    assert_eq!(narrow(peer).iter().map(|(_, mtu)| *mtu).collect::<Vec<_>>(), [1296, 1296], "the tunnel carries no more");
+}
+
+#[test]
 fn a_peer_cannot_make_a_gateway_call_addresses_where_no_peer_can_be() {
     let remote = ["10.65.0.0/16".parse().unwrap()];
     let may = |text: &str| may_be_called(&text.parse().unwrap(), &remote);
