@@ -421,6 +421,38 @@ fn over_three_hops_each_broker_passes_on_what_is_behind_its_neighbours() {
 }
 
 #[test]
+fn a_customer_of_a_broker_with_many_prefixes_leaves_the_others_their_share_at_a_provider() {
+    // Eight customers of m, whose pods it offloaded on to t. The first one exports as much as a cluster may.
+    let customers = ['0', '1', '2', '3', '4', '5', '6', '7'];
+    let announced = |letter: char| {
+        let many = (0..16).map(|number| net(&format!("10.{number}.0.0/16"))).collect();
+        let exports = if letter == '0' { many } else { (0..10).map(|number| net(&format!("10.1.{number}.0/24"))).collect() };
+        Some(Ok(NetworkAnnouncement { exports, ..NetworkAnnouncement::default() }))
+    };
+    let mut peers: Vec<(char, PeerState)> =
+        customers.map(|letter| (letter, PeerState { announcement: announced(letter), ..silent("customer") })).into();
+    peers.push(('t', PeerState { customers: customers.map(id).into(), ..silent("t") }));
+    let passed_on = &decide(&snapshot('m', &peers))[&id('t')].announcement.behind;
+    let of = |behind: &BTreeMap<IpNet, Vec<ClusterId>>, letter| behind.values().filter(|way| **way == [id(letter)]).count();
+    assert_eq!(customers.map(|letter| of(passed_on, letter)), [8; 8], "of the prefixes");
+
+    // The provider has a quarter of 32 ranges for the broker, whose own pods take one: too little for the first customer.
+    let named = |letter: char| {
+        let prefix =
+            move |number: u8| if letter == '0' { format!("10.{number}.0.0/16") } else { format!("10.2{letter}.{number}.0/24") };
+        (0..8).map(move |number| (net(&prefix(number)), vec![id(letter)]))
+    };
+    let behind = customers.into_iter().flat_map(named).collect();
+    let theirs = NetworkAnnouncement { exports: [net("10.244.0.0/16")].into(), behind, ..NetworkAnnouncement::default() };
+    let mut provider = snapshot('t', &[('m', PeerState { announcement: Some(Ok(theirs)), ..silent("m") })]);
+    provider.settings.peer_cidrs = vec![net("100.64.0.0/11")];
+    let outcome = &decide(&provider)[&id('m')];
+    let accepted = &outcome.endpoint.as_ref().unwrap().behind;
+    assert_eq!(customers.map(|letter| of(accepted, letter)), [6, 8, 8, 8, 8, 8, 8, 8], "of the addresses");
+    assert!(matches!(&outcome.progress, Progress::Partial { unallocated, .. } if unallocated.len() == 2), "and says so");
+}
+
+#[test]
 fn in_a_circle_of_brokers_prefixes_do_not_circulate() {
     // Each offloads pods of the one before it on to the next one.
     let ring = ['a', 'b', 'c', 'd'];
