@@ -68,9 +68,13 @@ pub struct NetworkAnnouncement {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub gateways: Vec<GatewayAddress>,
-    /// Maximum size of a packet inside the tunnel, in bytes; 0 if unknown.
+    /// Maximum size of a packet inside its tunnels, in bytes; 0 if unknown.
     #[serde(default)]
     pub mtu: u16,
+    /// Maximum size of a packet on the way beyond it to prefixes in `transit` and `behind`, in bytes, where that is less than `mtu`.
+    #[serde(default, rename = "pathMTUs", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::path_mtus")]
+    pub path_mtus: BTreeMap<IpNet, u16>,
 }
 
 /// A gateway: one end of a tunnel.

@@ -146,6 +146,13 @@ pub fn prefix_map(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// A map from address prefixes to MTUs.
+pub fn path_mtus(generator: &mut SchemaGenerator) -> Schema {
+    let mut mtus = prefix_map(generator);
+    mtus.insert("additionalProperties".to_owned(), u16::json_schema(generator).to_value());
+    mtus
+}
+
 /// A map from address prefixes behind a cluster to the clusters on the way there.
 pub fn prefixes_behind(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({

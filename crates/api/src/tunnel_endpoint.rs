@@ -62,6 +62,10 @@ pub struct TunnelEndpointSpec {
     pub gateways: Vec<GatewayAddress>,
     /// Maximum size of a packet inside the tunnel, in bytes.
     pub mtu: u16,
+    /// Maximum size of a packet on the way to those of the peer's prefixes in `imported` where that is less than `mtu`, in bytes.
+    #[serde(default, rename = "pathMTUs", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::path_mtus")]
+    pub path_mtus: BTreeMap<IpNet, u16>,
     /// Addresses of this cluster to which the peer may open connections.
     #[serde(default)]
     pub reach: Reach,

@@ -135,7 +135,7 @@ mod tests {
         let agent = agent(&tunnel, &kernel);
         assert!(agent.apply(&action("n1"), &keys(), NOW).await.unwrap() > 0);
         let applied = tunnel.applied();
-        assert_eq!((applied.len(), applied[0].device.as_str(), applied[0].mtu), (1, TUNNEL, 1400));
+        assert_eq!((applied.len(), applied[0].device.as_str(), applied[0].mtu), (1, TUNNEL, 1420));
         assert!(tunnel.state().running && tunnel.removed().is_empty());
         assert_eq!(agent.apply(&action("n1"), &keys(), NOW).await.unwrap(), 0);
 

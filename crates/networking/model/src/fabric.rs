@@ -41,7 +41,7 @@ pub struct Fabric {
     /// Our nodes, without virtual ones.
     pub nodes: BTreeMap<String, FabricNode>,
     pub peers: BTreeMap<ClusterId, PeerNetwork>,
-    /// MTU inside the tunnel, in bytes.
+    /// MTU of the tunnel's and the overlay's device, in bytes.
     pub mtu: u32,
 }
 
@@ -129,6 +129,8 @@ impl std::fmt::Display for Mac {
 pub struct PeerNetwork {
     /// The prefixes that the peer and we export to each other.
     pub maps: PeerMaps,
+    /// MTUs of the ways to its prefixes in our address space, in bytes: those that are lower than [`Fabric::mtu`].
+    pub mtus: BTreeMap<IpNet, u32>,
     /// Which of our addresses it may open connections to.
     pub reachable: Reachable,
     /// The addresses of its pods that may reach our API servers; `None` if no pod there ever may. Only gateways know the addresses.

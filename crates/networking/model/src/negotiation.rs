@@ -135,7 +135,7 @@ pub fn allocate_views(
 }
 
 /// The number of addresses in the prefixes of one family.
-fn size_of<'a>(prefixes: impl IntoIterator<Item = &'a IpNet>, is_v4: bool) -> u128 {
+pub fn size_of<'a>(prefixes: impl IntoIterator<Item = &'a IpNet>, is_v4: bool) -> u128 {
     let of_family = prefixes.into_iter().filter(|prefix| prefix.addr().is_ipv4() == is_v4);
     of_family
         .map(|prefix| 1_u128.checked_shl(u32::from(prefix.max_prefix_len() - prefix.prefix_len())).unwrap_or(u128::MAX))

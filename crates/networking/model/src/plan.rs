@@ -15,7 +15,7 @@
 //! carries ([`crate::spread`]), and on a gateway the packets from peers for other nodes. So with one gateway, other nodes need neither
 //! marks nor tables.
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
 
@@ -81,6 +81,8 @@ pub enum NextHop {
     Tunnel {
         /// The source address of connections from this node.
         source: Option<IpAddr>,
+        /// In bytes, if it is lower than that of the device.
+        mtu: Option<u32>,
     },
     /// To another node.
     Overlay {
@@ -127,15 +129,18 @@ impl Fabric {
             tables: ruleset::tables(self, name),
             ..NodePlan::default()
         };
+        let mtus: BTreeMap<&IpNet, u32> =
+            self.peers.values().flat_map(|peer| &peer.mtus).map(|(prefix, mtu)| (prefix, *mtu)).collect();
         for destination in self.remote() {
+            let mtu = mtus.get(&destination).copied();
             let is_v4 = destination.addr().is_ipv4();
             let source = this.address(is_v4);
             let to_gateway = |gateway: &str| {
                 let hop = self.nodes[gateway].hop(is_v4)?;
-                Some(NextHop::Overlay { hop, source, mtu: Some(self.mtu) })
+                Some(NextHop::Overlay { hop, source, mtu: Some(mtu.unwrap_or(self.mtu)) })
             };
             let usual =
-                if is_gateway { Some(NextHop::Tunnel { source }) } else { nearest.and_then(|(first, _)| to_gateway(first)) };
+                if is_gateway { Some(NextHop::Tunnel { source, mtu }) } else { nearest.and_then(|(first, _)| to_gateway(first)) };
             plan.routes.push(Route { destination, table: None, next: NextHop::Unreachable });
             plan.routes.extend(usual.map(|next| Route { destination, table: None, next }));
             for (other, gateway) in self.gateways().into_iter().filter(|one| Some(*one) != nearest) {

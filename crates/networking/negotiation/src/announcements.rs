@@ -271,8 +271,8 @@ fn read(config: DeserializeGuard<NetworkConfig>) -> Option<ReceivedConfig> {
 
 /// Checks the limits of our own schema: the announcement's content ends up in objects here.
 fn check_limits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> {
-    let NetworkAnnouncement { exports, transit, behind, views, gateways, .. } = announcement;
-    if [exports.len(), transit.len(), views.len()].into_iter().any(|count| count > 1024) {
+    let NetworkAnnouncement { exports, transit, behind, views, gateways, path_mtus, .. } = announcement;
+    if [exports.len(), transit.len(), views.len(), path_mtus.len()].into_iter().any(|count| count > 1024) {
         return Err("it names more than 1024 prefixes");
     }
     let is_way = |way: &Vec<ClusterId>| (1..=MAX_WAY_LEN).contains(&way.len());
@@ -333,6 +333,7 @@ mod tests {
         for refused in [
             json!({ "exports": ["x"] }),
             json!({ "mtu": "1".repeat(100_000) }),
+            json!({ "pathMTUs": (0..1025).map(|n| (format!("10.{}.{}.0/24", n / 256, n % 256), json!(1280))).collect::<serde_json::Map<_, _>>() }),
             json!({ "gateways": [{ "publicKey": "short" }] }),
             json!({ "gateways": [{ "publicKey": key, "endpoints": endpoints }] }),
             json!({ "gateways": [{ "publicKey": key, "tls": endpoints }] }),

@@ -29,6 +29,8 @@ use super::{
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(76);
 /// The metric of our routes. Nobody else is likely to use it.
 const METRIC: u32 = 760;
+/// The bit of the MTU among locked metrics (`1 << RTAX_MTU`).
+const LOCK_MTU: u32 = 1 << 2;
 /// Errno for a missing route (ESRCH).
 const NO_SUCH_PROCESS: i32 = 3;
 /// Errno for a missing rule (ENOENT).
@@ -66,9 +68,12 @@ impl NetlinkRoutes {
         let attributes = &mut message.attributes;
         match &route.next {
             NextHop::Unreachable => {}
-            NextHop::Tunnel { source } => {
+            NextHop::Tunnel { source, mtu } => {
                 attributes.push(RouteAttribute::Oif(index_of(&self.handle, TUNNEL).await?));
                 attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
+                // The kernel ignores the MTU of a route for packets that it forwards unless it is locked (IPv6, and IPv4 before Linux 5.10).
+                let locked = |mtu| RouteAttribute::Metrics(vec![RouteMetric::Lock(LOCK_MTU), RouteMetric::Mtu(mtu)]);
+                attributes.extend(mtu.map(locked));
             }
             NextHop::Overlay { hop, source, mtu } => {
                 let index = index_of(&self.handle, OVERLAY).await?;
@@ -203,7 +208,7 @@ fn route(message: &RouteMessage) -> Option<Route> {
     }
     let next = match (message.header.kind, hop) {
         (RouteType::Unreachable, _) if metric == Some(UNREACHABLE_METRIC) => NextHop::Unreachable,
-        (RouteType::Unicast, None) => NextHop::Tunnel { source },
+        (RouteType::Unicast, None) => NextHop::Tunnel { source, mtu },
         (RouteType::Unicast, Some(hop)) => NextHop::Overlay { hop, source, mtu },
         _ => return None,
     };

@@ -56,7 +56,7 @@ pub fn steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
     let but_its_size = |overlay: &Overlay| Overlay { mtu: 0, ..shape(overlay) };
     let overlay_stays = wanted.overlay.as_ref().map(but_its_size) == present.overlay.as_ref().map(but_its_size);
     if overlay_stays {
-        // In place: a new device would interrupt all connections, and peers can influence the MTU.
+        // In place: a new device would interrupt all connections.
         let sizes = wanted.overlay.iter().zip(&present.overlay).map(|(wanted, present)| (wanted.mtu, present.mtu));
         steps.extend(sizes.filter(|(wanted, present)| wanted != present).map(|(wanted, _)| Step::ResizeOverlay(wanted)));
     } else {

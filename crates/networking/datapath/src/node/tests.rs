@@ -104,6 +104,10 @@ async fn a_new_mtu_interrupts_nobody() {
     let kernel = FakeKernel::default();
     let mut fabric = fabric();
     kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
+    let peer = fabric.peers.values_mut().next().expect("a peer");
+    peer.mtus = [("10.246.0.0/16".parse().expect("a prefix"), 1280)].into();
+    let steps = kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
+    assert!(matches!(&steps[..], [Step::PutRoute(_)]), "{steps:?}");
     fabric.mtu = 1300;
     let steps = kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
     assert!(steps.contains(&Step::ResizeOverlay(1300)), "{steps:?}");

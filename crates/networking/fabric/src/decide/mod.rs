@@ -258,7 +258,7 @@ fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges, addresses: &NodeAddresses
         api_servers: ranges.api_servers.clone(),
         nodes: snapshot.nodes.iter().map(node).collect(),
         peers: BTreeMap::new(),
-        mtu: mtu(snapshot).into(),
+        mtu: device_mtu(snapshot).into(),
     };
     let mut left_out = BTreeMap::new();
     let own: Vec<IpNet> = ranges.pods.iter().chain(&ranges.services).chain(&ranges.external).copied().collect();
@@ -315,13 +315,24 @@ fn peer(
     let api_clients = || snapshot.open.iter().flat_map(|open| &open.api_clients).filter(is_there).copied().collect();
     let api_server = spec.api_server.then(api_clients);
     let customers = spec.customers.clone();
-    Ok(PeerNetwork { maps, reachable, api_server, transit: spec.transit, customers, offloaded })
+    let mtus = narrow_ways(spec, fabric.mtu);
+    Ok(PeerNetwork { maps, mtus, reachable, api_server, transit: spec.transit, customers, offloaded })
 }
 
-/// The smallest of our setting and the MTUs that were agreed with peers: there is one device for all.
-fn mtu(snapshot: &Snapshot) -> u16 {
-    let agreed = snapshot.peers.values().map(|peer| peer.mtu).filter(|mtu| *mtu > 0);
-    agreed.chain([snapshot.settings.mtu]).min().unwrap_or_default().max(MIN_MTU)
+/// The MTU of our devices. Ways to peers that carry less have routes that say so.
+fn device_mtu(snapshot: &Snapshot) -> u16 {
+    snapshot.settings.mtu.max(MIN_MTU)
+}
+
+/// The MTUs of the ways to a peer's prefixes, where they are lower than that of our devices. Multiples of 16, because the tunnel pads
+/// packets to a multiple of 16 bytes.
+fn narrow_ways(spec: &TunnelEndpointSpec, device_mtu: u32) -> BTreeMap<IpNet, u32> {
+    let mtu = |there: &IpNet| {
+        let known = [Some(&spec.mtu), spec.path_mtus.get(there)].into_iter().flatten().filter(|mtu| **mtu > 0);
+        known.min().map(|mtu| u32::from(*mtu.max(&MIN_MTU)))
+    };
+    let known = spec.imported.iter().filter_map(|(there, here)| Some((here.trunc(), mtu(there)?)));
+    known.filter(|(_, mtu)| *mtu < device_mtu).map(|(here, mtu)| (here, mtu / 16 * 16)).collect()
 }
 
 /// The same on all nodes, because it only depends on the node's name.
@@ -337,7 +348,7 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKe
     let every: [(bool, IpAddr); 2] = [(true, Ipv4Addr::UNSPECIFIED.into()), (false, Ipv6Addr::UNSPECIFIED.into())];
     let listen = every.into_iter().filter(|(is_v4, _)| has(*is_v4)).map(|(_, address)| SocketAddr::new(address, port)).collect();
     let tls_port = snapshot.settings.gateways.tls_port;
-    let mut end = TunnelEnd { mtu: mtu(snapshot), listen, tls_port, ..TunnelEnd::default() };
+    let mut end = TunnelEnd { mtu: device_mtu(snapshot), listen, tls_port, ..TunnelEnd::default() };
     let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied().map(IpNet::from));
     let own = fabric.pods.iter().chain(&fabric.external).copied();
     let forbidden: Vec<IpNet> = fabric.remote().into_iter().chain(own).chain(nodes).collect();

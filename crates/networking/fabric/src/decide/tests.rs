@@ -1,3 +1,4 @@
+use liqo_network_model::plan::NextHop;
 use serde_json::json;
 
 use super::{
@@ -22,7 +23,7 @@ fn open(reachable: BTreeSet<IpAddr>) -> OpenAddresses {
 #[test]
 fn only_gateways_have_the_tunnel() {
     let tunnel = wanted(&snapshot(), "n1").tunnel.unwrap();
-    assert_eq!(tunnel.mtu, 1400);
+    assert_eq!(tunnel.mtu, 1420);
     assert_eq!(tunnel.listen, ["0.0.0.0:51840".parse().unwrap()]);
     assert_eq!(wanted(&snapshot(), "n2").tunnel, None);
     assert!(wanted(&snapshot(), "n2").plan.overlay.is_some());
@@ -316,13 +317,38 @@ fn a_gateway_is_called_over_tls_only_at_sensible_addresses() {
 }
 
 #[test]
-fn packets_fit_the_mtu_of_every_peer() {
-    let mut narrow = snapshot();
-    assert_eq!(wanted(&narrow, "n1").plan.tunnel, Some(1400));
-    narrow.peers.get_mut(&id('a')).unwrap().mtu = 100;
-    assert_eq!(wanted(&narrow, "n1").plan.tunnel, Some(1280));
-    narrow.peers.get_mut(&id('a')).unwrap().mtu = 9000;
-    assert_eq!(wanted(&narrow, "n1").plan.tunnel, Some(1420));
+fn packets_fit_the_mtu_of_their_peer_and_of_no_other() {
+    let mut two = snapshot();
+    two.peers.insert(id('b'), peer(&id('b'), "10.67.0.0/16", [3, 4]));
+    two.peers.get_mut(&id('b')).unwrap().mtu = 1420;
+    let mut mtus = |of_a: u16| {
+        two.peers.get_mut(&id('a')).unwrap().mtu = of_a;
+        let plan = wanted(&two, "n1").plan;
+        assert_eq!((plan.tunnel, plan.overlay.unwrap().mtu), (Some(1420), 1420));
+        let of = |destination: &str| {
+            let mut routes = plan.routes.iter().filter(|route| route.destination == destination.parse().unwrap());
+            routes.find_map(|route| if let NextHop::Tunnel { mtu, .. } = route.next { mtu } else { None })
+        };
+        [of("10.66.0.0/16"), of("10.67.0.0/16")]
+    };
+    assert_eq!(mtus(1400), [Some(1392), None], "padding fits, too");
+    assert_eq!(mtus(100), [Some(1280), None]);
+    assert_eq!(mtus(9000), [None, None]);
+    assert_eq!(mtus(0), [None, None], "unknown");
+}
+
+#[test]
+fn a_low_mtu_behind_a_peer_counts_for_the_prefixes_there() {
+    let mut behind = snapshot();
+    let peer = behind.peers.get_mut(&id('a')).unwrap();
+    peer.imported.insert("10.99.0.0/16".parse().unwrap(), "10.68.0.0/16".parse().unwrap());
+    peer.mtu = 1420;
+    peer.path_mtus = [("10.99.0.0/16".parse().unwrap(), 1300)].into();
+    let narrow = |spec: &TunnelEndpointSpec| narrow_ways(spec, 1420).into_iter().collect::<Vec<_>>();
+    assert_eq!(narrow(peer), [("10.68.0.0/16".parse().unwrap(), 1296)]);
+    peer.path_mtus.values_mut().for_each(|mtu| *mtu = 1400);
+    peer.mtu = 1300;
+    assert_eq!(narrow(peer).iter().map(|(_, mtu)| *mtu).collect::<Vec<_>>(), [1296, 1296], "the tunnel carries no more");
 }
 
 #[test]

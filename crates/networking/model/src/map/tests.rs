@@ -44,6 +44,7 @@ fn the_prefixes_of_a_tunnel_endpoint_are_read_in_the_right_direction() {
         transit: false,
         gateways: Vec::new(),
         mtu: 1420,
+        path_mtus: [].into(),
         reach: liqo_api::Reach::default(),
         api_server: false,
     };

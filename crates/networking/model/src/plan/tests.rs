@@ -64,7 +64,7 @@ fn nodes_that_are_no_gateways_do_not_know_each_other() {
 fn a_gateway_sends_into_the_tunnel_and_back_to_the_nodes() {
     let plan = fabric().plan("n1");
     assert_eq!(plan.tunnel, Some(1420));
-    let tunnel = NextHop::Tunnel { source: Some(ip("172.18.0.1")) };
+    let tunnel = NextHop::Tunnel { source: Some(ip("172.18.0.1")), mtu: None };
     assert!(plan.routes.contains(&Route { destination: net("10.246.0.0/16"), table: None, next: tunnel }));
     let to = |last: u8| NextHop::Overlay { hop: IpAddr::from([172, 18, 0, last]), source: None, mtu: None };
     let back = |destination: &str, last| Route { destination: net(destination), table: Some(FIRST_TABLE), next: to(last) };
@@ -74,6 +74,26 @@ fn a_gateway_sends_into_the_tunnel_and_back_to_the_nodes() {
     let own = |route: &&Route| route.table.is_some() && route.destination == net("10.244.1.0/24");
     assert_eq!(plan.routes.iter().find(own), None);
     assert_eq!(plan.rules, [Rule { is_v6: false, mark: 0x10, is_from_tunnel: true, table: FIRST_TABLE, priority: PRIORITY }]);
+}
+
+#[test]
+fn a_narrow_way_lowers_the_mtu_of_its_own_routes_alone() {
+    let mut fabric = fabric();
+    fabric.peers.get_mut(&id('a')).unwrap().mtus = [(net("10.246.0.0/16"), 1280)].into();
+    let mtus = |name: &str| {
+        let plan = fabric.plan(name);
+        let devices = [plan.tunnel, plan.overlay.map(|overlay| overlay.mtu)];
+        let of = |destination: &str| {
+            let mut routes = plan.routes.iter().filter(|route| route.table.is_none() && route.destination == net(destination));
+            routes.find_map(|route| match route.next {
+                NextHop::Tunnel { mtu, .. } | NextHop::Overlay { mtu, .. } => Some(mtu),
+                NextHop::Unreachable => None,
+            })
+        };
+        (devices, of("10.246.0.0/16"), of("10.72.0.0/24"))
+    };
+    assert_eq!(mtus("n1"), ([Some(1420); 2], Some(Some(1280)), Some(None)));
+    assert_eq!(mtus("n2"), ([None, Some(1420)], Some(Some(1280)), Some(Some(1420))));
 }
 
 /// The same, and IPv6.
@@ -161,7 +181,7 @@ fn several_gateways_are_in_use_each_with_its_own_table() {
     // Each gateway sends into its own tunnel, and marked packets to the other.
     for (name, own, other, table) in [("n1", 1, 2, FIRST_TABLE), ("n2", 2, 1, FIRST_TABLE + 1)] {
         let plan = fabric.plan(name);
-        let tunnel = NextHop::Tunnel { source: Some(IpAddr::from([172, 18, 0, own])) };
+        let tunnel = NextHop::Tunnel { source: Some(IpAddr::from([172, 18, 0, own])), mtu: None };
         assert!(plan.routes.contains(&Route { destination: net("10.246.0.0/16"), table: None, next: tunnel }));
         assert!(plan.routes.contains(&over("10.246.0.0/16", Some(table), other, own)));
         assert_eq!((plan.tunnel, plan.rules.len()), (Some(1420), 2));

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use liqo_api::{ClusterId, MAX_BEHIND, MAX_WAY_LEN, NetworkAnnouncement};
-use liqo_network_model::allocator::Allocations;
+use liqo_network_model::{allocator::Allocations, negotiation::size_of};
 
 use super::snapshot::{MAX_PASSED_ON, NetworkSnapshot, announced};
 
@@ -27,7 +27,7 @@ pub fn are_customer_and_provider(snapshot: &NetworkSnapshot, one: &ClusterId, ot
     one != other && (has(one, other) || has(other, one))
 }
 
-/// The prefixes behind us that we announce to a peer. The shortest ways come first if there are too many.
+/// The prefixes behind us that we announce to a peer. If there are too many, each owner has an equal share, with the shortest ways first.
 pub fn announce(snapshot: &NetworkSnapshot, allocations: &Allocations, to: &ClusterId) -> Behind {
     let found = allocations.iter().filter(|((owner, _), _)| are_customer_and_provider(snapshot, owner, to));
     let mut found: Vec<(IpNet, &ClusterId, Vec<ClusterId>)> = found
@@ -38,13 +38,9 @@ pub fn announce(snapshot: &NetworkSnapshot, allocations: &Allocations, to: &Clus
         })
         .collect();
     found.sort_by_key(|(here, _, way)| (way.len(), *here));
-    let mut of_each: BTreeMap<&ClusterId, usize> = BTreeMap::new();
-    found.retain(|(_, owner, _)| {
-        let count = of_each.entry(owner).or_default();
-        *count += 1;
-        *count <= MAX_PASSED_ON
-    });
-    found.into_iter().take(MAX_BEHIND).map(|(here, _, way)| (here, way)).collect()
+    let ordered = in_turn(found, |(_, owner, _)| *owner, |_| 1);
+    let some = ordered.into_iter().take_while(|(count, _)| *count <= MAX_PASSED_ON as u128).take(MAX_BEHIND);
+    some.map(|(_, (here, _, way))| (here, way)).collect()
 }
 
 /// The clusters behind a peer on the way to one of its prefixes; `None` if the prefix is not passed on. While the announcement of the peer
@@ -61,11 +57,27 @@ fn way(snapshot: &NetworkSnapshot, to: &ClusterId, owner: &ClusterId, there: &Ip
     }
 }
 
-/// The prefixes behind a peer that we accept, the shortest ways first: none that leads through ourselves.
+/// Puts items in the order in which each owner gets an equal share before any gets more: by the total cost of the owner's items so far.
+fn in_turn<T, O: Ord>(items: Vec<T>, owner: impl Fn(&T) -> O, cost: impl Fn(&T) -> u128) -> Vec<(u128, T)> {
+    let mut totals: BTreeMap<O, u128> = BTreeMap::new();
+    let total = |item: T| {
+        let total = totals.entry(owner(&item)).or_default();
+        *total = total.saturating_add(cost(&item));
+        (*total, item)
+    };
+    let mut all: Vec<(u128, T)> = items.into_iter().map(total).collect();
+    all.sort_by_key(|(total, _)| *total);
+    all
+}
+
+/// The prefixes behind a peer that we accept, in the order in which they get addresses: the clusters next to the peer have equal shares,
+/// and of each of them the shortest ways come first. No way leads through ourselves.
 pub fn accept(own: &ClusterId, theirs: &NetworkAnnouncement) -> Vec<(IpNet, Vec<ClusterId>)> {
     let is_sound = |way: &[ClusterId]| !way.is_empty() && way.len() <= MAX_WAY_LEN && !way.contains(own);
     let mut sound: Vec<_> =
         theirs.behind.iter().filter(|(prefix, way)| is_sound(way) && !theirs.exports.contains(*prefix)).collect();
     sound.sort_by_key(|(prefix, way)| (way.len(), **prefix));
-    sound.into_iter().take(MAX_BEHIND).map(|(prefix, way)| (*prefix, way.clone())).collect()
+    let neighbour = |(prefix, way): &(&IpNet, &Vec<ClusterId>)| (prefix.addr().is_ipv4(), way.last().cloned());
+    let ordered = in_turn(sound, neighbour, |(prefix, _)| size_of([*prefix], prefix.addr().is_ipv4()));
+    ordered.into_iter().take(MAX_BEHIND).map(|(_, (prefix, way))| (*prefix, way.clone())).collect()
 }

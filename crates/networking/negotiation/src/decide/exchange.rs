@@ -10,7 +10,7 @@ use liqo_network_model::{
 };
 
 use super::{
-    behind,
+    behind, mtu,
     snapshot::{MAX_PASSED_ON, NetworkSnapshot, PeerState, announced},
 };
 
@@ -100,8 +100,9 @@ fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocation
         views: allocations.iter().filter(|((owner, _), _)| owner == id).map(|((_, there), here)| (*there, *here)).collect(),
         gateways: snapshot.gateways.clone(),
         mtu: snapshot.settings.mtu,
+        path_mtus: BTreeMap::new(),
     };
-    announcement.mtu = smallest_mtu(snapshot, &announcement);
+    announcement.path_mtus = mtu::beyond_us(snapshot, allocations, &announcement);
     let (progress, endpoint) = match &peer.announcement {
         // The agreement stays until the peer announces something else. Only what is open to the peer is our own decision.
         None => (Progress::Silent, current_endpoint(snapshot, id, peer)),
@@ -181,17 +182,6 @@ fn transit(
     few.take(MAX_TRANSIT).collect()
 }
 
-/// The smallest of our MTU and those of the peers that the other one reaches through us. The gateway at the beginning of the way must know
-/// it: it tells senders what passes. A gateway in the middle cannot tell the sender of the first packet of a connection.
-fn smallest_mtu(snapshot: &NetworkSnapshot, ours: &NetworkAnnouncement) -> u16 {
-    let owners = ours.transit.values().chain(ours.behind.values().filter_map(|way| way.last()));
-    let mtu = |owner: &ClusterId| {
-        let known = snapshot.peers.get(owner).and_then(announced).map(|theirs| theirs.mtu);
-        known.or_else(|| snapshot.current.get(owner).map(|endpoint| endpoint.mtu))
-    };
-    owners.filter_map(mtu).filter(|mtu| *mtu > 0).chain([snapshot.settings.mtu]).min().unwrap_or_default()
-}
-
 fn agreement(snapshot: &NetworkSnapshot, ours: &NetworkAnnouncement, theirs: &NetworkAnnouncement) -> Result<Agreement, Refused> {
     let exports = ours.exports.iter().chain(ours.transit.keys()).chain(ours.behind.keys()).copied().collect();
     let ours = Announcement { exports, views: ours.views.clone() };
@@ -208,7 +198,8 @@ fn endpoint(
     let maps = &agreement.maps;
     let imported: BTreeMap<IpNet, IpNet> = maps.imported.pairs().map(|(here, there)| (there.0, here.0)).collect();
     let behind = behind::accept(&snapshot.own, theirs).into_iter().filter(|(prefix, _)| imported.contains_key(prefix)).collect();
-    let mtu = Some(theirs.mtu).filter(|&mtu| mtu > 0).map_or(ours.mtu, |mtu| mtu.min(ours.mtu));
+    let mtu = mtu::of_tunnel(ours.mtu, theirs);
+    let path_mtus = mtu::beyond_peer(mtu, theirs).into_iter().filter(|(prefix, _)| imported.contains_key(prefix)).collect();
     TunnelEndpointSpec {
         cluster_id: id.clone(),
         cluster_name: peer.name.clone(),
@@ -218,8 +209,8 @@ fn endpoint(
         customers: customers(snapshot, id, peer),
         transit: peer.policy.transit,
         gateways: theirs.gateways.iter().filter(|gateway| !is_of_another(snapshot, id, gateway)).cloned().collect(),
-        // The minimum MTU of IPv6.
-        mtu: mtu.max(1280),
+        mtu,
+        path_mtus,
         reach: peer.policy.reach,
         api_server: reaches_api_server(peer),
     }

@@ -92,6 +92,7 @@ mod tests {
             transit: false,
             gateways: vec![GatewayAddress::default(); gateways],
             mtu: 1420,
+            path_mtus: [].into(),
             reach: Reach::Offloaded,
             api_server: false,
         };

@@ -4,5 +4,6 @@ pub mod announced_gateways;
 mod behind;
 pub mod exchange;
 pub mod links;
+mod mtu;
 pub mod ranges;
 pub mod snapshot;

@@ -133,6 +133,26 @@ fn packets_larger_than_the_tunnels_mtu_pass_in_fragments_or_segments() {
 }
 
 #[test]
+fn packets_fit_a_way_that_carries_less_than_the_devices_do() {
+    let mut world = World::two().expect("a world");
+    world.serve().expect("servers");
+    world.narrow_way(0, 1, 1296).expect("applied");
+    assert_eq!(world.apply((0, 0)).expect("applied"), [], "the kernel's routes are as wanted");
+    // Whatever is larger is lost on that way. Streams show it in their first packet.
+    let strict = "table inet strict {\nchain prerouting {\ntype filter hook prerouting priority -500;\n\
+                  iifname \"liqo.tunnel\" meta l4proto udp meta length > 1296 drop\n\
+                  iifname \"liqo.tunnel\" tcp flags syn tcp option maxseg size > 1256 drop\n}\n}\n";
+    world.node((1, 0)).command("nft", &["--file", "-"], strict).expect("strict");
+    for (from, &family) in [(0, 0), (0, 1)].into_iter().flat_map(|from| BOTH.iter().map(move |family| (from, family))) {
+        let to = world.seen_from(0, (1, 1), family).expect("an address");
+        let pod = world.pod(from);
+        let came = pod.run(|| traffic::echo_in_the_end(pod_address(from, family), to, 1350)).expect("ran");
+        assert_eq!(came.ok(), Some(1350), "{from:?}, {family:?}");
+        assert_eq!(pod.run(|| traffic::upload(to, 1 << 20)).expect("ran").expect("a stream"), 1 << 20);
+    }
+}
+
+#[test]
 fn what_is_not_open_stays_closed() {
     let mut world = World::two().expect("a world");
     world.serve().expect("servers");

@@ -395,6 +395,14 @@ impl World {
         self.pod(node_id).ip(&format!("link set eth0 mtu {mtu}"))
     }
 
+    /// Declares that the way from a cluster to a peer carries packets of this size.
+    pub fn narrow_way(&mut self, cluster: usize, peer: usize, mtu: u32) -> Result<(), String> {
+        let peer = self.fabrics[cluster].peers.get_mut(&id(peer)).ok_or("no such peer")?;
+        peer.mtus = peer.maps.imported.pairs().map(|(here, _)| (here.0, mtu)).collect();
+        let nodes: Vec<NodeId> = self.node_ids().into_iter().filter(|node_id| node_id.0 == cluster).collect();
+        nodes.into_iter().try_for_each(|node_id| self.apply(node_id).map(drop))
+    }
+
     pub fn disable_source_checks(&self, node_id: NodeId) -> io::Result<()> {
         ["all", "pod"].iter().try_for_each(|device| set(self.node(node_id), &format!("ipv4/conf/{device}/rp_filter"), "0"))
     }

@@ -552,6 +552,7 @@ mod tests {
             transit: false,
             gateways: Vec::new(),
             mtu: 1420,
+            path_mtus: [].into(),
             reach: liqo_api::Reach::default(),
             api_server: false,
         })

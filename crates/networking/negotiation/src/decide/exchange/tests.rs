@@ -298,17 +298,72 @@ fn a_customer_and_the_provider_that_runs_its_pods_see_each_other_behind_the_brok
     assert!(after.values().flat_map(BTreeMap::values).all(|outcome| outcome.endpoint.as_ref().unwrap().behind.is_empty()));
 }
 
+/// The MTU of the way from `own` through the tunnel to `peer` to one of that peer's prefixes.
+fn mtu_to(outcomes: &BTreeMap<char, BTreeMap<ClusterId, Outcome>>, own: char, peer: char, there: IpNet) -> u16 {
+    let endpoint = outcomes[&own][&id(peer)].endpoint.as_ref().unwrap();
+    assert!(endpoint.imported.contains_key(&there) && endpoint.path_mtus.keys().all(|path| endpoint.imported.contains_key(path)));
+    endpoint.path_mtus.get(&there).copied().unwrap_or(endpoint.mtu)
+}
+
 #[test]
-fn the_smallest_mtu_of_the_way_applies_and_rises_again() {
+fn a_low_mtu_behind_a_broker_counts_for_the_way_there_alone_and_rises_again() {
     let (mut clusters, links) = brokered();
     let mut agreed = |of_provider: u16| {
         clusters.get_mut(&'t').unwrap().settings.mtu = of_provider;
         let outcomes = settle(&mut clusters, &links);
-        [('r', 'm'), ('m', 'r'), ('m', 't'), ('t', 'm'), ('f', 'm')]
-            .map(|(own, peer)| outcomes[&own][&id(peer)].endpoint.as_ref().unwrap().mtu)
+        let pods = net("10.244.0.0/16");
+        let behind = |other: char| seen(&outcomes, 'm', other, pods).unwrap();
+        let through = [mtu_to(&outcomes, 'r', 'm', behind('t')), mtu_to(&outcomes, 't', 'm', behind('r'))];
+        let single = [('r', 'm'), ('m', 'r'), ('m', 't'), ('t', 'm'), ('f', 'm')];
+        (through, single.map(|(own, peer)| mtu_to(&outcomes, own, peer, pods)))
     };
-    assert_eq!(agreed(1300), [1300, 1300, 1300, 1300, 1420]);
-    assert_eq!(agreed(1420), [1420; 5]);
+    assert_eq!(agreed(1300), ([1300; 2], [1420, 1420, 1300, 1300, 1420]));
+    assert_eq!(agreed(1420), ([1420; 2], [1420; 5]));
+}
+
+#[test]
+fn a_low_mtu_in_a_ring_of_hubs_counts_for_the_ways_to_its_cluster_alone_and_rises_again() {
+    let through =
+        |letter: char| (letter, PeerState { policy: NetworkPolicy { transit: true, ..NetworkPolicy::default() }, ..silent("p") });
+    let ring = ['a', 'b', 'c', 'd'];
+    let neighbours = |at: usize| [ring[(at + 1) % 4], ring[(at + 3) % 4]].map(through);
+    let mut clusters: BTreeMap<char, NetworkSnapshot> =
+        ring.iter().enumerate().map(|(at, own)| (*own, snapshot(*own, &neighbours(at)))).collect();
+    let links: Vec<(char, char)> = (0..4).map(|at| (ring[at], ring[(at + 1) % 4])).collect();
+    let mut agreed = |of_c: u16| {
+        clusters.get_mut(&'c').unwrap().settings.mtu = of_c;
+        let outcomes = settle(&mut clusters, &links);
+        let pods = net("10.244.0.0/16");
+        let behind_b = seen(&outcomes, 'b', 'c', pods).unwrap();
+        [
+            mtu_to(&outcomes, 'a', 'b', behind_b),
+            mtu_to(&outcomes, 'b', 'c', pods),
+            mtu_to(&outcomes, 'a', 'b', pods),
+            mtu_to(&outcomes, 'b', 'a', pods),
+        ]
+    };
+    assert_eq!(agreed(1300), [1300, 1300, 1420, 1420]);
+    assert_eq!(agreed(1420), [1420; 4]);
+}
+
+#[test]
+fn nobody_lowers_or_raises_an_mtu_beyond_bounds() {
+    let prefixes = (1..=4).map(|number| net(&format!("10.{number}.0.0/16")));
+    let theirs = |mtu: u16, path_mtus: &[u16]| NetworkAnnouncement {
+        behind: prefixes.clone().map(|prefix| (prefix, vec![id('c')])).collect(),
+        mtu,
+        path_mtus: prefixes.clone().zip(path_mtus.iter().copied()).collect(),
+        ..NetworkAnnouncement::default()
+    };
+    let mtus = |theirs: NetworkAnnouncement| {
+        let peer = PeerState { announcement: Some(Ok(theirs)), ..silent("b") };
+        let outcomes = [('a', decide(&snapshot('a', &[('b', peer)])))].into();
+        prefixes.clone().map(|prefix| mtu_to(&outcomes, 'a', 'b', prefix)).collect::<Vec<_>>()
+    };
+    assert_eq!(mtus(theirs(1400, &[0, 1, 9000, 1300])), [1400, 1280, 1400, 1300]);
+    assert_eq!(mtus(theirs(1300, &[])), [1300; 4], "a peer of an earlier version announces the lowest that it knows");
+    assert_eq!(mtus(theirs(0, &[])), [1420; 4], "unknown");
+    assert_eq!(mtus(theirs(1, &[1, 9000])), [1280; 4]);
 }
 
 #[test]
@@ -325,6 +380,7 @@ fn a_customer_sees_what_is_behind_the_broker_although_it_knows_the_provider_itse
 #[test]
 fn a_broker_that_starts_again_passes_on_what_it_passed_on_before() {
     let (mut clusters, links) = brokered();
+    clusters.get_mut(&'t').unwrap().settings.mtu = 1300;
     let outcomes = settle(&mut clusters, &links);
     let broker = clusters.get_mut(&'m').unwrap();
     broker.peers.get_mut(&id('t')).unwrap().announcement = None;
@@ -348,6 +404,7 @@ fn over_three_hops_each_broker_passes_on_what_is_behind_its_neighbours() {
         ('g', snapshot('g', &[with('t', &[])])),
     ]
     .into();
+    clusters.get_mut(&'g').unwrap().settings.mtu = 1300;
     let outcomes = settle(&mut clusters, &[('r', 'm'), ('m', 't'), ('t', 'g')]);
     let ways = |own: char, peer: char| {
         let endpoint = outcomes[&own][&id(peer)].endpoint.as_ref().unwrap();
@@ -357,7 +414,42 @@ fn over_three_hops_each_broker_passes_on_what_is_behind_its_neighbours() {
     assert_eq!(ways('g', 't'), [vec![id('m')], vec![id('r'), id('m')]].into());
     assert_eq!((ways('m', 't'), ways('m', 'r').len()), ([vec![id('g')]].into(), 0));
     let at = |own, peer, there| seen(&outcomes, own, peer, there).unwrap();
-    at('r', 'm', at('m', 't', at('t', 'g', net("10.244.0.0/16"))));
+    let pods = net("10.244.0.0/16");
+    let (behind_one, behind_two) = (at('m', 't', pods), at('m', 't', at('t', 'g', pods)));
+    at('r', 'm', behind_two);
+    assert_eq!([behind_one, behind_two].map(|there| mtu_to(&outcomes, 'r', 'm', there)), [1420, 1300]);
+}
+
+#[test]
+fn a_customer_of_a_broker_with_many_prefixes_leaves_the_others_their_share_at_a_provider() {
+    // Eight customers of m, whose pods it offloaded on to t. The first one exports as much as a cluster may.
+    let customers = ['0', '1', '2', '3', '4', '5', '6', '7'];
+    let announced = |letter: char| {
+        let many = (0..16).map(|number| net(&format!("10.{number}.0.0/16"))).collect();
+        let exports = if letter == '0' { many } else { (0..10).map(|number| net(&format!("10.1.{number}.0/24"))).collect() };
+        Some(Ok(NetworkAnnouncement { exports, ..NetworkAnnouncement::default() }))
+    };
+    let mut peers: Vec<(char, PeerState)> =
+        customers.map(|letter| (letter, PeerState { announcement: announced(letter), ..silent("customer") })).into();
+    peers.push(('t', PeerState { customers: customers.map(id).into(), ..silent("t") }));
+    let passed_on = &decide(&snapshot('m', &peers))[&id('t')].announcement.behind;
+    let of = |behind: &BTreeMap<IpNet, Vec<ClusterId>>, letter| behind.values().filter(|way| **way == [id(letter)]).count();
+    assert_eq!(customers.map(|letter| of(passed_on, letter)), [8; 8], "of the prefixes");
+
+    // The provider has a quarter of 32 ranges for the broker, whose own pods take one: too little for the first customer.
+    let named = |letter: char| {
+        let prefix =
+            move |number: u8| if letter == '0' { format!("10.{number}.0.0/16") } else { format!("10.2{letter}.{number}.0/24") };
+        (0..8).map(move |number| (net(&prefix(number)), vec![id(letter)]))
+    };
+    let behind = customers.into_iter().flat_map(named).collect();
+    let theirs = NetworkAnnouncement { exports: [net("10.244.0.0/16")].into(), behind, ..NetworkAnnouncement::default() };
+    let mut provider = snapshot('t', &[('m', PeerState { announcement: Some(Ok(theirs)), ..silent("m") })]);
+    provider.settings.peer_cidrs = vec![net("100.64.0.0/11")];
+    let outcome = &decide(&provider)[&id('m')];
+    let accepted = &outcome.endpoint.as_ref().unwrap().behind;
+    assert_eq!(customers.map(|letter| of(accepted, letter)), [6, 8, 8, 8, 8, 8, 8, 8], "of the addresses");
+    assert!(matches!(&outcome.progress, Progress::Partial { unallocated, .. } if unallocated.len() == 2), "and says so");
 }
 
 #[test]

@@ -277,6 +277,7 @@ fn the_network_to_a_consumer_concerns_its_replicas_with_addresses_and_public_pre
             transit: false,
             gateways: Vec::new(),
             mtu: 1420,
+            path_mtus: [].into(),
             reach: liqo_api::Reach::default(),
             api_server: false,
         })
