@@ -47,10 +47,11 @@ impl Holder {
         }
     }
 
-    /// What of these costs counts. Costs whose namespace is not known count for every namespace.
+    /// What of these costs counts. Costs whose namespace is not known count for policies only: else a provider that invents pods would
+    /// spend the budget of every namespace.
     fn part_of(&self, costs: &Costs, currency: &str) -> Money {
         match self {
-            Self::Namespace(name) => costs.at_most(currency, name),
+            Self::Namespace(name) => costs.of(currency, name),
             Self::Policy(_) => costs.total(currency),
         }
     }

@@ -71,8 +71,8 @@ fn a_policy_counts_all_namespaces_at_its_providers_and_a_namespace_all_providers
     let spent = |holder| judged(&held(holder, "100"), &providers).spent;
     assert_eq!(spent(Holder::Policy("default".into())), money("6"));
     assert_eq!(spent(Holder::Policy("other".into())), money("4"));
-    assert_eq!(spent(Holder::Namespace("demo".into())), money("6"), "what nobody knows counts for everybody");
-    assert_eq!(spent(Holder::Namespace("shop".into())), money("5"));
+    assert_eq!(spent(Holder::Namespace("demo".into())), money("5"), "pods that nobody knows count for policies only");
+    assert_eq!(spent(Holder::Namespace("shop".into())), money("4"));
 }
 
 #[test]

@@ -90,8 +90,8 @@ pub fn spent(contracts: &[ContractCosts], namespace: Option<&str>, now: Timestam
                 sums.entry((currency.to_owned(), of.to_owned())).or_default()[at] += cost;
             }
         }
-        let is_meant = |of: &str| of.is_empty() || namespace.is_none_or(|namespace| namespace == of);
-        for ((currency, of), [today, this_month]) in sums.into_iter().filter(|((_, of), _)| is_meant(of)) {
+        let is_meant = |currency: &str, of: &str| currency.is_empty() || namespace.is_none_or(|namespace| namespace == of);
+        for ((currency, of), [today, this_month]) in sums.into_iter().filter(|((currency, of), _)| is_meant(currency, of)) {
             let (provider, contract) = (provider.to_string(), name.clone());
             all.push(Spent { provider, contract, in_force, namespace: of, currency, today, this_month });
         }
