@@ -33,10 +33,12 @@ use crate::usage::Usage;
 
 /// Maximum length in bytes as JSON of the costs with a namespace, for a day or a month. Those that cost least are added up without it.
 /// With the others of all currencies, the annotation is far below the 256 KiB that Kubernetes allows for all annotations.
-const MAX_NAMED_LEN: usize = 80 * 1024;
+const MAX_NAMED_LEN: usize = 40 * 1024;
 /// Maximum number of currencies in settled costs. What is in others, which came last, counts no more once it is settled: a provider could
 /// have a new one in each version of its contract.
 const MAX_CURRENCIES: usize = 128;
+/// Maximum number of contracts that settled costs name as taken over. Each of them is deleted at once.
+const MAX_TAKEN_OVER: usize = 32;
 
 /// The day or month (UTC) in which a time is: its first second, and the first second after it.
 pub fn span_of(period: BudgetPeriod, time: Seconds) -> Range<Seconds> {
@@ -122,6 +124,12 @@ pub struct Settled {
     day: Costs,
     /// Those of the month of the last settled second.
     month: Costs,
+    /// What contracts cost whose copies are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    former: Option<Box<Settled>>,
+    /// UIDs of these copies, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    taken_over: Vec<String>,
 }
 
 impl Settled {
@@ -143,7 +151,31 @@ impl Settled {
             let costs = self.in_span(kind, &span).cloned().unwrap_or_default();
             costs.bounded_with(&contract.costs(period, usage, &span))
         };
-        Self { until: period.end(), day: costs(BudgetPeriod::Day), month: costs(BudgetPeriod::Month) }
+        Self { until: period.end(), day: costs(BudgetPeriod::Day), month: costs(BudgetPeriod::Month), ..self.clone() }
+    }
+
+    /// Takes over the settled costs of another contract, before its copy (this UID) goes. The second time nothing changes.
+    #[must_use]
+    pub fn taking_over(&self, uid: &str, other: &Self) -> Self {
+        let sources: Vec<&Self> = [self.former.as_deref(), Some(other), other.former.as_deref()].into_iter().flatten().collect();
+        let until = sources.iter().map(|one| one.until).max().unwrap_or_default();
+        if until == 0 || self.has_taken_over(uid) {
+            return self.clone();
+        }
+        let costs = |kind: BudgetPeriod| {
+            let span = span_of(kind, until - 1);
+            let all = sources.iter().filter_map(|one| one.in_span(kind, &span));
+            all.fold(Costs::default(), |sum, one| sum.bounded_with(one))
+        };
+        let former = Self { until, day: costs(BudgetPeriod::Day), month: costs(BudgetPeriod::Month), ..Self::default() };
+        let mut taken_over = [self.taken_over.as_slice(), &other.taken_over, &[uid.to_owned()]].concat();
+        taken_over.drain(..taken_over.len().saturating_sub(MAX_TAKEN_OVER));
+        Self { former: Some(Box::new(former)), taken_over, ..self.clone() }
+    }
+
+    /// Whether the costs of the contract whose copy has this UID are among these.
+    pub fn has_taken_over(&self, uid: &str) -> bool {
+        self.taken_over.iter().any(|other| other == uid)
     }
 
     /// What is settled of this day or month. `None` if all that is settled was before.
@@ -255,6 +287,9 @@ impl Account {
     pub fn spent(&self, kind: BudgetPeriod, now: Seconds) -> Costs {
         let span = span_of(kind, now);
         let mut costs = self.settled.in_span(kind, &span).cloned().unwrap_or_default();
+        if let Some(former) = self.settled.former.as_ref().and_then(|former| former.in_span(kind, &span)) {
+            costs.add_all(former);
+        }
         for (period, usage) in &self.open {
             costs.add_all(&self.contract.costs(*period, usage, &span));
         }

@@ -35,7 +35,14 @@ pub async fn contracts(cluster: &Cluster) -> anyhow::Result<Vec<ContractCosts>> 
     let all = list_or_none(&api, &everything).await.doing("list the contracts")?;
     let api: Api<UsageRecord> = Api::all(cluster.client.clone());
     let records = list_or_none(&api, &everything).await.doing("list the usage records")?;
-    Ok(all.into_iter().filter_map(|contract| of_contract(&contract, &records)).collect())
+    let counts = |contract: &&Contract| !all.iter().any(|other| takes_over(other, contract));
+    Ok(all.iter().filter(counts).filter_map(|contract| of_contract(contract, &records)).collect())
+}
+
+/// Whether the costs of a contract that is about to go are among those of another one.
+fn takes_over(heir: &Contract, contract: &Contract) -> bool {
+    let settled = Settled::of(heir.metadata.annotations.as_ref());
+    heir.namespace() == contract.namespace() && contract.uid().is_some_and(|uid| settled.has_taken_over(&uid))
 }
 
 fn of_contract(contract: &Contract, records: &[UsageRecord]) -> Option<ContractCosts> {
