@@ -14,6 +14,7 @@ use liqo_signing::ClusterIdentity;
 
 use super::{
     breaches::{Doubts, honoured, lasting, text, update},
+    copied::copied,
     document::Document,
     duties::{Sight, removed},
     record::{ContractRecord, superfluous},
@@ -155,8 +156,9 @@ impl ContractView<'_> {
         status.conditions = with_condition(&known.conditions, &honoured, self.now);
         // What the provider changed without our signature does not replace the evidence.
         let is_evidence = found.iter().any(|finding| finding.kind.is_about_terms()) && copy.is_some();
-        if copy.is_none_or(|copy| copy.spec != record.spec) && !is_evidence && !copy.is_some_and(|copy| copy.deleting) {
-            judgement.actions.push(ContractAction::ApplyCopy(name.clone(), Box::new(record.spec.clone())));
+        let spec = copied(copy, record, signed.is_some());
+        if copy.is_none_or(|copy| copy.spec != spec) && !is_evidence && !copy.is_some_and(|copy| copy.deleting) {
+            judgement.actions.push(ContractAction::ApplyCopy(name.clone(), Box::new(spec)));
         }
         if copy.is_none_or(|copy| copy.status != status) {
             judgement.actions.push(ContractAction::AnswerCopy(name.clone(), status.clone()));
