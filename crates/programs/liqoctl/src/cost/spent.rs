@@ -1,6 +1,6 @@
 //! What was spent so far under contracts, and what is left of budgets, as the manager computes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -149,15 +149,16 @@ fn providers(
     peers: &[ForeignCluster],
     now: Timestamp,
 ) -> Vec<Provider> {
-    let mut asks: BTreeMap<ClusterId, BTreeSet<String>> =
-        contracts.iter().map(|contract| (contract.provider.clone(), BTreeSet::new())).collect();
+    let mut asks: BTreeMap<ClusterId, BTreeMap<String, String>> =
+        contracts.iter().map(|contract| (contract.provider.clone(), BTreeMap::new())).collect();
     for Running { node, .. } in running {
         let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
         let Ok(id) = node.cluster_id().parse() else { continue };
         let prices = node.prices.filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()));
-        asks.entry(id).or_default().extend(prices.map(|prices| prices.currency));
+        let pool = node.labels.get(labels::POOL).cloned().unwrap_or_default();
+        asks.entry(id).or_default().extend(prices.map(|prices| (pool, prices.currency)));
     }
-    let provider = |(id, asks): (ClusterId, BTreeSet<String>)| {
+    let provider = |(id, asks): (ClusterId, BTreeMap<String, String>)| {
         let peer = peers.iter().find(|peer| peer.spec.cluster_id == id);
         let policy = of_peer(policies, &PolicyPeer::new(&id, peer)).first().map(|policy| policy.name_any());
         let accounts: Vec<Account> =
