@@ -167,7 +167,7 @@ pub mod labels {
     pub const PRICE_CURRENCY: &str = "price.liqo.io/currency";
     /// On usage records: the first eight digits of the contract's ID, a dash, and the start of the period as `yyyymmddhhmm`.
     pub const USAGE_PERIOD: &str = "liqo.io/usage-period";
-    /// On no node: a preference that the webhook adds to a pod is recognized by the requirement that nodes do not have it.
+    /// On no node: what the webhook adds to the node affinity of a pod is recognized by the requirement that nodes do not have it.
     pub const PLACEMENT: &str = "liqo.io/placement";
     /// Keys of this domain and its subdomains belong to Liqo and never travel.
     pub const DOMAIN: &str = "liqo.io";

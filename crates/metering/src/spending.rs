@@ -31,9 +31,14 @@ use crate::period::Period;
 use crate::receipt::{Contract, Version};
 use crate::usage::Usage;
 
-/// Maximum number of namespaces in settled costs for each currency, which limits the length of the annotation. Those that cost least are
-/// added up without their name.
-pub const MAX_NAMESPACES: usize = 800;
+/// Maximum length in bytes as JSON of the costs with a namespace, for a day or a month. Those that cost least are added up without it.
+/// With the others of all currencies, the annotation is far below the 256 KiB that Kubernetes allows for all annotations.
+const MAX_NAMED_LEN: usize = 40 * 1024;
+/// Maximum number of currencies in settled costs. What is in others, which came last, counts no more once it is settled: a provider could
+/// have a new one in each version of its contract.
+const MAX_CURRENCIES: usize = 128;
+/// Maximum number of contracts that settled costs name as taken over. Each of them is deleted at once.
+const MAX_TAKEN_OVER: usize = 32;
 
 /// The day or month (UTC) in which a time is: its first second, and the first second after it.
 pub fn span_of(period: BudgetPeriod, time: Seconds) -> Range<Seconds> {
@@ -46,7 +51,7 @@ pub fn span_of(period: BudgetPeriod, time: Seconds) -> Range<Seconds> {
     midnight(first).unwrap_or(Seconds::MIN)..next.and_then(midnight).unwrap_or(Seconds::MAX)
 }
 
-/// Costs by currency and namespace. The empty name stands for namespaces that are not known.
+/// Costs by currency and namespace. The empty name stands for namespaces that are not known; these costs count for no namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Costs(BTreeMap<String, BTreeMap<String, Money>>);
@@ -78,21 +83,32 @@ impl Costs {
         self.0.get(currency).into_iter().flat_map(BTreeMap::values).copied().sum()
     }
 
-    /// The costs of a namespace in a currency, and those whose namespace is not known.
-    pub fn at_most(&self, currency: &str, namespace: &str) -> Money {
-        let of = |name: &str| self.0.get(currency).and_then(|all| all.get(name)).copied().unwrap_or_default();
-        if namespace.is_empty() { of("") } else { of(namespace) + of("") }
+    /// The costs of a namespace in a currency.
+    pub fn of(&self, currency: &str, namespace: &str) -> Money {
+        self.0.get(currency).and_then(|all| all.get(namespace)).copied().unwrap_or_default()
     }
 
-    /// The same costs with at most [`MAX_NAMESPACES`] names for each currency.
-    fn bounded(mut self) -> Self {
-        for all in self.0.values_mut() {
-            let mut by_cost: Vec<(Money, String)> =
-                all.iter().filter(|(name, _)| !name.is_empty()).map(|(name, cost)| (*cost, name.clone())).collect();
-            by_cost.sort();
-            for (cost, name) in by_cost.iter().take(by_cost.len().saturating_sub(MAX_NAMESPACES)) {
-                all.remove(name);
-                *all.entry(String::new()).or_default() += *cost;
+    /// These costs and others, within [`MAX_CURRENCIES`] and [`MAX_NAMED_LEN`].
+    fn bounded_with(mut self, more: &Self) -> Self {
+        for (currency, namespace, cost) in more.iter() {
+            if self.0.len() < MAX_CURRENCIES || self.0.contains_key(currency) {
+                self.add(currency, namespace, cost);
+            }
+        }
+        let named = self.iter().filter(|(_, namespace, _)| !namespace.is_empty());
+        let mut by_cost: Vec<(Money, String, String)> =
+            named.map(|(currency, namespace, cost)| (cost, currency.to_owned(), namespace.to_owned())).collect();
+        by_cost.sort();
+        let mut room = MAX_NAMED_LEN;
+        for (cost, currency, namespace) in by_cost.into_iter().rev() {
+            // In JSON: `"demo":"1.5",`.
+            let rest = room.checked_sub(namespace.len() + cost.to_string().len() + 6);
+            room = rest.unwrap_or_default();
+            if rest.is_none()
+                && let Some(all) = self.0.get_mut(&currency)
+            {
+                all.remove(&namespace);
+                *all.entry(String::new()).or_default() += cost;
             }
         }
         self
@@ -108,6 +124,12 @@ pub struct Settled {
     day: Costs,
     /// Those of the month of the last settled second.
     month: Costs,
+    /// What contracts cost whose copies are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    former: Option<Box<Settled>>,
+    /// UIDs of these copies, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    taken_over: Vec<String>,
 }
 
 impl Settled {
@@ -126,11 +148,34 @@ impl Settled {
     pub fn with(&self, contract: &Contract, period: Period, usage: &Usage) -> Self {
         let costs = |kind: BudgetPeriod| {
             let span = span_of(kind, period.end() - 1);
-            let mut costs = self.in_span(kind, &span).cloned().unwrap_or_default();
-            costs.add_all(&contract.costs(period, usage, &span));
-            costs.bounded()
+            let costs = self.in_span(kind, &span).cloned().unwrap_or_default();
+            costs.bounded_with(&contract.costs(period, usage, &span))
         };
-        Self { until: period.end(), day: costs(BudgetPeriod::Day), month: costs(BudgetPeriod::Month) }
+        Self { until: period.end(), day: costs(BudgetPeriod::Day), month: costs(BudgetPeriod::Month), ..self.clone() }
+    }
+
+    /// Takes over the settled costs of another contract, before its copy (this UID) goes. The second time nothing changes.
+    #[must_use]
+    pub fn taking_over(&self, uid: &str, other: &Self) -> Self {
+        let sources: Vec<&Self> = [self.former.as_deref(), Some(other), other.former.as_deref()].into_iter().flatten().collect();
+        let until = sources.iter().map(|one| one.until).max().unwrap_or_default();
+        if until == 0 || self.has_taken_over(uid) {
+            return self.clone();
+        }
+        let costs = |kind: BudgetPeriod| {
+            let span = span_of(kind, until - 1);
+            let all = sources.iter().filter_map(|one| one.in_span(kind, &span));
+            all.fold(Costs::default(), |sum, one| sum.bounded_with(one))
+        };
+        let former = Self { until, day: costs(BudgetPeriod::Day), month: costs(BudgetPeriod::Month), ..Self::default() };
+        let mut taken_over = [self.taken_over.as_slice(), &other.taken_over, &[uid.to_owned()]].concat();
+        taken_over.drain(..taken_over.len().saturating_sub(MAX_TAKEN_OVER));
+        Self { former: Some(Box::new(former)), taken_over, ..self.clone() }
+    }
+
+    /// Whether the costs of the contract whose copy has this UID are among these.
+    pub fn has_taken_over(&self, uid: &str) -> bool {
+        self.taken_over.iter().any(|other| other == uid)
     }
 
     /// What is settled of this day or month. `None` if all that is settled was before.
@@ -242,6 +287,9 @@ impl Account {
     pub fn spent(&self, kind: BudgetPeriod, now: Seconds) -> Costs {
         let span = span_of(kind, now);
         let mut costs = self.settled.in_span(kind, &span).cloned().unwrap_or_default();
+        if let Some(former) = self.settled.former.as_ref().and_then(|former| former.in_span(kind, &span)) {
+            costs.add_all(former);
+        }
         for (period, usage) in &self.open {
             costs.add_all(&self.contract.costs(*period, usage, &span));
         }

@@ -53,12 +53,9 @@ fn costs_are_known_by_namespace_and_follow_the_versions_of_the_contract() {
     let costs = contract.costs(period, &usage, &(0..Seconds::MAX));
     let all: Vec<String> = costs.iter().map(|(currency, namespace, cost)| format!("{namespace}={cost} {currency}")).collect();
     assert_eq!(all, ["=0.5 EUR", "demo=0.5 EUR", "shop=1 EUR", "demo=2 credits"]);
-    assert_eq!(
-        (costs.total("EUR"), costs.at_most("EUR", "demo"), costs.at_most("EUR", "none")),
-        (money("2"), money("1"), money("0.5"))
-    );
+    assert_eq!((costs.total("EUR"), costs.of("EUR", "demo"), costs.of("EUR", "none")), (money("2"), money("0.5"), Money::ZERO));
     let first_quarter = contract.costs(period, &usage, &(0..LAST_HOUR + 900));
-    assert_eq!(first_quarter.at_most("EUR", "shop"), money("0.75"));
+    assert_eq!(first_quarter.of("EUR", "shop"), money("0.5"));
     assert_eq!(contract.per_hour("p", &list("cpu=3"), half), Some(("credits", money("12"))));
     assert_eq!((contract.per_hour("other", &list("cpu=3"), half), contract.per_hour("p", &list("memory=3"), half)), (None, None));
 }
@@ -114,15 +111,61 @@ fn pods_that_still_run_count_from_the_last_complete_period_on() {
 }
 
 #[test]
-fn the_namespaces_that_cost_least_lose_their_name_first_and_count_for_all() {
+fn the_namespaces_that_cost_least_lose_their_name_first() {
     let mut costs = Costs::default();
-    for number in 0..MAX_NAMESPACES + 2 {
-        costs.add("EUR", &format!("n{number:04}"), Money::from_nanos(1 + i128::try_from(number).unwrap()));
+    for number in 0..4000 {
+        costs.add("EUR", &format!("n{number:062}"), Money::from_nanos(1_000_000_000 + number));
     }
-    let (total, bounded) = (costs.total("EUR"), costs.bounded());
-    assert_eq!((bounded.iter().count(), bounded.total("EUR")), (MAX_NAMESPACES + 1, total));
-    assert_eq!(bounded.at_most("EUR", "n0000"), Money::from_nanos(3));
-    assert_eq!(bounded.at_most("EUR", "n0002"), Money::from_nanos(6));
+    let total = costs.total("EUR");
+    let bounded = Costs::default().bounded_with(&costs);
+    let named = i128::try_from(bounded.iter().count()).unwrap() - 1;
+    assert!(named > 500 && bounded.total("EUR") == total, "{named} of 4000");
+    let of = |number: i128| bounded.of("EUR", &format!("n{number:062}"));
+    assert_eq!((of(4000 - named), of(3999 - named)), (Money::from_nanos(1_000_004_000 - named), Money::ZERO));
+}
+
+#[test]
+fn the_annotation_has_a_bounded_length_whatever_namespaces_and_currencies_there_are() {
+    let mut settled = Settled::default();
+    let amount = Money::from_nanos(1_234_567_890_123_456_789_012_345);
+    for number in 0..3 * MAX_CURRENCIES {
+        let mut more = Costs::default();
+        for namespace in 0..60 {
+            more.add(&format!("credits-{number:04}"), &format!("{namespace:063}"), amount);
+        }
+        more.add(&format!("credits-{number:04}"), "", amount);
+        settled.day = settled.day.clone().bounded_with(&more);
+        settled.month = settled.day.clone();
+        settled.until = LAST_HOUR;
+        settled = settled.taking_over(&format!("{number:036}"), &settled);
+    }
+    assert!(settled.text().len() < 200 * 1024, "{} bytes", settled.text().len());
+    let first = settled.month.total("credits-0000");
+    assert_eq!(first, Money::from_nanos(amount.nanos() * 61), "a currency that is known stays");
+}
+
+#[test]
+fn what_a_contract_cost_stays_when_its_copy_goes() {
+    let contract = contract(&[(0, "1", "EUR")]);
+    let settled_at = |at: Seconds| {
+        let period = Period::at(at, 3600);
+        Settled::default().with(&contract, period, &usage(&[format!("a p {} {} cpu=1 demo", period.start, period.end())]))
+    };
+    let (yesterday, today) = (settled_at(LAST_HOUR - 24 * 3600), settled_at(LAST_HOUR));
+    let spent = |settled: &Settled| {
+        let account = Account::new(contract.clone(), 3600, settled.clone());
+        [BudgetPeriod::Day, BudgetPeriod::Month].map(|kind| account.spent(kind, LAST_HOUR).of("EUR", "demo").to_string())
+    };
+    let heir = Settled::default().taking_over("u", &today);
+    assert_eq!((spent(&heir), heir.until), (["1".to_owned(), "1".to_owned()], 0), "its own periods are still to be settled");
+    assert!(heir.has_taken_over("u") && !heir.has_taken_over("v") && heir.taking_over("u", &today) == heir);
+    let both = heir.taking_over("v", &yesterday);
+    assert_eq!(spent(&both), ["1", "2"]);
+    let next = today.taking_over("w", &both);
+    assert_eq!(spent(&next), ["2", "3"], "the heir goes, too");
+    assert!(next.has_taken_over("u"), "its costs never count beside those of the heir");
+    assert_eq!(Settled::of(Some(&BTreeMap::from([(annotations::SPENT.to_owned(), next.text())]))), next);
+    assert_eq!(Settled::default().taking_over("x", &Settled::default()), Settled::default());
 }
 
 proptest! {

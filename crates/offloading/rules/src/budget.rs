@@ -6,8 +6,8 @@
 //! Once spent, a budget stays so until its day or month ends, or somebody changes it: what is left then may be less than a pod costs in a
 //! round, and pods would come and go. A process that starts again judges anew.
 //!
-//! What cannot be counted is never taken for nothing: a cluster that asks for money without a contract, or in another currency, gets no
-//! new pods of whoever has a budget.
+//! What cannot be counted is never taken for nothing: a cluster that asks for money without a contract, be it in one pool only, or in
+//! another currency, gets no new pods of whoever has a budget.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -47,10 +47,11 @@ impl Holder {
         }
     }
 
-    /// What of these costs counts. Costs whose namespace is not known count for every namespace.
+    /// What of these costs counts. Costs whose namespace is not known count for policies only: else a provider that invents pods would
+    /// spend the budget of every namespace.
     fn part_of(&self, costs: &Costs, currency: &str) -> Money {
         match self {
-            Self::Namespace(name) => costs.at_most(currency, name),
+            Self::Namespace(name) => costs.of(currency, name),
             Self::Policy(_) => costs.total(currency),
         }
     }
@@ -65,6 +66,8 @@ pub struct Provider {
     pub policy: Option<String>,
     /// The currencies in which its virtual nodes ask for something.
     pub asks: BTreeSet<String>,
+    /// The pools that ask for something and are in no contract in force: their costs are not counted.
+    pub unmetered: BTreeSet<String>,
     /// The currencies of its contract; `None` while none is in force.
     pub contract: Option<BTreeSet<String>>,
     pub day: Costs,
@@ -74,18 +77,20 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// A provider with these accounts, one for each contract, also for those that ended.
+    /// A provider with these accounts, one for each contract, also for those that ended. `asks` has the currency of each pool that asks
+    /// for something.
     pub fn of(
         id: ClusterId,
         name: String,
         policy: Option<String>,
-        asks: BTreeSet<String>,
+        asks: BTreeMap<String, String>,
         accounts: &[Account],
         now: Timestamp,
     ) -> Self {
         let now = now.as_second();
         let (mut day, mut month, mut per_hour) = (Costs::default(), Costs::default(), Costs::default());
         let mut contract: Option<BTreeSet<String>> = None;
+        let mut unmetered: BTreeSet<String> = asks.keys().cloned().collect();
         for account in accounts {
             day.add_all(&account.spent(BudgetPeriod::Day, now));
             month.add_all(&account.spent(BudgetPeriod::Month, now));
@@ -93,9 +98,10 @@ impl Provider {
             if let Some(version) = account.contract.version_at(now) {
                 let with_prices = version.prices.values().filter(|prices| !prices.rates.is_empty());
                 contract.get_or_insert_default().extend(with_prices.map(|prices| prices.currency.clone()));
+                unmetered.retain(|pool| !version.prices.contains_key(pool));
             }
         }
-        Self { id, name, policy, asks, contract, day, month, per_hour }
+        Self { id, name, policy, asks: asks.into_values().collect(), unmetered, contract, day, month, per_hour }
     }
 
     fn spent(&self, period: BudgetPeriod) -> &Costs {
@@ -113,13 +119,11 @@ impl Provider {
     /// Why its costs cannot be counted for a budget in this currency.
     fn uncounted(&self, currency: &str) -> Option<String> {
         let asks = self.asks.iter().chain(self.contract.iter().flatten()).find(|asks| *asks != currency);
-        match (asks, &self.contract) {
-            (Some(other), _) => Some(format!("{} asks for {other}, and Liqo converts nothing", self.name)),
-            (None, None) if !self.is_free() => {
-                Some(format!("{} asks for {currency} without a contract, and only contracts are metered", self.name))
-            }
-            _ => None,
+        if let Some(other) = asks {
+            return Some(format!("{} asks for {other}, and Liqo converts nothing", self.name));
         }
+        let pool = self.unmetered.first()?;
+        Some(format!("{} asks for {currency} without a contract for pool {pool}, and only contracts are metered", self.name))
     }
 }
 

@@ -7,9 +7,14 @@ use std::{
 };
 
 use jiff::Timestamp;
-use kube::{Api, api::DeleteParams, runtime::watcher::Config};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+    runtime::watcher::Config,
+};
 use liqo_api::{
-    ClusterId, Consume, Contract, ContractPhase, ContractStatus, ForeignCluster, ResourceOffer, labels, provider_namespace,
+    ClusterId, Consume, Contract, ContractPhase, ContractStatus, ForeignCluster, ResourceOffer, annotations, labels,
+    provider_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection, Queue,
@@ -19,7 +24,9 @@ use liqo_controller_runtime::{
     put::{marked, put, put_status},
     writes::{Step as _, delete_if_present, unless_gone},
 };
+use liqo_metering::spending::Settled;
 use liqo_signing::ClusterIdentity;
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{at_provider, provider_of};
@@ -190,7 +197,10 @@ impl ConsumerContracts {
             ContractAction::AnswerCopy(name, status) => {
                 put_status(&copies, FIELD_MANAGER, &name, &status).await.step("write the status of", "Contract", key(&name))?;
             }
-            ContractAction::DeleteCopy(name) => {
+            ContractAction::DeleteCopy { name, heir } => {
+                if let Some(heir) = heir {
+                    bequeath(&copies, &key(&name), &key(&heir)).await?;
+                }
                 delete_if_present(&copies, &name, &DeleteParams::default()).await.step("delete", "Contract", key(&name))?;
             }
             ContractAction::Answer(name, status) => {
@@ -204,6 +214,22 @@ impl ConsumerContracts {
         }
         Ok(())
     }
+}
+
+/// Lets one copy take over what another one cost, unless it has already.
+async fn bequeath(copies: &Api<Contract>, from: &Key, to: &Key) -> Result<(), Error> {
+    let Some(old) = copies.get_opt(&from.name).await.step("read", "Contract", from)? else { return Ok(()) };
+    let heir = copies.get(&to.name).await.step("read", "Contract", to)?.metadata;
+    let (before, costs) = (Settled::of(heir.annotations.as_ref()), Settled::of(old.metadata.annotations.as_ref()));
+    let after = before.taking_over(&old.metadata.uid.unwrap_or_default(), &costs);
+    if after != before {
+        // Metering writes it, too.
+        let version = heir.resource_version;
+        let patch = json!({ "metadata": { "resourceVersion": version, "annotations": { annotations::SPENT: after.text() } } });
+        let written = copies.patch_metadata(&to.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        written.step("write the costs of", "Contract", to)?;
+    }
+    Ok(())
 }
 
 /// Replaces our answer at the provider.

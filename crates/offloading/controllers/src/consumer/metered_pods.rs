@@ -39,23 +39,23 @@ impl Consumer {
     }
 
     /// Stores what a pod used that is gone here, before its shadow pod goes. The provider deletes the remote pod within its grace.
-    pub fn store_orphan(&self, provider: &ClusterId, uid: &str, shadow: &Shadow) -> bool {
-        if self.contract(provider).is_none() || charges_of(shadow.charges.as_deref()).is_none() {
+    pub fn store_orphan(&self, peer: &PeerState, uid: &str, shadow: &Shadow) -> bool {
+        if self.contract(&peer.id).is_none() || charges_of(shadow.charges.as_deref()).is_none() {
             return true;
         }
         let now = Timestamp::now().as_second();
-        let entries = self.entries_of_shadow(uid, shadow, Some(now + MAX_GRACE_SECONDS), now);
-        self.recorder.store(&provider_namespace(provider), uid, entries)
+        let entries = self.entries_of_shadow(peer, uid, shadow, Some(now + MAX_GRACE_SECONDS), now);
+        self.recorder.store(&provider_namespace(&peer.id), uid, entries)
     }
 
     /// Remembers what a pod was charged before it is resized: later nobody knows here that it had other amounts.
-    pub fn store_before_resize(&self, provider: &ClusterId, uid: &str, shadow: &Shadow) {
-        if self.contract(provider).is_none() || charges_of(shadow.charges.as_deref()).is_none() {
+    pub fn store_before_resize(&self, peer: &PeerState, uid: &str, shadow: &Shadow) {
+        if self.contract(&peer.id).is_none() || charges_of(shadow.charges.as_deref()).is_none() {
             return;
         }
         let now = Timestamp::now().as_second();
-        let entries = self.entries_of_shadow(uid, shadow, Some(now), now);
-        self.recorder.store(&provider_namespace(provider), &format!("{uid}/{now}"), entries);
+        let entries = self.entries_of_shadow(peer, uid, shadow, Some(now), now);
+        self.recorder.store(&provider_namespace(&peer.id), &format!("{uid}/{now}"), entries);
     }
 
     /// What each contract with a provider cost so far, and what its pods cost now. Where the provider does not answer, or has not said when
@@ -73,7 +73,7 @@ impl Consumer {
             let is_sent = shadow.is_some() || peer.sent(&pod.uid) != Sent::No || (remote.is_none() && peer.may_run(&pod));
             if (is_charged || is_sent) && !self.recorder.is_stored(&namespace, &pod.uid) {
                 if let Some(shadow) = &shadow {
-                    peer.saw_charges(&pod.uid, shadow);
+                    peer.saw_charges(&pod, shadow);
                 }
                 add(&self.entries(&peer, &pod, &contract, shadow.is_none().then_some(now)));
                 running.extend((is_sent && !pod.finished).then_some(pod));
@@ -81,7 +81,7 @@ impl Consumer {
         }
         for (Key { name: uid, .. }, shadow) in remote.iter().flat_map(|remote| remote.shadows.all()) {
             if peer.pod(&uid).is_none() && !self.recorder.is_stored(&namespace, &uid) {
-                add(&self.entries_of_shadow(&uid, &shadow, None, now));
+                add(&self.entries_of_shadow(&peer, &uid, &shadow, None, now));
             }
         }
         for pod in running {
@@ -95,10 +95,13 @@ impl Consumer {
         accounts
     }
 
-    /// The entries of a pod of which only the provider's word counts: it is gone here, or about to get other amounts.
-    fn entries_of_shadow(&self, uid: &str, shadow: &Shadow, gone: Option<Seconds>, now: Seconds) -> Vec<Entry> {
+    /// The entries of a pod of which only the provider's word counts: it is gone here, or about to get other amounts. Only the pods that
+    /// this process saw here have a namespace: the provider may have invented the others.
+    fn entries_of_shadow(&self, peer: &PeerState, uid: &str, shadow: &Shadow, gone: Option<Seconds>, now: Seconds) -> Vec<Entry> {
         let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
-        let (namespace, pool) = (&shadow.home.namespace, &shadow.pool);
+        let seen = peer.seen_charges(uid);
+        let namespace = seen.as_ref().map_or("", |seen| seen.namespace.as_str());
+        let pool = &shadow.pool;
         let observation = Observation { uid, namespace, pool, sent: 0, gone, asked: &[], charges: &charges };
         observation.entries(now, self.clock_tolerance())
     }
@@ -149,7 +152,7 @@ impl Side for ConsumerSide {
         for pod in peer.pods() {
             let shadow = remote.shadow(&pod.uid);
             if let Some(shadow) = &shadow {
-                peer.saw_charges(&pod.uid, shadow);
+                peer.saw_charges(&pod, shadow);
             }
             let is_charged = peer.seen_charges(&pod.uid).is_some();
             let is_stored = consumer.recorder.is_stored(namespace, &pod.uid);
@@ -160,7 +163,7 @@ impl Side for ConsumerSide {
             }
         }
         for (Key { name: uid, .. }, shadow) in remote.shadows.all().into_iter().filter(|(key, _)| peer.pod(&key.name).is_none()) {
-            entries.extend(consumer.entries_of_shadow(&uid, &shadow, None, now));
+            entries.extend(consumer.entries_of_shadow(&peer, &uid, &shadow, None, now));
         }
         Some(entries)
     }

@@ -19,6 +19,8 @@ const AFTER_END: Seconds = 24 * 3600;
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeteredContract {
     pub id: String,
+    /// UID of the object.
+    uid: String,
     pub period_seconds: u32,
     pub start: Seconds,
     end: Option<Seconds>,
@@ -35,13 +37,14 @@ impl MeteredContract {
     /// Reduces a contract; `None` if it was never in force.
     fn reduce(contract: Contract) -> Option<Self> {
         let (settled, spec) = (Settled::of(contract.metadata.annotations.as_ref()), contract.spec);
+        let uid = contract.metadata.uid.unwrap_or_default();
         let priced = Priced::of(&spec)?;
         let start = spec.first_in_force()?.0.as_second();
         let end = spec.ended.as_ref().map(|end| end.at.0.as_second());
         let terms = spec.terms;
         let (charge, limit_percentage) = (terms.limits.charge, terms.limits.default_limit_percentage);
         let (id, period_seconds) = (terms.contract, terms.metering_period_seconds);
-        Some(Self { id, period_seconds, start, end, charge, limit_percentage, priced, settled })
+        Some(Self { id, uid, period_seconds, start, end, charge, limit_percentage, priced, settled })
     }
 
     fn is_metered(&self, now: Seconds) -> bool {
@@ -97,9 +100,11 @@ impl Contracts {
         self.cache.synced().await
     }
 
-    /// All contracts of a namespace, also those that ended long ago.
+    /// All contracts of a namespace, also those that ended long ago. One whose costs another one has taken over is about to go.
     pub fn all_of(&self, namespace: &str) -> Vec<Arc<MeteredContract>> {
-        self.by_namespace.read().get(namespace).into_iter().flat_map(BTreeMap::values).cloned().collect()
+        let known = self.by_namespace.read();
+        let all = || known.get(namespace).into_iter().flat_map(BTreeMap::values);
+        all().filter(|one| !all().any(|other| other.settled.has_taken_over(&one.uid))).cloned().collect()
     }
 
     /// The namespaces with a contract.
@@ -126,6 +131,7 @@ mod tests {
         let id = |byte: u8| liqo_api::ClusterId::of_public_key(&[byte; 32]);
         let contract = MeteredContract {
             id: "c".into(),
+            uid: "u".into(),
             priced: Priced { id: "c".into(), provider: id(1), consumer: id(2), versions: Vec::new(), end: Some(200) },
             settled: Settled::default(),
             period_seconds: 60,

@@ -124,10 +124,7 @@ impl Offloading {
 
     /// Where a new pod of the namespace may run, and where it prefers to.
     fn place(&self, pod: &Value, choice: Choice, now: Timestamp) -> Placement {
-        let mut avoided: Vec<&str> = self.refusals_of(pod, now).into_iter().map(|one| one.cluster_id.as_str()).collect();
-        if let Some(budget) = self.budget.as_ref().filter(|budget| !budget.all_closed) {
-            avoided.extend(budget.closed_cluster_ids.iter().map(ClusterId::as_str));
-        }
+        let avoided = self.avoided(pod, now);
         let mut placed = self.hold(pod, place(pod, self.strategy, self.selector.as_deref(), &avoided));
         let placement = self.placement.as_ref().filter(|_| placed.may_leave);
         if let Some((placement, amounts)) = placement.and_then(|placement| Some((placement, charged_json(pod)?))) {
@@ -146,6 +143,13 @@ impl Offloading {
     /// Where it may run, if no provider had refused a pod of its owner.
     pub(crate) fn place_anywhere(&self, pod: &Value) -> Placement {
         self.hold(pod, place(pod, self.strategy, self.selector.as_deref(), &[]))
+    }
+
+    /// The clusters (IDs) from which the pod is kept off if it is new: those that refused one of its owner, or that a budget closes.
+    pub(crate) fn avoided(&self, pod: &Value, now: Timestamp) -> Vec<&str> {
+        let refused = self.refusals_of(pod, now).into_iter().map(|one| &one.cluster_id);
+        let budget = self.budget.iter().filter(|budget| !budget.all_closed);
+        refused.chain(budget.flat_map(|budget| &budget.closed_cluster_ids)).map(ClusterId::as_str).collect()
     }
 
     /// Whether a budget lets no cluster have new pods of the namespace.

@@ -1,3 +1,6 @@
+use liqo_api::PriceList;
+use liqo_metering::receipt::{Contract, Version};
+use liqo_metering::spending::Settled;
 use proptest::prelude::*;
 
 use super::*;
@@ -42,6 +45,7 @@ fn provider(byte: u8, spent: &[(&str, &str)], per_hour: &[(&str, &str)]) -> Prov
         name: format!("p{byte}"),
         policy: Some("default".to_owned()),
         asks: currencies.clone(),
+        unmetered: BTreeSet::new(),
         contract: Some(currencies),
         day: costs(spent),
         month: costs(spent),
@@ -71,8 +75,8 @@ fn a_policy_counts_all_namespaces_at_its_providers_and_a_namespace_all_providers
     let spent = |holder| judged(&held(holder, "100"), &providers).spent;
     assert_eq!(spent(Holder::Policy("default".into())), money("6"));
     assert_eq!(spent(Holder::Policy("other".into())), money("4"));
-    assert_eq!(spent(Holder::Namespace("demo".into())), money("6"), "what nobody knows counts for everybody");
-    assert_eq!(spent(Holder::Namespace("shop".into())), money("5"));
+    assert_eq!(spent(Holder::Namespace("demo".into())), money("5"), "pods that nobody knows count for policies only");
+    assert_eq!(spent(Holder::Namespace("shop".into())), money("4"));
 }
 
 #[test]
@@ -89,7 +93,7 @@ fn a_spent_budget_closes_the_providers_that_cost_something() {
 
 #[test]
 fn what_cannot_be_counted_closes_a_provider_before_anything_is_spent() {
-    let without_contract = Provider { contract: None, ..provider(1, &[], &[]) };
+    let without_contract = Provider { contract: None, unmetered: BTreeSet::from(["gold".to_owned()]), ..provider(1, &[], &[]) };
     let dollars = Provider { asks: BTreeSet::from(["USD".to_owned()]), ..provider(2, &[], &[]) };
     let verdict = judged(&of_demo("1"), &[without_contract, dollars, provider(3, &[], &[])]);
     assert!(!verdict.is_spent && verdict.closed.len() == 2);
@@ -97,6 +101,23 @@ fn what_cannot_be_counted_closes_a_provider_before_anything_is_spent() {
     assert!(verdict.closed[&id(2)].contains("p2 asks for USD"));
     assert_eq!(verdict.condition().reason, "CostsNotCounted");
     assert_eq!(judged(&of_demo("1"), &[provider(3, &[], &[])]).condition().status, Some(true));
+}
+
+#[test]
+fn a_pool_that_asks_for_money_beside_the_contract_is_not_taken_for_nothing() {
+    let rates = [("cpu", "0.04".parse().unwrap())].into_iter().collect();
+    let prices = BTreeMap::from([("default".to_owned(), PriceList { currency: "EUR".to_owned(), rates })]);
+    let versions = vec![Version { version: 1, digest: String::new(), from: 0, prices }];
+    let contract = Contract { id: "c".to_owned(), provider: id(1), consumer: id(2), versions, end: None };
+    let account = Account::new(contract, 3600, Settled::default());
+    let closed = |asks: &[(&str, &str)]| {
+        let asks = asks.iter().map(|(pool, currency)| ((*pool).to_owned(), (*currency).to_owned())).collect();
+        let one = Provider::of(id(1), "milan".to_owned(), None, asks, std::slice::from_ref(&account), noon());
+        judged(&of_demo("1"), &[one]).closed.into_values().next()
+    };
+    assert_eq!((closed(&[("default", "EUR")]), closed(&[])), (None, None), "a pool without prices is free");
+    let why = closed(&[("default", "EUR"), ("gold", "EUR")]).unwrap();
+    assert!(why.contains("milan asks for EUR without a contract for pool gold"), "{why}");
 }
 
 #[test]

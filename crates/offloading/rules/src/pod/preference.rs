@@ -139,7 +139,8 @@ fn term(weight: i32, expression: &Value) -> Value {
     json!({"weight": weight, "preference": {"matchExpressions": [mark(), expression]}})
 }
 
-fn mark() -> Value {
+/// A requirement that every node meets, and that nobody else writes.
+pub(super) fn mark() -> Value {
     json!({"key": labels::PLACEMENT, "operator": "DoesNotExist"})
 }
 

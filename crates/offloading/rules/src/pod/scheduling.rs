@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::json::{items, text};
 use crate::pod::carry::Refusal;
 use crate::pod::carry::obstacle::obstacle;
+use crate::pod::preference::mark;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Placement {
@@ -35,6 +36,7 @@ impl Placement {
 }
 
 const TOLERATIONS: &str = "/spec/tolerations";
+const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 
 /// Computes the change to a new pod of a namespace with this strategy and these selected clusters (the `nodeSelectorTerms` of its
 /// `clusterSelector`; `None` means all clusters). It must not be sent to the `avoided` clusters (IDs).
@@ -95,13 +97,27 @@ fn nowhere() -> Value {
 
 fn remote_terms(selector: Option<&[Value]>, avoided: &[&str]) -> Vec<Value> {
     let virtual_node = expression(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
-    let elsewhere = (!avoided.is_empty()).then(|| expression(labels::REMOTE_CLUSTER_ID, "NotIn", avoided));
-    let expressions: Vec<Value> = [virtual_node].into_iter().chain(elsewhere).collect();
+    let elsewhere = (!avoided.is_empty()).then(|| [mark(), expression(labels::REMOTE_CLUSTER_ID, "NotIn", avoided)]);
+    let expressions: Vec<Value> = [virtual_node].into_iter().chain(elsewhere.into_iter().flatten()).collect();
     let any = json!({"matchExpressions": expressions});
     match selector {
         None | Some([]) => vec![any],
         Some(terms) => terms.iter().filter(|term| asks_for_something(term)).map(|term| both(&any, term)).collect(),
     }
+}
+
+/// Whether a pod must not run at a cluster only because [`place`] kept it off when it was new: the `avoided` clusters (IDs) are those that
+/// it would keep a new pod off.
+pub fn avoids_in_vain(pod: &Value, avoided: &[&str]) -> bool {
+    let expressions = items(pod, TERMS).iter().map(|term| items(term, "/matchExpressions"));
+    // What the user wrote does not follow our mark: it would be in the next pod, too.
+    let ours = expressions.flat_map(|all| all.windows(2)).filter(|pair| {
+        pair[0] == mark()
+            && text(&pair[1], "/key") == Some(labels::REMOTE_CLUSTER_ID)
+            && text(&pair[1], "/operator") == Some("NotIn")
+    });
+    let mut named = ours.flat_map(|pair| items(&pair[1], "/values"));
+    named.any(|id| id.as_str().is_some_and(|id| !avoided.contains(&id)))
 }
 
 /// In Kubernetes a term without requirements matches no node.
@@ -128,7 +144,6 @@ fn implies(term: &Value, wanted: &Value) -> bool {
 
 /// The operation that makes the pod require one of the wanted terms, in addition to its own requirements.
 fn require(pod: &Value, wanted: &[Value]) -> Option<Value> {
-    const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
     if wanted.is_empty() {
         return None;
     }
@@ -340,16 +355,16 @@ mod tests {
     fn a_pod_avoids_the_clusters_that_refused_one_of_its_owner() {
         let avoid = json!({"key": "liqo.io/remote-cluster-id", "operator": "NotIn", "values": ["milan", "turin"]});
         for (strategy, selector, expected) in [
-            (Remote, None, json!([{"matchExpressions": [virtual_node(), avoid]}])),
+            (Remote, None, json!([{"matchExpressions": [virtual_node(), mark(), avoid]}])),
             (
                 LocalAndRemote,
                 None,
-                json!([{"matchExpressions": [not_virtual_node()]}, {"matchExpressions": [virtual_node(), avoid]}]),
+                json!([{"matchExpressions": [not_virtual_node()]}, {"matchExpressions": [virtual_node(), mark(), avoid]}]),
             ),
             (
                 Remote,
                 Some(&[zone("a")][..]),
-                json!([{"matchExpressions": [virtual_node(), avoid, zone("a")["matchExpressions"][0]]}]),
+                json!([{"matchExpressions": [virtual_node(), mark(), avoid, zone("a")["matchExpressions"][0]]}]),
             ),
         ] {
             let mut placed = pod(&json!({}));
@@ -360,6 +375,23 @@ mod tests {
             assert!(place(&placed, strategy, selector, &["milan", "turin"]).patch.is_empty(), "the second time");
             assert!(place(&placed, strategy, selector, &[]).patch.is_empty(), "it may keep what it does not need");
         }
+    }
+
+    #[test]
+    fn a_pod_avoids_a_cluster_in_vain_when_a_new_one_would_not_unless_the_user_wrote_so() {
+        let not_in = json!({"key": "liqo.io/remote-cluster-id", "operator": "NotIn", "values": ["boston"]});
+        let required = json!({"nodeSelectorTerms": [{"matchExpressions": [virtual_node(), not_in]}]});
+        let users = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}});
+        for (spec, strategy) in [(json!({}), Remote), (json!({}), LocalAndRemote), (users.clone(), Remote)] {
+            let mut placed = pod(&spec);
+            let placement = place(&placed, strategy, None, &["milan", "turin"]);
+            json_patch::patch(&mut placed, &serde_json::from_value::<json_patch::Patch>(placement.patch.into()).unwrap())
+                .unwrap();
+            assert!(!avoids_in_vain(&placed, &["milan", "turin"]));
+            assert!(avoids_in_vain(&placed, &["turin"]) && avoids_in_vain(&placed, &[]));
+        }
+        assert!(!avoids_in_vain(&json!({"spec": placed(&users, Remote, None)}), &[]));
+        assert!(!avoids_in_vain(&json!({"spec": placed(&json!({}), Remote, None)}), &[]));
     }
 
     #[test]

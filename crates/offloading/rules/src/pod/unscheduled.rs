@@ -2,7 +2,8 @@
 //! manager answers, the API server creates pods without asking it.
 //!
 //! Kubernetes lets a toleration be added to an existing pod, but no node affinity. So a pod that lacks only the toleration gets it.
-//! A pod that lacks affinity is deleted, if its controller creates it again.
+//! A pod that lacks affinity is deleted, if its controller creates it again. So is one that avoids a cluster which was closed when it was
+//! created, and is open now.
 
 use std::time::Duration;
 
@@ -90,6 +91,8 @@ pub struct Facts<'a> {
     pub placement: &'a Placement,
     /// Providers that did.
     pub refusals: &'a [&'a RefusedOwner],
+    /// Whether it avoids a cluster that a new pod of its owner would not avoid.
+    pub avoids_in_vain: bool,
     /// Why a budget lets no cluster have it now.
     pub held: Option<&'a str>,
     /// When the first pod of its controller was deleted, in the last [`RECREATION_INTERVAL`].
@@ -103,11 +106,14 @@ const ALONE: &str = "the pod lacks node affinity for other clusters: Liqo's webh
 const UNSEEN: &str = "the pod lacks node affinity for other clusters, and so did the one that it replaces: Liqo's webhook does not see new pods. \
      `liqoctl doctor` says why";
 
+const CLOSED_BEFORE: &str = "the pod avoids a cluster that was closed to it when it was created, and is open now. \
+     That cannot be changed in an existing pod: delete the pod and create it again";
+
 /// What to do about the pod.
 pub fn repair(facts: &Facts) -> Repair {
-    let Facts { pod, placement, refusals, held, recreated_since, now } = *facts;
+    let Facts { pod, placement, refusals, avoids_in_vain, held, recreated_since, now } = *facts;
     let is_handled = placement.patch.is_empty();
-    if placement.obstacle.is_some() || (is_handled && refusals.is_empty() && held.is_none()) {
+    if placement.obstacle.is_some() || (is_handled && refusals.is_empty() && held.is_none() && !avoids_in_vain) {
         return Repair::Nothing;
     }
     if !is_handled && held.is_none() && refusals.is_empty() && placement.adds_only_a_toleration() {
@@ -124,12 +130,13 @@ pub fn repair(facts: &Facts) -> Repair {
     if let Some(why) = held {
         return Repair::Tell(format!("the pod is not sent to another cluster: {why}"));
     }
-    if is_handled {
+    if is_handled && !avoids_in_vain {
         return Repair::Tell(avoided(refusals));
     }
     let is_created_again = pod.controller.as_ref().is_some_and(Controller::recreates);
     match recreated_since {
-        _ if !is_created_again => Repair::Tell(ALONE.to_owned()),
+        _ if !is_created_again => Repair::Tell(if is_handled { CLOSED_BEFORE } else { ALONE }.to_owned()),
+        Some(since) if is_handled && pod.created >= since => Repair::Later(RECREATION_INTERVAL),
         Some(since) if pod.created >= since => Repair::Tell(UNSEEN.to_owned()),
         _ => Repair::Recreate,
     }
@@ -157,10 +164,15 @@ mod tests {
         "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(second)
     }
 
+    fn facts<'a>(pod: &'a UnscheduledPod, placement: &'a Placement, second: i64) -> Facts<'a> {
+        let now = at(second);
+        Facts { pod, placement, refusals: &[], avoids_in_vain: false, held: None, recreated_since: None, now }
+    }
+
     fn repaired(changes: &Value, strategy: PodOffloadingStrategy, recreated_since: Option<Timestamp>) -> Repair {
         let pod = pod(changes).unwrap();
         let placement = place(&pod.json(), strategy, None, &[]);
-        repair(&Facts { pod: &pod, placement: &placement, refusals: &[], held: None, recreated_since, now: at(10) })
+        repair(&Facts { recreated_since, ..facts(&pod, &placement, 10) })
     }
 
     #[test]
@@ -222,15 +234,28 @@ mod tests {
     fn a_pod_that_a_budget_holds_says_so_and_leaves_when_it_may() {
         let pod = pod(&json!({})).unwrap();
         let placement = place(&pod.json(), LocalAndRemote, None, &[]);
-        let repaired = |held, second| {
-            repair(&Facts { pod: &pod, placement: &placement, refusals: &[], held, recreated_since: None, now: at(second) })
-        };
+        let repaired = |held, second| repair(&Facts { held, ..facts(&pod, &placement, second) });
         assert_eq!(repaired(Some("the budget is spent"), 3), Repair::Later(Duration::from_secs(7)));
         assert_eq!(
             repaired(Some("the budget is spent"), 10),
             Repair::Tell("the pod is not sent to another cluster: the budget is spent".into())
         );
         assert_eq!(repaired(None, 3), Repair::Tolerate);
+    }
+
+    #[test]
+    fn a_pod_that_avoids_a_cluster_which_is_open_again_is_created_again_once() {
+        let handled = Placement::default();
+        let repaired = |changes: &Value, held, recreated_since| {
+            let pod = pod(changes).unwrap();
+            repair(&Facts { avoids_in_vain: true, held, recreated_since, ..facts(&pod, &handled, 10) })
+        };
+        let alone = json!({ "metadata": { "ownerReferences": null } });
+        assert_eq!(repaired(&json!({}), None, None), Repair::Recreate);
+        assert_eq!(repaired(&json!({}), None, Some(at(5))), Repair::Recreate, "it is older than the first deletion");
+        assert_eq!(repaired(&json!({}), None, Some(at(0))), Repair::Later(RECREATION_INTERVAL));
+        assert_eq!(repaired(&alone, None, None), Repair::Tell(CLOSED_BEFORE.into()));
+        assert!(matches!(repaired(&json!({}), Some("the budget is spent"), None), Repair::Tell(_)));
     }
 
     #[test]
@@ -245,7 +270,7 @@ mod tests {
         };
         let repaired = |placement: &Placement, second| {
             let pod = pod(&json!({})).unwrap();
-            repair(&Facts { pod: &pod, placement, refusals: &[&refusal], held: None, recreated_since: None, now: at(second) })
+            repair(&Facts { refusals: &[&refusal], ..facts(&pod, placement, second) })
         };
         let unseen = place(&pod(&json!({})).unwrap().json(), LocalAndRemote, None, &[]);
         assert_eq!(repaired(&unseen, 10), Repair::Recreate, "a toleration alone would open it");

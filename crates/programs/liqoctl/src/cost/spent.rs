@@ -1,6 +1,6 @@
 //! What was spent so far under contracts, and what is left of budgets, as the manager computes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -35,7 +35,14 @@ pub async fn contracts(cluster: &Cluster) -> anyhow::Result<Vec<ContractCosts>> 
     let all = list_or_none(&api, &everything).await.doing("list the contracts")?;
     let api: Api<UsageRecord> = Api::all(cluster.client.clone());
     let records = list_or_none(&api, &everything).await.doing("list the usage records")?;
-    Ok(all.into_iter().filter_map(|contract| of_contract(&contract, &records)).collect())
+    let counts = |contract: &&Contract| !all.iter().any(|other| takes_over(other, contract));
+    Ok(all.iter().filter(counts).filter_map(|contract| of_contract(contract, &records)).collect())
+}
+
+/// Whether the costs of a contract that is about to go are among those of another one.
+fn takes_over(heir: &Contract, contract: &Contract) -> bool {
+    let settled = Settled::of(heir.metadata.annotations.as_ref());
+    heir.namespace() == contract.namespace() && contract.uid().is_some_and(|uid| settled.has_taken_over(&uid))
 }
 
 fn of_contract(contract: &Contract, records: &[UsageRecord]) -> Option<ContractCosts> {
@@ -90,8 +97,8 @@ pub fn spent(contracts: &[ContractCosts], namespace: Option<&str>, now: Timestam
                 sums.entry((currency.to_owned(), of.to_owned())).or_default()[at] += cost;
             }
         }
-        let is_meant = |of: &str| of.is_empty() || namespace.is_none_or(|namespace| namespace == of);
-        for ((currency, of), [today, this_month]) in sums.into_iter().filter(|((_, of), _)| is_meant(of)) {
+        let is_meant = |currency: &str, of: &str| currency.is_empty() || namespace.is_none_or(|namespace| namespace == of);
+        for ((currency, of), [today, this_month]) in sums.into_iter().filter(|((currency, of), _)| is_meant(currency, of)) {
             let (provider, contract) = (provider.to_string(), name.clone());
             all.push(Spent { provider, contract, in_force, namespace: of, currency, today, this_month });
         }
@@ -142,15 +149,16 @@ fn providers(
     peers: &[ForeignCluster],
     now: Timestamp,
 ) -> Vec<Provider> {
-    let mut asks: BTreeMap<ClusterId, BTreeSet<String>> =
-        contracts.iter().map(|contract| (contract.provider.clone(), BTreeSet::new())).collect();
+    let mut asks: BTreeMap<ClusterId, BTreeMap<String, String>> =
+        contracts.iter().map(|contract| (contract.provider.clone(), BTreeMap::new())).collect();
     for Running { node, .. } in running {
         let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
         let Ok(id) = node.cluster_id().parse() else { continue };
         let prices = node.prices.filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()));
-        asks.entry(id).or_default().extend(prices.map(|prices| prices.currency));
+        let pool = node.labels.get(labels::POOL).cloned().unwrap_or_default();
+        asks.entry(id).or_default().extend(prices.map(|prices| (pool, prices.currency)));
     }
-    let provider = |(id, asks): (ClusterId, BTreeSet<String>)| {
+    let provider = |(id, asks): (ClusterId, BTreeMap<String, String>)| {
         let peer = peers.iter().find(|peer| peer.spec.cluster_id == id);
         let policy = of_peer(policies, &PolicyPeer::new(&id, peer)).first().map(|policy| policy.name_any());
         let accounts: Vec<Account> =

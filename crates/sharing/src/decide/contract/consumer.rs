@@ -14,6 +14,7 @@ use liqo_signing::ClusterIdentity;
 
 use super::{
     breaches::{Doubts, honoured, lasting, text, update},
+    copied::copied,
     document::Document,
     duties::{Sight, removed},
     record::{ContractRecord, superfluous},
@@ -50,7 +51,8 @@ pub enum ContractAction {
     ApplyCopy(String, Box<ContractSpec>),
     /// Writes our answer into the copy.
     AnswerCopy(String, ContractStatus),
-    DeleteCopy(String),
+    /// Deletes the copy of a contract, after another copy took over what it cost.
+    DeleteCopy { name: String, heir: Option<String> },
     /// Writes our answer into the contract, at the provider.
     Answer(String, ContractStatus),
 }
@@ -105,8 +107,12 @@ pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> Cont
         judgement.actions.extend(view.removed_at_provider(name, copy));
     }
     let ended = view.copies.iter().filter_map(|(name, copy)| Some((name.as_str(), copy.spec.ended.as_ref()?.at.0)));
-    let old = superfluous(ended, view.now).into_iter().filter(|name| !view.contracts.contains_key(name));
-    judgement.actions.extend(old.map(ContractAction::DeleteCopy));
+    let mut old = superfluous(ended, view.now);
+    // What was spent stays with the newest copy, so that one never goes.
+    let in_force = view.copies.values().filter(|copy| copy.spec.in_force_since.is_some() && !copy.deleting);
+    let heir = in_force.max_by_key(|copy| (!old.contains(&copy.name), copy.created, &copy.name)).map(|copy| copy.name.clone());
+    old.retain(|name| !view.contracts.contains_key(name) && Some(name) != heir.as_ref());
+    judgement.actions.extend(old.into_iter().map(|name| ContractAction::DeleteCopy { name, heir: heir.clone() }));
     judgement
 }
 
@@ -150,8 +156,9 @@ impl ContractView<'_> {
         status.conditions = with_condition(&known.conditions, &honoured, self.now);
         // What the provider changed without our signature does not replace the evidence.
         let is_evidence = found.iter().any(|finding| finding.kind.is_about_terms()) && copy.is_some();
-        if copy.is_none_or(|copy| copy.spec != record.spec) && !is_evidence && !copy.is_some_and(|copy| copy.deleting) {
-            judgement.actions.push(ContractAction::ApplyCopy(name.clone(), Box::new(record.spec.clone())));
+        let spec = copied(copy, record, signed.is_some());
+        if copy.is_none_or(|copy| copy.spec != spec) && !is_evidence && !copy.is_some_and(|copy| copy.deleting) {
+            judgement.actions.push(ContractAction::ApplyCopy(name.clone(), Box::new(spec)));
         }
         if copy.is_none_or(|copy| copy.status != status) {
             judgement.actions.push(ContractAction::AnswerCopy(name.clone(), status.clone()));
@@ -279,7 +286,7 @@ impl ContractView<'_> {
     fn removed_at_provider(&self, name: &str, copy: &ContractRecord) -> Option<ContractAction> {
         let status = copy.status.clone();
         if copy.spec.in_force_since.is_none() {
-            return Some(ContractAction::DeleteCopy(name.to_owned()));
+            return Some(ContractAction::DeleteCopy { name: name.to_owned(), heir: None });
         }
         if status.phase == ContractPhase::Ended {
             return None;

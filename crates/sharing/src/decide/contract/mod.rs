@@ -7,6 +7,7 @@
 //!              earlier    whether the terms may change again, before the receipts of those that were replaced
 //!
 //!   consumer   consumer   signs, asks, refuses, ends; keeps copies
+//!              copied     what the copy takes over of what nobody signed
 //!              duties     finds what the provider does not fulfil
 //!
 //!   both       document   the signed bytes, and what they say
@@ -19,6 +20,7 @@
 
 pub(crate) mod breaches;
 pub(crate) mod consumer;
+pub(crate) mod copied;
 pub mod document;
 pub(crate) mod duties;
 pub(crate) mod earlier;

@@ -96,8 +96,10 @@ fn provider(consumer: &Consumer, id: ClusterId, name: String) -> Provider {
     let clusters = consumer.foreign_clusters.all();
     let cluster = clusters.iter().map(|(_, cluster)| cluster).find(|cluster| cluster.spec.cluster_id == id);
     let policy = policies::effective(&consumer.policies, &PolicyPeer::new(&id, cluster.map(AsRef::as_ref)));
-    let prices = consumer.nodes_of(&id).into_iter().filter_map(|(_, node)| node.spec.prices.clone());
-    let asks = prices.filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero())).map(|prices| prices.currency);
+    let asks = consumer.nodes_of(&id).into_iter().filter_map(|(_, node)| {
+        let prices = node.spec.prices.as_ref().filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()))?;
+        Some((node.spec.pool.clone(), prices.currency.clone()))
+    });
     let accounts = consumer.accounts(&id);
     let policy = policy.and_then(|policy| policy.metadata.name.clone());
     Provider::of(id, name, policy, asks.collect(), &accounts, Timestamp::now())

@@ -102,15 +102,13 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
 async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -> Result<Next, RequestError> {
     let (local, remote, reachability) = (peer.pod(uid), peer.remote(), peer.reachability());
     let shadow = remote.as_ref().and_then(|remote| remote.shadow(uid));
-    if local.is_none() {
+    if local.is_none() && shadow.is_none() {
         peer.forget(uid);
-        if shadow.is_none() {
-            consumer.recorder.forget(&provider_namespace(&peer.id), uid);
-            triggers::enqueue(consumer, peer, [triggers::pod_gone()]);
-        }
+        consumer.recorder.forget(&provider_namespace(&peer.id), uid);
+        triggers::enqueue(consumer, peer, [triggers::pod_gone()]);
     }
-    if let (Some(_), Some(shadow)) = (&local, &shadow) {
-        peer.saw_charges(uid, shadow);
+    if let (Some(pod), Some(shadow)) = (&local, &shadow) {
+        peer.saw_charges(pod, shadow);
     }
     if let Some(pod) = &local
         && replacement::is_awaited(consumer, &peer.id, pod).await?
@@ -144,7 +142,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
                 let pass = Pass { consumer, peer, remote: remote.as_deref(), node: node.as_deref(), pod };
                 pass.act(action, shadow.as_deref()).await?
             }
-            (None, Some(remote)) => remove_orphan(consumer, remote, uid).await?,
+            (None, Some(remote)) => remove_orphan(consumer, peer, remote, uid).await?,
             (None, None) => None,
         };
         if let Some(delay) = look_again {
@@ -202,7 +200,12 @@ fn namespace_state(consumer: &Consumer, remote: &RemoteState, node: &VirtualNode
 
 /// Removes a shadow pod without local pod, once the API server itself says that the pod is gone: a pod that is missing in the cache
 /// may merely not be listed yet.
-async fn remove_orphan(consumer: &Consumer, remote: &RemoteState, uid: &str) -> Result<Option<Duration>, RequestError> {
+async fn remove_orphan(
+    consumer: &Consumer,
+    peer: &PeerState,
+    remote: &RemoteState,
+    uid: &str,
+) -> Result<Option<Duration>, RequestError> {
     let Some(shadow) = remote.shadow(uid) else { return Ok(None) };
     let pod = &shadow.home;
     if !pod.name.is_empty() {
@@ -212,7 +215,7 @@ async fn remove_orphan(consumer: &Consumer, remote: &RemoteState, uid: &str) -> 
             return Ok(Some(NO_ORPHAN_RETRY));
         }
     }
-    if consumer.store_orphan(&remote.connection.cluster_id, uid, &shadow) {
+    if consumer.store_orphan(peer, uid, &shadow) {
         delete_shadow(remote, uid, pod).await?;
     }
     Ok(None)
@@ -254,7 +257,7 @@ impl Pass<'_> {
             Action::CreateShadow { mark } => return self.send(mark).await,
             Action::UpdateShadow { whole } => {
                 if let Some(shadow) = shadow {
-                    self.consumer.store_before_resize(&self.peer.id, &self.pod.uid, shadow);
+                    self.consumer.store_before_resize(self.peer, &self.pod.uid, shadow);
                 }
                 self.update(whole, shadow).await?;
             }

@@ -25,7 +25,7 @@ use crate::consumer::state::Consumer;
 use crate::webhook::Offloading;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::pod::local_state::JsonPod;
-use liqo_offloading_rules::pod::scheduling::tolerations;
+use liqo_offloading_rules::pod::scheduling::{avoids_in_vain, tolerations};
 use liqo_offloading_rules::pod::unscheduled::{Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair};
 
 /// Pods that are handled at the same time.
@@ -114,7 +114,16 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
     let (placement, refusals) = (offloading.place_anywhere(&json), offloading.refusals_of(&json, now));
     let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
     let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
-    match repair(&Facts { pod: &pod, placement: &placement, refusals: &refusals, held: held.as_deref(), recreated_since, now }) {
+    let facts = Facts {
+        pod: &pod,
+        placement: &placement,
+        refusals: &refusals,
+        avoids_in_vain: avoids_in_vain(&json, &offloading.avoided(&json, now)),
+        held: held.as_deref(),
+        recreated_since,
+        now,
+    };
+    match repair(&facts) {
         Repair::Nothing => {}
         Repair::Later(rest) => return Ok(Next::After(rest)),
         Repair::Tolerate => tolerate(&consumer.context.client, key, &pod).await?,
@@ -126,7 +135,7 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
                 // Only its status may have changed, which no watch reports here.
                 return Ok(Next::After(DELETION_RETRY));
             }
-            tracing::info!(pod = %key, "pod without node affinity deleted, so that its controller creates it again");
+            tracing::info!(pod = %key, "pod with outdated node affinity deleted, so that its controller creates it again");
             memory.lock().deleted(controller.unwrap_or_default(), now, Instant::now());
         }
         Repair::Tell(message) => {

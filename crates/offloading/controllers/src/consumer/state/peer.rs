@@ -142,9 +142,11 @@ struct PodMemory {
     charges: Option<SeenCharges>,
 }
 
-/// What the provider charges for a pod.
+/// What the provider charges for a pod that was on one of its virtual nodes.
 #[derive(Clone, PartialEq)]
 pub struct SeenCharges {
+    /// The namespace of the local pod.
+    pub namespace: String,
     pub pool: String,
     pub charges: Arc<str>,
 }
@@ -350,12 +352,13 @@ impl PeerState {
     }
 
     /// The watch shows what the provider charges for a pod.
-    pub fn saw_charges(&self, uid: &str, shadow: &Shadow) {
+    pub fn saw_charges(&self, pod: &LocalPod, shadow: &Shadow) {
         let Some(charges) = &shadow.charges else { return };
-        let is_known = self.recall(uid, |pod| pod.charges.as_ref().map(|known| *known.charges == **charges));
+        let is_known = self.recall(&pod.uid, |pod| pod.charges.as_ref().map(|known| *known.charges == **charges));
         if is_known != Some(true) {
-            let seen = SeenCharges { pool: shadow.pool.clone(), charges: Arc::from(charges.as_ref()) };
-            self.remember(uid, |pod| pod.charges = Some(seen));
+            let (namespace, pool) = (pod.key.namespace.clone(), shadow.pool.clone());
+            let seen = SeenCharges { namespace, pool, charges: Arc::from(charges.as_ref()) };
+            self.remember(&pod.uid, |memory| memory.charges = Some(seen));
         }
     }
 

@@ -90,7 +90,7 @@ impl World {
                     self.copies.insert(name, copy);
                 }
                 ContractAction::AnswerCopy(name, status) => self.copies.get_mut(&name).unwrap().status = Some(status),
-                ContractAction::DeleteCopy(name) => drop(self.copies.remove(&name)),
+                ContractAction::DeleteCopy { name, .. } => drop(self.copies.remove(&name)),
                 ContractAction::Answer(name, status) => self.contracts.get_mut(&name).unwrap().status = Some(status),
             }
         }
@@ -392,6 +392,30 @@ fn a_copy_outlives_a_contract_that_the_provider_removed() {
     world.contracts.clear();
     world.step(2000);
     assert!(world.copies.is_empty(), "it was never signed");
+}
+
+#[test]
+fn the_oldest_ended_copies_leave_what_they_cost_to_the_newest_one_which_never_goes() {
+    let ended = |world: &World, number: i64| {
+        let mut copy = world.parties.in_force(&terms(&world.parties));
+        let (by, cause) = (Party::Provider, EndCause::Requested);
+        copy.metadata.name = Some(format!("c{number:02}"));
+        copy.metadata.creation_timestamp = Some(Time(at(number)));
+        copy.spec.ended =
+            Some(ContractEnd { by, cause, announced: Time(at(number)), at: Time(at(number)), reason: "r".to_owned() });
+        copy.status.as_mut().unwrap().phase = ContractPhase::Ended;
+        copy
+    };
+    let mut world = World::signed(|_| ());
+    world.contracts.clear();
+    world.copies = (1..=12).map(|number| (format!("c{number:02}"), ended(&world, number))).collect();
+    let heir = Some("c12".to_owned());
+    let deletes = |name: &str| ContractAction::DeleteCopy { name: name.to_owned(), heir: heir.clone() };
+    assert_eq!(world.step(2000).actions, [deletes("c02"), deletes("c01")]);
+    let years_later = 400 * 24 * 3600;
+    assert_eq!(world.step(years_later).actions.len(), 9);
+    assert_eq!(world.copies.keys().collect::<Vec<_>>(), ["c12"]);
+    assert!(world.is_settled(years_later));
 }
 
 #[test]

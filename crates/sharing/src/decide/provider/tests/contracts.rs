@@ -152,7 +152,7 @@ impl World {
                     let copy = self.copies.get_mut(&name).unwrap();
                     *copy = renewed(copy, &|contract| contract.status = Some(status.clone()));
                 }
-                ContractAction::DeleteCopy(name) => drop(self.copies.remove(&name)),
+                ContractAction::DeleteCopy { name, .. } => drop(self.copies.remove(&name)),
                 ContractAction::Answer(name, status) => {
                     let all = self.provider.contracts.records.get_mut(&namespace).unwrap();
                     let record = all.iter_mut().find(|record| record.name == name).unwrap();

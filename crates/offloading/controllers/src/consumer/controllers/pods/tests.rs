@@ -251,3 +251,32 @@ async fn a_provider_that_is_not_selected_gets_no_key_whatever_it_writes_itself()
     assert!(!names(json!({ "clusterSelector": region("eu") })).await);
     assert!(!names(json!({ "reflection": "AllowList" })).await);
 }
+
+#[tokio::test]
+async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
+    let limits = json!({ "podSecurity": "baseline", "maxNamespaces": 1, "maxServices": 1, "maxEndpoints": 1, "charge": "Requests",
+        "defaultLimitPercentage": 800 });
+    let prices = json!({ "default": { "currency": "EUR", "rates": { "cpu": "3600" } } });
+    let since = "2026-01-01T00:00:00Z";
+    let terms = json!({ "contract": "c", "version": 1, "provider": provider(), "consumer": ClusterId::of_public_key(&[1; 32]),
+        "commitment": "BestEffort", "pools": [], "classes": {}, "prices": prices, "noticeSeconds": 0, "limits": limits, "start": since,
+        "renewal": "None", "meteringPeriodSeconds": 3600 });
+    let mut objects = here(&json!({}));
+    objects["contracts"] = json!([{ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "Contract",
+        "metadata": { "namespace": provider_namespace(&provider()), "name": "contract-c", "resourceVersion": "1" },
+        "spec": { "document": "", "terms": terms, "inForceSince": since } }]);
+    let now = Timestamp::now().as_second();
+    let invented = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
+        "metadata": { "namespace": "tenant", "name": "invented", "resourceVersion": "1" },
+        "spec": { "namespace": "demo", "pool": "default", "pod": "{}" }, "status": { "charges": format!("{}- cpu=1", now - 60) } });
+    let there = api_server(json!({ "namespacemaps": [mapping()], "shadowpods": [invented] }), |_, _| std::future::ready(true));
+    let consumer = started(api_server(objects, |_, _| std::future::ready(true)));
+    let (_peer, _remote, _healthy) = connected(&consumer, there).await;
+    let costs = until(|| {
+        let costs = consumer.accounts(&provider()).pop()?.spent(liqo_api::BudgetPeriod::Month, now + 1);
+        (!costs.total("EUR").is_zero()).then_some(costs)
+    })
+    .await;
+    assert_eq!(costs.of("EUR", "demo"), liqo_api::Money::ZERO);
+    consumer.context.stop.cancel();
+}
