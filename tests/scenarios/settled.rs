@@ -53,8 +53,13 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
     world.quiet(&[rome, milan]).await?;
     for (cluster, from) in [rome, milan].into_iter().zip(from) {
         let mut writes = cluster.liqo_writes(from)?;
+        // On a slow machine the API server is away for so long that Kubernetes takes the virtual node for dead.
+        let marked = cluster.marked_not_ready(from)?;
+        let is_restored = |write: &str| marked.iter().any(|pod| write.starts_with(&format!("patch pods settled/{pod}/status ")));
         writes.retain(|write| {
-            !is_renewed_credential(write) && WRITTEN_AFTER_AN_OUTAGE.iter().all(|resource| !write.contains(resource))
+            !is_renewed_credential(write)
+                && !is_restored(write)
+                && WRITTEN_AFTER_AN_OUTAGE.iter().all(|resource| !write.contains(resource))
         });
         ensure!(writes.is_empty(), "a resync wrote at {}: {writes:#?}", cluster.name);
     }

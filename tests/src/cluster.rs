@@ -281,9 +281,7 @@ impl Cluster {
     /// The writes of Liqo's service accounts after this line of the audit log, except writes of leases and reviews.
     pub fn liqo_writes(&self, from: usize) -> Result<Vec<String>> {
         let mut writes = Vec::new();
-        for line in std::fs::read_to_string(&self.audit_log)?.lines().skip(from) {
-            // The API server may not have finished the last line.
-            let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
+        for event in self.audited(from)? {
             let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
             let namespaces = ["liqo:", "liqo-fabric:"];
             let account = text("/user/username").strip_prefix("system:serviceaccount:");
@@ -309,12 +307,29 @@ impl Cluster {
         Ok(writes)
     }
 
+    /// The names of the pods that Kubernetes declared as not ready after this line of the audit log, because their node was silent.
+    pub fn marked_not_ready(&self, from: usize) -> Result<Vec<String>> {
+        let is_mark = |event: &Value| {
+            event["user"]["username"] == "system:serviceaccount:kube-system:node-controller"
+                && event["objectRef"]["resource"] == "pods"
+                && event["objectRef"]["subresource"] == "status"
+        };
+        let name = |event: Value| event["objectRef"]["name"].as_str().map(str::to_owned);
+        Ok(self.audited(from)?.into_iter().filter(is_mark).filter_map(name).collect())
+    }
+
+    /// The audited requests after this line of the audit log.
+    fn audited(&self, from: usize) -> Result<Vec<Value>> {
+        let log = std::fs::read_to_string(&self.audit_log)?;
+        // The API server may not have finished the last line.
+        Ok(log.lines().skip(from).filter_map(|line| serde_json::from_str(line).ok()).collect())
+    }
+
     /// The requests that wanted to change something after this line of the audit log and were denied (401 or 403): those of consumers, and
     /// those of which nobody knows whose they are.
     pub fn denied_consumers(&self, from: usize) -> Result<Vec<String>> {
         let mut denied = Vec::new();
-        for line in std::fs::read_to_string(&self.audit_log)?.lines().skip(from) {
-            let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
+        for event in self.audited(from)? {
             let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
             let code = event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default();
             let user = text("/user/username");
