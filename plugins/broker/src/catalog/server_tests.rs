@@ -12,7 +12,8 @@ use tokio_util::sync::DropGuard;
 
 use super::*;
 
-/// An API server that knows two tokens, which are the names of their users. Only `reader` may read.
+/// An API server whose tokens are the names of their users. All but `stranger` may read. The token `elsewhere` is for another
+/// audience, and whoever checks `unaware` ignores audiences.
 fn api_server() -> Client {
     let answer = |request: http::Request<kube::client::Body>| async move {
         let is_token = request.uri().path().ends_with("/tokenreviews");
@@ -20,11 +21,16 @@ fn api_server() -> Client {
         let spec = &object["spec"];
         object["status"] = if is_token {
             let token = spec["token"].as_str().unwrap();
-            let is_known = token == "reader" || token == "stranger";
-            json!({ "authenticated": is_known, "user": { "username": token } })
+            let (is_known, audiences) = match token {
+                "reader" | "stranger" => (true, spec["audiences"].clone()),
+                "elsewhere" => (true, json!(["elsewhere"])),
+                "unaware" => (true, Value::Null),
+                _ => (false, Value::Null),
+            };
+            json!({ "authenticated": is_known, "audiences": audiences, "user": { "username": token } })
         } else {
             let wanted = json!({ "path": OFFERS, "verb": "get" });
-            let is_allowed = spec["user"] == "reader" && spec["nonResourceAttributes"] == wanted;
+            let is_allowed = spec["user"] != "stranger" && spec["nonResourceAttributes"] == wanted;
             json!({ "allowed": is_allowed })
         };
         Ok::<_, Infallible>(http::Response::new(Full::<axum::body::Bytes>::from(object.to_string())))
@@ -82,7 +88,8 @@ async fn only_a_token_with_the_right_reads_offers() {
     let served = Served::start().await;
     let (status, page) = served.ask("GET", OFFERS, Some("reader")).await;
     assert_eq!((status, &page["total"], &page["offers"][0]["capacity"]["cpu"]), (200, &json!(1), &json!("4")), "{page}");
-    for (token, expected) in [(None, 401), (Some("unknown"), 401), (Some("stranger"), 403)] {
+    let refused = [("unknown", 401), ("elsewhere", 401), ("unaware", 401), ("stranger", 403)];
+    for (token, expected) in refused.map(|(token, expected)| (Some(token), expected)).into_iter().chain([(None, 401)]) {
         let (status, body) = served.ask("GET", OFFERS, token).await;
         assert_eq!((status, body["offers"].is_null()), (expected, true), "{token:?}: {body}");
     }
