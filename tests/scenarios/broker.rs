@@ -397,10 +397,13 @@ pub async fn a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token(
 
     let address = catalog_address(milan).await?;
     milan.kubectl(&["-n", "default", "create", "serviceaccount", READER]).await?;
-    let token = milan.kubectl(&["-n", "default", "create", "token", READER]).await?;
-    let refusals = [catalog(&address, None).await?, catalog(&address, Some("x")).await?, catalog(&address, Some(&token)).await?];
-    let refusals: Vec<u16> = refusals.into_iter().filter_map(Result::err).collect();
-    ensure!(refusals == [401, 401, 403], "without the right: {refusals:?}");
+    let for_everything = milan.kubectl(&["-n", "default", "create", "token", READER]).await?;
+    let token = milan.kubectl(&["-n", "default", "create", "token", READER, "--audience", "liqo-broker-catalog"]).await?;
+    let mut refusals = Vec::new();
+    for token in [None, Some("x"), Some(for_everything.as_str()), Some(token.as_str())] {
+        refusals.extend(catalog(&address, token).await?.err());
+    }
+    ensure!(refusals == [401, 401, 401, 403], "without the right: {refusals:?}");
     let (right, reader) = ("--clusterrole=liqo-broker-catalog-reader", format!("--serviceaccount=default:{READER}"));
     milan.kubectl(&["create", "clusterrolebinding", READER, right, &reader]).await?;
     eventually("the reader sees turin's offer", TIMEOUT, || async {
@@ -411,6 +414,8 @@ pub async fn a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token(
         Ok(Some(()))
     })
     .await?;
+    let refusal = catalog(&address, Some(&for_everything)).await?.err();
+    ensure!(refusal == Some(401), "a token for the API server, of a user with the right: {refusal:?}");
     milan.kubectl(&["delete", "clusterrolebinding", READER]).await?;
     milan.kubectl(&["-n", "default", "delete", "serviceaccount", READER]).await?;
 

@@ -1,20 +1,22 @@
-//! Who may read the catalog: whoever has a token of this cluster, and the right to get its path.
+//! Who may read the catalog: whoever has a token of this cluster for the catalog, and the right to get its path.
 
 use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use k8s_openapi::api::{
-    authentication::v1::{TokenReview, TokenReviewSpec},
+    authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus},
     authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
 };
 use kube::{Api, Client, api::PostParams};
 
+/// For whom a token must be. Those for the API server are refused, so nobody has a reason to send one here.
+pub const AUDIENCE: &str = "liqo-broker-catalog";
 /// Longer tokens are refused.
 const MAX_TOKEN_LEN: usize = 16 * 1024;
 
 /// Why a caller may not read.
 #[derive(Debug, thiserror::Error)]
 pub enum Denied {
-    /// No token, or one that this cluster does not know.
-    #[error("no bearer token that this cluster accepts: `kubectl create token NAME` creates one")]
+    /// No token, one that this cluster does not know, or one for somebody else.
+    #[error("no valid bearer token for the catalog: `kubectl create token NAME --audience {AUDIENCE}` creates one")]
     Unauthenticated,
     /// The right is missing.
     #[error("{user} may not get {path}: bind the ClusterRole liqo-broker-catalog-reader")]
@@ -41,13 +43,20 @@ fn token(headers: &HeaderMap) -> Option<&str> {
     Some(token).filter(|token| !token.is_empty() && token.len() <= MAX_TOKEN_LEN)
 }
 
-/// Succeeds if the API server knows the token, and its user may get this path. There are few calls, so no answer is cached.
+/// Whether the token is valid, and for the catalog. An authenticator that ignores audiences names none.
+fn is_accepted(status: &TokenReviewStatus) -> bool {
+    let audiences = status.audiences.as_deref().unwrap_or_default();
+    status.authenticated == Some(true) && audiences.iter().any(|audience| audience == AUDIENCE)
+}
+
+/// Succeeds if the API server knows the token as one for the catalog, and its user may get this path. There are few calls, so no
+/// answer is cached.
 pub async fn admit(client: &Client, headers: &HeaderMap, path: &str) -> Result<(), Denied> {
     let token = token(headers).ok_or(Denied::Unauthenticated)?;
-    let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
+    let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![AUDIENCE.to_owned()]) };
     let review = TokenReview { spec, ..TokenReview::default() };
     let review = Api::all(client.clone()).create(&PostParams::default(), &review).await.map_err(Denied::Review)?;
-    let status = review.status.filter(|status| status.authenticated == Some(true)).ok_or(Denied::Unauthenticated)?;
+    let status = review.status.filter(is_accepted).ok_or(Denied::Unauthenticated)?;
     let caller = status.user.unwrap_or_default();
     let user = caller.username.filter(|name| !name.is_empty()).ok_or(Denied::Unauthenticated)?;
     let spec = SubjectAccessReviewSpec {
@@ -79,5 +88,21 @@ mod tests {
             assert_eq!(of(value), None);
         }
         assert_eq!(token(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn only_a_token_whose_audience_is_the_catalog_is_accepted() {
+        let of = |authenticated, audiences: Option<&[&str]>| {
+            let audiences = audiences.map(|names| names.iter().map(|&name| name.to_owned()).collect());
+            is_accepted(&TokenReviewStatus { authenticated, audiences, ..TokenReviewStatus::default() })
+        };
+        assert!(of(Some(true), Some(&[AUDIENCE])));
+        assert!(of(Some(true), Some(&["another", AUDIENCE])));
+        let refused: [Option<&[&str]>; 3] = [None, Some(&[]), Some(&["https://kubernetes.default.svc"])];
+        for audiences in refused {
+            assert!(!of(Some(true), audiences), "{audiences:?}");
+        }
+        assert!(!of(Some(false), Some(&[AUDIENCE])));
+        assert!(!of(None, Some(&[AUDIENCE])));
     }
 }

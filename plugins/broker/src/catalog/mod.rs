@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!   GET /catalog/v1/offers?currency=EUR&maxPrice=cpu=0.04&sort=latency
-//!        │ pace: few requests of each caller
+//!        │ connections, pace: few connections and requests of each caller
 //!        │ access: TokenReview, SubjectAccessReview
 //!        ▼
 //!   offers, peers, tunnels ──▶ select: filters, sorts, one page
 //! ```
 
 mod access;
+mod connections;
 mod pace;
 mod select;
 mod server;

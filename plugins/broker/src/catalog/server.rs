@@ -35,6 +35,7 @@ use tower::ServiceExt as _;
 
 use super::{
     access::{self, Denied},
+    connections::Connections,
     pace::Pace,
     select::{Entry, Page, Parameters, Query, QueryError, select},
 };
@@ -45,11 +46,11 @@ const OPENAPI: &str = "/openapi.json";
 /// The description of this interface.
 pub const OPENAPI_DOCUMENT: &str = include_str!("openapi.json");
 
-/// Maximum number of open connections; further ones wait.
+/// Maximum number of open connections, of which each address has few; further ones wait.
 const MAX_CONNECTIONS: usize = 64;
-/// Limit for the TLS handshake, and then for the head of a request.
+/// Limit for the TLS handshake, and then for the head of the request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit for one connection, with all its requests.
+/// Limit for one connection, with its request.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum size of the head of a request, in bytes. No body is read.
 const MAX_HEAD_LEN: usize = 32 * 1024;
@@ -139,7 +140,7 @@ impl Catalog {
     /// Serves until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let router = router(self.served);
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let (places, connections) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), Connections::default());
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => return,
@@ -147,11 +148,15 @@ impl Catalog {
             };
             match accepted {
                 (Ok(place), Ok((stream, from))) => {
+                    let Some(counted) = connections.enter(from.ip()) else {
+                        tracing::debug!(%from, "closed a connection to the catalog: its address has too many");
+                        continue;
+                    };
                     let (acceptor, router, stop) = (self.acceptor.clone(), router.clone(), stop.clone());
                     tokio::spawn(async move {
                         let serving = timeout(CONNECTION_TIMEOUT, serve(stream, from, &acceptor, router));
                         stop.run_until_cancelled(serving).await;
-                        drop(place);
+                        drop((place, counted));
                     });
                 }
                 (_, Err(error)) => {
@@ -165,7 +170,7 @@ impl Catalog {
     }
 }
 
-/// Serves the requests of one connection.
+/// Serves the only request of a connection.
 async fn serve(stream: TcpStream, from: SocketAddr, acceptor: &TlsAcceptor, router: Router) {
     let Ok(Ok(stream)) = timeout(TIMEOUT, acceptor.accept(stream)).await else { return };
     let service = service_fn(move |request: hyper::Request<Incoming>| {
@@ -178,6 +183,7 @@ async fn serve(stream: TcpStream, from: SocketAddr, acceptor: &TlsAcceptor, rout
         .timer(TokioTimer::new())
         .header_read_timeout(TIMEOUT)
         .max_buf_size(MAX_HEAD_LEN)
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = connection.await {
         tracing::debug!(%error, "a connection to the catalog broke");

@@ -6,13 +6,18 @@ use http_body_util::Full;
 use liqo_api::ResourceOffer;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, from_str, from_value};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio_rustls::TlsConnector;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpSocket,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::sync::DropGuard;
 
 use super::*;
+use crate::catalog::connections::MAX_PER_ADDRESS;
 
-/// An API server that knows two tokens, which are the names of their users. Only `reader` may read.
+/// An API server whose tokens are the names of their users. All but `stranger` may read. The token `elsewhere` is for another
+/// audience, and whoever checks `unaware` ignores audiences.
 fn api_server() -> Client {
     let answer = |request: http::Request<kube::client::Body>| async move {
         let is_token = request.uri().path().ends_with("/tokenreviews");
@@ -20,11 +25,16 @@ fn api_server() -> Client {
         let spec = &object["spec"];
         object["status"] = if is_token {
             let token = spec["token"].as_str().unwrap();
-            let is_known = token == "reader" || token == "stranger";
-            json!({ "authenticated": is_known, "user": { "username": token } })
+            let (is_known, audiences) = match token {
+                "reader" | "stranger" => (true, spec["audiences"].clone()),
+                "elsewhere" => (true, json!(["elsewhere"])),
+                "unaware" => (true, Value::Null),
+                _ => (false, Value::Null),
+            };
+            json!({ "authenticated": is_known, "audiences": audiences, "user": { "username": token } })
         } else {
             let wanted = json!({ "path": OFFERS, "verb": "get" });
-            let is_allowed = spec["user"] == "reader" && spec["nonResourceAttributes"] == wanted;
+            let is_allowed = spec["user"] != "stranger" && spec["nonResourceAttributes"] == wanted;
             json!({ "allowed": is_allowed })
         };
         Ok::<_, Infallible>(http::Response::new(Full::<axum::body::Bytes>::from(object.to_string())))
@@ -63,12 +73,26 @@ impl Served {
         Self { address, connector, _stop: stop.drop_guard() }
     }
 
+    /// A connection from this address.
+    async fn connect(&self, from: Ipv4Addr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((from, 0))).unwrap();
+        socket.connect(self.address).await.unwrap()
+    }
+
+    async fn handshake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        self.connector.connect("localhost".try_into().unwrap(), stream).await
+    }
+
     /// Status and body of the answer.
     async fn ask(&self, method: &str, path: &str, token: Option<&str>) -> (u16, Value) {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let mut stream = self.connector.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+        self.ask_on(self.connect(Ipv4Addr::LOCALHOST).await, method, path, token).await
+    }
+
+    async fn ask_on(&self, stream: TcpStream, method: &str, path: &str, token: Option<&str>) -> (u16, Value) {
+        let mut stream = self.handshake(stream).await.unwrap();
         let authorization = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{authorization}\r\n");
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{authorization}\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
@@ -82,7 +106,8 @@ async fn only_a_token_with_the_right_reads_offers() {
     let served = Served::start().await;
     let (status, page) = served.ask("GET", OFFERS, Some("reader")).await;
     assert_eq!((status, &page["total"], &page["offers"][0]["capacity"]["cpu"]), (200, &json!(1), &json!("4")), "{page}");
-    for (token, expected) in [(None, 401), (Some("unknown"), 401), (Some("stranger"), 403)] {
+    let refused = [("unknown", 401), ("elsewhere", 401), ("unaware", 401), ("stranger", 403)];
+    for (token, expected) in refused.map(|(token, expected)| (Some(token), expected)).into_iter().chain([(None, 401)]) {
         let (status, body) = served.ask("GET", OFFERS, token).await;
         assert_eq!((status, body["offers"].is_null()), (expected, true), "{token:?}: {body}");
     }
@@ -112,6 +137,29 @@ async fn nothing_can_be_written_and_requests_are_bounded() {
     }
     // On a slow machine the caller never gets to its limit.
     assert!(statuses.contains(&200) && statuses.is_subset(&BTreeSet::from([200, 429])), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn one_address_does_not_hold_the_places_of_others() {
+    let served = Served::start().await;
+    let mut idle = Vec::new();
+    for _ in 0..=MAX_CONNECTIONS {
+        idle.push(served.connect(Ipv4Addr::LOCALHOST).await);
+    }
+    for mut further in idle.split_off(MAX_PER_ADDRESS) {
+        // Others are closed only after `TIMEOUT`.
+        let read = timeout(TIMEOUT / 2, further.read(&mut [0])).await.expect("the connection is closed");
+        assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    }
+    let other = served.connect(Ipv4Addr::new(127, 0, 0, 2)).await;
+    assert_eq!(served.ask_on(other, "GET", OFFERS, Some("reader")).await.0, 200);
+    let last = idle.pop().unwrap();
+    assert_eq!(served.ask_on(last, "GET", OFFERS, Some("reader")).await.0, 200, "it was let in");
+
+    // The server notices a bit later that connections are closed.
+    drop(idle);
+    let again = async { while served.handshake(served.connect(Ipv4Addr::LOCALHOST).await).await.is_err() {} };
+    timeout(TIMEOUT / 2, again).await.expect("the address may connect again");
 }
 
 #[tokio::test]
