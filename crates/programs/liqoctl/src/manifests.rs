@@ -266,7 +266,13 @@ mod tests {
         let (policy, binding) = (admission_policy("liqo-manager-tethering"), find_binding("liqo-manager-tethering"));
         assert_eq!(policy["paramKind"], json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig" }));
         assert_eq!(policy["matchConstraints"]["resourceRules"][0]["resources"], json!(["namespaceoffloadings"]));
-        assert!(policy["validations"][0]["expression"].as_str().unwrap().starts_with("params.?spec.?tethering.?clusterID"));
+        let allowed = policy["validations"][0]["expression"].as_str().unwrap();
+        assert!(allowed.starts_with("params.?spec.?tethering.?clusterID"), "{allowed}");
+        // A mapped namespace that is lent on has the label of all of Liqo's objects.
+        let writes = variable(&admission_policy("liqo-manager-writes"), "offloading");
+        for expression in [allowed, &writes] {
+            assert!(expression.contains(&format!("'{}'", liqo_api::labels::TETHERED)), "{expression}");
+        }
         assert_eq!(binding["paramRef"], json!({ "name": liqo_api::CLUSTER_CONFIG, "parameterNotFoundAction": "Deny" }));
         for rule in self::rules(&role(MANAGER)).iter().filter(|rule| lists(rule, "resources", "clusterconfigs")) {
             assert!(!["create", "update", "patch", "delete"].iter().any(|verb| lists(rule, "verbs", verb)), "{rule}");
