@@ -130,12 +130,12 @@ async fn facts(
     let of_peer = known.get(peer).map(|known| &**known);
     let policy = policies::effective(&cluster.policies, &PolicyPeer::new(peer, of_peer));
     let offers: Vec<_> = cluster.offers.all().into_iter().map(|(_, offer)| offer).collect();
-    let (nodes, granted) = (cluster.virtual_nodes.all(), cluster.granted.all());
+    let (nodes, borrowers) = (cluster.virtual_nodes.all(), cluster.borrowers.all());
     let mut sharing = Sharing {
         names: known.iter().map(|(id, known)| (id, known.display_name())).collect(),
         lends_to: offers.iter().map(|offer| &offer.consumer).collect(),
         borrows_from: nodes.iter().map(|(_, provider)| provider.as_ref()).collect(),
-        tethers: granted.iter().map(|(_, consumer)| consumer.as_ref()).collect(),
+        tethers: borrowers.iter().filter(|(_, one)| one.granted).map(|(_, one)| &one.consumer).collect(),
         provide: policy.as_ref().map(|policy| &policy.spec.provide),
     };
     for clusters in [&mut sharing.lends_to, &mut sharing.borrows_from, &mut sharing.tethers] {
@@ -153,7 +153,8 @@ async fn facts(
         obstacle: obstacle(peer, &sharing),
         answer: of_peer.map_or(Answer::NotAsked, |known| answer(known, asks)),
         contact: of_peer.map_or(Contact::Unknown, contact),
-        borrows_here: sharing.lends_to.contains(&peer),
+        // Not by the offers: on the way from one set of pools to another there may be none for a moment.
+        borrows_here: borrowers.iter().any(|(_, one)| one.consumer == *peer),
         missing,
         notice: SignedDuration::from_secs(seconds.into()),
         away,
