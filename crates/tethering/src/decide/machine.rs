@@ -266,7 +266,8 @@ fn tethered(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp) 
     if let Answer::Refused(why) = &facts.answer {
         return release(peer, facts, now, TetheringReason::EndedByPeer, format!("{name} ended it: {why}"));
     }
-    if !facts.borrows_here {
+    // After a silence, it is the silence that ends it.
+    if facts.contact == Contact::Heard && !facts.borrows_here {
         let message = format!("{name} borrows nothing from this cluster any more");
         return release(peer, facts, now, TetheringReason::EndedByPeer, message);
     }
