@@ -295,6 +295,13 @@ mod tests {
         for validation in policy["validations"].as_array().unwrap() {
             assert!(validation["messageExpression"].as_str().unwrap().contains("variables.wayOut"), "{validation}");
         }
+        // The end of a namespace of the peer ends its pods. Other namespaces may be created and changed.
+        let rules = policy["matchConstraints"]["resourceRules"].as_array().unwrap();
+        let of_namespaces: Vec<_> = rules.iter().filter(|rule| lists(rule, "resources", "namespaces")).collect();
+        assert_eq!(of_namespaces.len(), 1);
+        assert_eq!(of_namespaces[0]["operations"], json!(["UPDATE", "DELETE"]));
+        assert!(variable(&policy, "labelsOfNamespace").starts_with("request.resource.resource == 'namespaces' ? oldObject"));
+        assert!(variable(&policy, "isOfPeer").contains("variables.labelsOfNamespace"));
         let way_out = variable(&policy, "wayOut");
         assert!(way_out.contains("tethered to") && way_out.contains("liqoctl untether"), "{way_out}");
     }

@@ -80,7 +80,7 @@ pub struct Facts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effects {
     /// Local users decide nothing: new pods go to the peer, and an admission policy refuses changes of nodes, quotas and the peer's
-    /// workloads.
+    /// namespaces, pods and workloads.
     pub peer_decides: bool,
     /// What the peer is offered.
     pub offer: Offer,
