@@ -302,6 +302,7 @@ mod tests {
         assert_eq!(of_namespaces[0]["operations"], json!(["UPDATE", "DELETE"]));
         assert!(variable(&policy, "labelsOfNamespace").starts_with("request.resource.resource == 'namespaces' ? oldObject"));
         assert!(variable(&policy, "isOfPeer").contains("variables.labelsOfNamespace"));
+        assert!(variable(&policy, "isSystem").starts_with("variables.user in params.?spec.?tethering.?systemUsers.orValue([])"));
         let way_out = variable(&policy, "wayOut");
         assert!(way_out.contains("tethered to") && way_out.contains("liqoctl untether"), "{way_out}");
     }
