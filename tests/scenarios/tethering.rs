@@ -127,6 +127,12 @@ async fn the_admin_cannot_schedule_around_it(rome: &Cluster) -> Result<()> {
     only_in_an_emergency(rome, &["uncordon", "rome-1"]).await?;
     only_in_an_emergency(rome, &["-n", NAMESPACE, "create", "quota", "none", "--hard=pods=0"]).await?;
     only_in_an_emergency(rome, &["-n", NAMESPACE, "delete", "quota", "none"]).await?;
+    let tenant = rome.kubectl(&["get", "namespace", "-l", "liqo.io/namespace-kind=tenant", "-o", "name"]).await?;
+    let tenant = tenant.trim();
+    only_in_an_emergency(rome, &["delete", tenant, "--dry-run=server"]).await?;
+    only_in_an_emergency(rome, &["annotate", tenant, "note=mine"]).await?;
+    only_in_an_emergency(rome, &["annotate", tenant, "note-"]).await?;
+    rome.kubectl(&["annotate", "namespace", NAMESPACE, "note=mine"]).await?;
     let on_a_node = r#"{"spec":{"nodeName":"rome-1"}}"#;
     let run = ["-n", NAMESPACE, "run", "mine", "--image=localhost/busybox:1", "--restart=Never"];
     let overrides = format!("--overrides={on_a_node}");

@@ -130,6 +130,9 @@ pub fn is_own(key: &str) -> bool {
 pub mod labels {
     /// On every object that Liqo created: `true`. The sweep and `liqoctl uninstall` select objects by it.
     pub const MANAGED: &str = "liqo.io/managed";
+    /// On a `NamespaceOffloading` that the working mode created: `true`. It also has [`MANAGED`], as the `NamespaceOffloading` of a mapped
+    /// namespace has.
+    pub const TETHERED: &str = "liqo.io/tethered";
     /// On namespaces that Liqo created: `tenant`, `provider` or `mapped`.
     pub const NAMESPACE_KIND: &str = "liqo.io/namespace-kind";
     /// Value of [`NAMESPACE_KIND`] on the namespace of a provider for one of a consumer.

@@ -188,6 +188,11 @@ pub fn system_namespaces(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 63, "pattern": pattern } })
 }
 
+/// Names of users, bounded for the same reason.
+pub fn system_users(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 253 } })
+}
+
 /// The conditions of an object: a list keyed by type, so that each writer applies only its own.
 pub fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

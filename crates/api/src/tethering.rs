@@ -24,6 +24,11 @@ pub struct TetheringSettings {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::system_namespaces")]
     pub system_namespaces: Vec<String>,
+    /// Names of users that are part of the system, as those that begin with `system:` are: controllers of a Kubernetes distribution that
+    /// change nodes. They may do so while this cluster is tethered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::system_users")]
+    pub system_users: Vec<String>,
 }
 
 impl Default for TetheringSettings {
@@ -33,6 +38,7 @@ impl Default for TetheringSettings {
             release_after_seconds: 300,
             break_glass_group: "liqo:break-glass".to_owned(),
             system_namespaces: Vec::new(),
+            system_users: Vec::new(),
         }
     }
 }

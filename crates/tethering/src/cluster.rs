@@ -28,6 +28,14 @@ pub struct MadeOffer {
     pub accepted: bool,
 }
 
+/// A request of a consumer for resources of this cluster. It exists as long as the consumer borrows, whatever is offered to it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Borrower {
+    pub consumer: ClusterId,
+    /// Whether its question to be tethered to this cluster was granted.
+    pub granted: bool,
+}
+
 /// A namespace, as far as the mode matters to it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NamespaceState {
@@ -42,8 +50,8 @@ pub struct Cluster {
     pub offers: Cache<MadeOffer>,
     /// The provider of each virtual node that is not being deleted.
     pub virtual_nodes: Cache<ClusterId>,
-    /// The consumers whose question to be tethered to this cluster was granted.
-    pub granted: Cache<ClusterId>,
+    /// The readable requests of consumers.
+    pub borrowers: Cache<Borrower>,
     pub policies: Cache<PeeringPolicy>,
     pub namespaces: Cache<NamespaceState>,
     pub offloadings: Cache<NamespaceOffloading>,
@@ -72,11 +80,11 @@ impl Cluster {
             foreign_clusters: Cache::watch(Api::all(client()), Config::default(), stop(), whole, move |_, _, _| peers()),
             offers: Cache::watch(Api::all(client()), Config::default(), stop(), made_offer, move |_, _, _| offers()),
             virtual_nodes: Cache::watch(Api::all(client()), Config::default(), stop(), provider, move |_, _, _| nodes()),
-            granted: Cache::watch(
+            borrowers: Cache::watch(
                 Api::<DeserializeGuard<ResourceRequest>>::all(client()),
                 Config::default(),
                 stop(),
-                granted,
+                borrower,
                 move |_, _, _| requests(),
             ),
             policies: Cache::watch(Api::all(client()), Config::default(), stop(), without_status, move |_, _, _| policies()),
@@ -104,7 +112,7 @@ impl Cluster {
         self.foreign_clusters.synced().await
             && self.offers.synced().await
             && self.virtual_nodes.synced().await
-            && self.granted.synced().await
+            && self.borrowers.synced().await
             && self.policies.synced().await
             && self.namespaces.synced().await
             && self.offloadings.synced().await
@@ -187,15 +195,48 @@ fn provider_of_node(node: &Node) -> Option<ClusterId> {
     node.labels().get(labels::REMOTE_CLUSTER_ID)?.parse().ok()
 }
 
-fn granted(request: DeserializeGuard<ResourceRequest>) -> Option<ClusterId> {
+fn borrower(request: DeserializeGuard<ResourceRequest>) -> Option<Borrower> {
     let request = request.0.ok()?;
     let consumer = consumer_of_tenant_namespace(&request.namespace()?)?;
     let is_granted = |condition: &liqo_api::Condition| condition.type_ == TETHERING && condition.status == "True";
     let conditions = request.status.map(|status| status.conditions).unwrap_or_default();
-    (request.spec.tethering && conditions.iter().any(is_granted)).then_some(consumer)
+    Some(Borrower { consumer, granted: request.spec.tethering && conditions.iter().any(is_granted) })
 }
 
 fn namespace(namespace: &Namespace) -> NamespaceState {
     let managed = namespace.labels().get(labels::MANAGED).is_some_and(|value| value == "true");
     NamespaceState { managed, terminating: namespace.metadata.deletion_timestamp.is_some() }
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::tenant_namespace;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn rome() -> ClusterId {
+        ClusterId::of_public_key(&[1; 32])
+    }
+
+    fn read(spec: &Value, answer: &str) -> Option<Borrower> {
+        let condition = json!({ "type": "Tethering", "status": answer, "reason": "Reason", "message": "",
+            "lastTransitionTime": "1970-01-01T00:00:00Z" });
+        let request = json!({ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
+            "metadata": { "name": "request", "namespace": tenant_namespace(&rome()) },
+            "spec": spec, "status": { "conditions": [condition] } });
+        borrower(serde_json::from_value(request).unwrap())
+    }
+
+    #[test]
+    fn a_consumer_borrows_as_long_as_its_request_exists() {
+        let is_granted = |asks: bool, answer: &str| {
+            let borrower = read(&json!({ "tethering": asks }), answer).unwrap();
+            assert_eq!(borrower.consumer, rome());
+            borrower.granted
+        };
+        assert!(is_granted(true, "True"));
+        assert!(!is_granted(true, "False") && !is_granted(false, "True"), "it borrows without tethering");
+        assert_eq!(read(&json!({ "tethering": "unreadable" }), "True"), None);
+    }
 }

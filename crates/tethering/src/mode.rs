@@ -130,18 +130,20 @@ async fn facts(
     let of_peer = known.get(peer).map(|known| &**known);
     let policy = policies::effective(&cluster.policies, &PolicyPeer::new(peer, of_peer));
     let offers: Vec<_> = cluster.offers.all().into_iter().map(|(_, offer)| offer).collect();
-    let (nodes, granted) = (cluster.virtual_nodes.all(), cluster.granted.all());
+    let (nodes, borrowers) = (cluster.virtual_nodes.all(), cluster.borrowers.all());
     let mut sharing = Sharing {
         names: known.iter().map(|(id, known)| (id, known.display_name())).collect(),
         lends_to: offers.iter().map(|offer| &offer.consumer).collect(),
         borrows_from: nodes.iter().map(|(_, provider)| provider.as_ref()).collect(),
-        tethers: granted.iter().map(|(_, consumer)| consumer.as_ref()).collect(),
+        tethers: borrowers.iter().filter(|(_, one)| one.granted).map(|(_, one)| &one.consumer).collect(),
         provide: policy.as_ref().map(|policy| &policy.spec.provide),
     };
     for clusters in [&mut sharing.lends_to, &mut sharing.borrows_from, &mut sharing.tethers] {
         clusters.sort_unstable();
         clusters.dedup();
     }
+    // Not by the offers: on the way from one set of pools to another there may be none for a moment.
+    let borrows_here = borrowers.iter().any(|(_, one)| one.consumer == *peer);
     let name = of_peer.map_or_else(|| peer.to_string(), ForeignCluster::display_name);
     let asks = config.tethers_to(peer);
     let is_releasing = status.is_some_and(|status| status.state == TetheringState::Releasing);
@@ -152,8 +154,8 @@ async fn facts(
     Ok(Facts {
         obstacle: obstacle(peer, &sharing),
         answer: of_peer.map_or(Answer::NotAsked, |known| answer(known, asks)),
-        contact: of_peer.map_or(Contact::Unknown, contact),
-        borrows_here: sharing.lends_to.contains(&peer),
+        contact: of_peer.map_or(Contact::Unknown, |known| contact(known, borrows_here)),
+        borrows_here,
         missing,
         notice: SignedDuration::from_secs(seconds.into()),
         away,
@@ -174,13 +176,14 @@ fn answer(known: &ForeignCluster, asks: bool) -> Answer {
     }
 }
 
-/// As a provider the peer answers, and as a consumer it renews its Lease.
-fn contact(known: &ForeignCluster) -> Contact {
+/// As a provider the peer answers, and as a consumer it renews its Lease. A peer that unpeered has no Lease any more, but still answers.
+fn contact(known: &ForeignCluster, borrows_here: bool) -> Contact {
     let says = |kind: &str, status: &str| known.condition(kind).is_some_and(|condition| condition.status == status);
-    let both = [links::PEER_REACHABLE, links::CONSUMER_REACHABLE];
-    if both.iter().all(|kind| says(kind, "True")) {
+    let kinds: &[&str] =
+        if borrows_here { &[links::PEER_REACHABLE, links::CONSUMER_REACHABLE] } else { &[links::PEER_REACHABLE] };
+    if kinds.iter().all(|kind| says(kind, "True")) {
         Contact::Heard
-    } else if both.iter().any(|kind| says(kind, "False")) {
+    } else if kinds.iter().any(|kind| says(kind, "False")) {
         Contact::Silent
     } else {
         Contact::Unknown
@@ -193,4 +196,33 @@ fn missing(known: Option<&ForeignCluster>, name: &str, is_accepted: bool) -> Opt
         return Some(format!("the virtual node of {name} in this cluster to be Ready"));
     }
     (!is_accepted).then(|| format!("{name} to accept the offer of this cluster"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn known(conditions: &[(&str, &str)]) -> ForeignCluster {
+        let condition = |(kind, status): &(&str, &str)| -> Value {
+            json!({ "type": kind, "status": status, "reason": "Reason", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z" })
+        };
+        let conditions: Vec<Value> = conditions.iter().map(condition).collect();
+        let known = json!({ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ForeignCluster", "metadata": { "name": "milan" },
+            "spec": { "clusterID": ClusterId::of_public_key(&[1; 32]) }, "status": { "conditions": conditions } });
+        serde_json::from_value(known).unwrap()
+    }
+
+    #[test]
+    fn a_peer_is_heard_in_each_direction_that_exists() {
+        let answers = |status| (links::PEER_REACHABLE, status);
+        let renews = |status| (links::CONSUMER_REACHABLE, status);
+        assert_eq!(contact(&known(&[answers("True"), renews("True")]), true), Contact::Heard);
+        assert_eq!(contact(&known(&[answers("True"), renews("False")]), true), Contact::Silent);
+        assert_eq!(contact(&known(&[answers("False"), renews("True")]), true), Contact::Silent);
+        assert_eq!(contact(&known(&[answers("True")]), true), Contact::Unknown);
+        assert_eq!(contact(&known(&[answers("True")]), false), Contact::Heard, "it unpeered");
+        assert_eq!(contact(&known(&[answers("False")]), false), Contact::Silent);
+    }
 }

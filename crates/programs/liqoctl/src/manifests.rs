@@ -266,7 +266,13 @@ mod tests {
         let (policy, binding) = (admission_policy("liqo-manager-tethering"), find_binding("liqo-manager-tethering"));
         assert_eq!(policy["paramKind"], json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig" }));
         assert_eq!(policy["matchConstraints"]["resourceRules"][0]["resources"], json!(["namespaceoffloadings"]));
-        assert!(policy["validations"][0]["expression"].as_str().unwrap().starts_with("params.?spec.?tethering.?clusterID"));
+        let allowed = policy["validations"][0]["expression"].as_str().unwrap();
+        assert!(allowed.starts_with("params.?spec.?tethering.?clusterID"), "{allowed}");
+        // A mapped namespace that is lent on has the label of all of Liqo's objects.
+        let writes = variable(&admission_policy("liqo-manager-writes"), "offloading");
+        for expression in [allowed, &writes] {
+            assert!(expression.contains(&format!("'{}'", liqo_api::labels::TETHERED)), "{expression}");
+        }
         assert_eq!(binding["paramRef"], json!({ "name": liqo_api::CLUSTER_CONFIG, "parameterNotFoundAction": "Deny" }));
         for rule in self::rules(&role(MANAGER)).iter().filter(|rule| lists(rule, "resources", "clusterconfigs")) {
             assert!(!["create", "update", "patch", "delete"].iter().any(|verb| lists(rule, "verbs", verb)), "{rule}");
@@ -289,6 +295,14 @@ mod tests {
         for validation in policy["validations"].as_array().unwrap() {
             assert!(validation["messageExpression"].as_str().unwrap().contains("variables.wayOut"), "{validation}");
         }
+        // The end of a namespace of the peer ends its pods. Other namespaces may be created and changed.
+        let rules = policy["matchConstraints"]["resourceRules"].as_array().unwrap();
+        let of_namespaces: Vec<_> = rules.iter().filter(|rule| lists(rule, "resources", "namespaces")).collect();
+        assert_eq!(of_namespaces.len(), 1);
+        assert_eq!(of_namespaces[0]["operations"], json!(["UPDATE", "DELETE"]));
+        assert!(variable(&policy, "labelsOfNamespace").starts_with("request.resource.resource == 'namespaces' ? oldObject"));
+        assert!(variable(&policy, "isOfPeer").contains("variables.labelsOfNamespace"));
+        assert!(variable(&policy, "isSystem").starts_with("variables.user in params.?spec.?tethering.?systemUsers.orValue([])"));
         let way_out = variable(&policy, "wayOut");
         assert!(way_out.contains("tethered to") && way_out.contains("liqoctl untether"), "{way_out}");
     }

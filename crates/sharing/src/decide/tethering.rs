@@ -126,6 +126,7 @@ pub fn replacements(snapshot: &Snapshot) -> Replacements {
 }
 
 /// A part of all own nodes, without what a person limits for ordinary peers. How the peer's pods are kept, and what they cost, stays.
+/// How long the peer may be silent is decided by the mode, and how long its pods may stay then by the notice.
 fn everything(provide: &Provide, percentage: u8) -> Provide {
     Provide {
         percentage,
@@ -134,6 +135,7 @@ fn everything(provide: &Provide, percentage: u8) -> Provide {
         overcommit_percentage: 100,
         granularity: Granularity::default(),
         contract: None,
+        absence_seconds: None,
         ..provide.clone()
     }
 }

@@ -80,7 +80,7 @@ pub struct Facts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effects {
     /// Local users decide nothing: new pods go to the peer, and an admission policy refuses changes of nodes, quotas and the peer's
-    /// workloads.
+    /// namespaces, pods and workloads.
     pub peer_decides: bool,
     /// What the peer is offered.
     pub offer: Offer,
@@ -266,7 +266,8 @@ fn tethered(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp) 
     if let Answer::Refused(why) = &facts.answer {
         return release(peer, facts, now, TetheringReason::EndedByPeer, format!("{name} ended it: {why}"));
     }
-    if !facts.borrows_here {
+    // After a silence, it is the silence that ends it.
+    if facts.contact == Contact::Heard && !facts.borrows_here {
         let message = format!("{name} borrows nothing from this cluster any more");
         return release(peer, facts, now, TetheringReason::EndedByPeer, message);
     }

@@ -22,9 +22,10 @@ pub enum Change {
     Delete,
 }
 
-/// Whether Liqo created it because of the working mode. Namespaces of Liqo's own, which a broker offloads on, do not count.
+/// Whether Liqo created it because of the working mode.
 pub fn is_ours(offloading: &NamespaceOffloading) -> bool {
-    offloading.metadata.labels.as_ref().is_some_and(|labels| labels.get(labels::MANAGED).is_some_and(|value| value == "true"))
+    let label = offloading.metadata.labels.as_ref().and_then(|all| all.get(labels::TETHERED));
+    label.is_some_and(|value| value == "true")
 }
 
 /// Whether the working mode has changed it, or created it.
@@ -69,10 +70,11 @@ fn selector(peer: &ClusterId) -> Value {
 }
 
 fn created(namespace: &str, peer: &ClusterId) -> Value {
+    let labels = json!({ (labels::MANAGED): "true", (labels::TETHERED): "true" });
     json!({
         "apiVersion": "offloading.liqo.io/v1alpha1",
         "kind": "NamespaceOffloading",
-        "metadata": { "name": NAMESPACE_OFFLOADING, "namespace": namespace, "labels": { (labels::MANAGED): "true" } },
+        "metadata": { "name": NAMESPACE_OFFLOADING, "namespace": namespace, "labels": labels },
         "spec": { "podOffloadingStrategy": PodOffloadingStrategy::Remote, "clusterSelector": selector(peer) },
     })
 }
@@ -162,6 +164,22 @@ mod tests {
             let released = apply(&tethered, change("demo", Some(&taken), None, || true));
             assert_eq!(offloading(released.clone()).spec, live.spec);
             assert!(!is_taken_over(&offloading(released)));
+        }
+    }
+
+    #[test]
+    fn only_an_object_with_the_label_of_the_mode_was_created_by_it() {
+        let labelled = |labels: &Value| {
+            let mut object = of_a_person(&json!({}));
+            object["metadata"]["labels"] = labels.clone();
+            offloading(object)
+        };
+        let created = labelled(&created("demo", &cluster(1))["metadata"]["labels"]);
+        assert!(is_ours(&created));
+        for other in [json!({}), json!({ "liqo.io/managed": "true" }), json!({ "liqo.io/tethered": "" })] {
+            let live = labelled(&other);
+            assert!(!is_ours(&live), "{other}");
+            assert_eq!(change("demo", Some(&live), None, || false), Change::Nothing, "it is not deleted: {other}");
         }
     }
 

@@ -336,11 +336,20 @@ fn a_namespace_that_is_taken_back_offloads_nothing_new() {
 
 #[test]
 fn the_pods_of_a_namespace_that_is_lent_on_are_left_alone() {
-    let offloading = |managed: &str| {
-        let object = json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
-            "metadata": { "name": "offloading", "namespace": "demo", "labels": { labels::MANAGED: managed } },
-            "spec": { "podOffloadingStrategy": "LocalAndRemote" } });
-        Offloading::of(serde_json::from_value(object).unwrap())
-    };
-    assert!(offloading("").is_some() && offloading("true").is_none());
+    assert!(labelled(&json!({ "liqo.io/managed": "" })).is_some());
+    assert!(labelled(&json!({ "liqo.io/managed": "true" })).is_none());
+}
+
+#[test]
+fn the_pods_of_a_namespace_that_the_working_mode_offloaded_are_sent_to_the_peer() {
+    let tethered = labelled(&json!({ "liqo.io/managed": "true", "liqo.io/tethered": "true" }));
+    assert_eq!(tethered.map(|offloading| offloading.strategy), Some(PodOffloadingStrategy::Remote));
+}
+
+/// What the webhook does with a `NamespaceOffloading` with these labels.
+fn labelled(labels: &Value) -> Option<Offloading> {
+    let object = json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+        "metadata": { "name": "offloading", "namespace": "demo", "labels": labels },
+        "spec": { "podOffloadingStrategy": "Remote" } });
+    Offloading::of(serde_json::from_value(object).unwrap())
 }

@@ -33,11 +33,13 @@ pub enum Change {
 }
 
 /// Whether the namespace of this `NamespaceOffloading` is lent on: it is the mapped namespace of a consumer, and Liqo offloaded it.
-/// All of its pods are those of the consumer. The `NamespaceOffloading` of a person stays as it is.
+/// All of its pods are those of the consumer. The `NamespaceOffloading` of a person stays as it is. One that the working mode created is in
+/// a namespace of a user.
 ///
 /// This is the only question that tells. Labels of pods do not: whoever creates a pod chooses them.
 pub fn is_lent_on(offloading: &NamespaceOffloading) -> bool {
-    offloading.labels().get(labels::MANAGED).is_some_and(|value| value == "true")
+    let has = |label: &str| offloading.labels().get(label).is_some_and(|value| value == "true");
+    has(labels::MANAGED) && !has(labels::TETHERED)
 }
 
 /// Whether new pods of borrowed pools may be created in a mapped namespace with this `NamespaceOffloading`. Without that of Liqo nothing
@@ -211,5 +213,13 @@ mod tests {
         let terms = terms(&[offer(true, "turin")]);
         assert!(is_lent_on(&live(&terms, |_| {})));
         assert!(!is_lent_on(&live(&terms, |object| object["metadata"]["labels"] = json!({}))));
+    }
+
+    #[test]
+    fn a_namespace_of_a_user_that_the_working_mode_offloaded_is_not_lent_on() {
+        let tethered = json!({ "liqo.io/managed": "true", "liqo.io/tethered": "true" });
+        assert!(!is_lent_on(&live(&[], |object| object["metadata"]["labels"] = tethered)));
+        let other = json!({ "liqo.io/managed": "true", "liqo.io/tethered": "" });
+        assert!(is_lent_on(&live(&[], |object| object["metadata"]["labels"] = other)));
     }
 }

@@ -149,7 +149,8 @@ fn a_peer_gets_control_only_if_both_sides_want_it_and_both_are_heard() {
 fn control_comes_back_at_one_look_when_either_side_ends_it() {
     each(|before, facts, after| {
         let (from, peer) = effective(before);
-        let ended = facts.wish != peer || matches!(facts.answer, Answer::Refused(_)) || !facts.borrows_here;
+        let borrows_no_more = facts.contact == Contact::Heard && !facts.borrows_here;
+        let ended = facts.wish != peer || matches!(facts.answer, Answer::Refused(_)) || borrows_no_more;
         if from == Tethered && ended {
             assert_eq!(after.state, Releasing, "{before:?} {facts:?}");
             assert!(!Effects::of(after.state).peer_decides);
@@ -229,6 +230,21 @@ fn a_short_silence_changes_nothing_and_a_long_one_brings_control_back() {
     let ended = next(Some(&first), &silent, at(240)).unwrap();
     assert_eq!((ended.state, ended.reason.as_str()), (Releasing, "PeerSilent"));
     assert_eq!(due_in(&ended, at(240)), Some(NOTICE + RELEASE_MARGIN));
+}
+
+#[test]
+fn what_ends_during_a_silence_changes_nothing_before_its_deadline() {
+    let tethered = status(Tethered, Some(1), None, TetheringReason::Granted);
+    let gone = |contact| Facts { contact, borrows_here: false, ..granted(Some(1)) };
+    for contact in [Contact::Silent, Contact::Unknown] {
+        let expected = (Tethered, Some(RELEASE_AFTER.as_secs()), TetheringReason::PeerSilent);
+        assert_eq!(after_one_look(&tethered, &gone(contact)), expected);
+        let over = status(Tethered, Some(1), Some(0), TetheringReason::PeerSilent);
+        let (state, _, reason) = after_one_look(&over, &gone(contact));
+        assert_eq!((state, reason), (Releasing, TetheringReason::PeerSilent));
+    }
+    let (state, _, reason) = after_one_look(&tethered, &gone(Contact::Heard));
+    assert_eq!((state, reason), (Releasing, TetheringReason::EndedByPeer));
 }
 
 #[test]

@@ -81,6 +81,17 @@ fn the_release_takes_back_everything_with_the_notice_of_the_policy() {
 }
 
 #[test]
+fn a_silent_peer_of_a_tethered_cluster_keeps_what_it_has_until_control_is_back() {
+    let policies = [("default", 0, json!({ "provide": { "percentage": 10, "absenceSeconds": 60 } }))];
+    let silence = Silence { lasts: Some(Duration::from_secs(60)), ended_offers: false };
+    let silent = Snapshot { silences: HashMap::from([(cluster(ROME), silence)]), ..milan().under(&policies).asks(ROME, "") };
+    let hard =
+        |snapshot: Snapshot| snapshot.settled().offer(ROME, DEFAULT_POOL).map(|offer| offer.resource_quota.hard.to_string());
+    assert_eq!(hard(silent.clone()), None, "the policy of an ordinary peer");
+    assert_eq!(hard(silent.in_state(TetheringState::Tethered)).as_deref(), Some("cpu=10, pods=10"));
+}
+
+#[test]
 fn a_policy_grants_tethering_and_a_tethered_cluster_grants_nobody() {
     let answered = |mode: &Mode, spec: Value| answer(mode, Some(&policy("default", 0, spec))).0;
     let autonomous = Mode::default();
