@@ -177,8 +177,12 @@ pub async fn clusters_of_a_dns_domain_are_found_and_a_broken_entry_does_not_matt
     ensure!(status["conditions"][0]["reason"] == "BrokenEntries", "{status}");
     let broken = status["clusters"].as_array().into_iter().flatten().find(|entry| entry["name"] == "broken");
     ensure!(broken.is_some_and(|entry| entry["problem"].is_string()), "{status}");
-    let shown = turin.liqoctl(&["discover"]).await?;
-    ensure!(shown.contains(&milans) && shown.contains("broken"), "{shown}");
+    eventually("the list has what is found and what is broken", TIMEOUT, || async {
+        let shown = turin.liqoctl(&["discover"]).await?;
+        ensure!(shown.contains(&milans) && shown.contains("broken"), "{shown}");
+        Ok(Some(()))
+    })
+    .await?;
 
     turin.kubectl(&["delete", "searchdomain", "test"]).await?;
     found(turin, &milans, None).await?;
