@@ -165,7 +165,7 @@ impl Settled {
         let costs = |kind: BudgetPeriod| {
             let span = span_of(kind, until - 1);
             let all = sources.iter().filter_map(|one| one.in_span(kind, &span));
-            all.fold(Costs::default(), |sum, one| sum.bounded_with(one))
+            all.fold(Costs::default(), Costs::bounded_with)
         };
         let former = Self { until, day: costs(BudgetPeriod::Day), month: costs(BudgetPeriod::Month), ..Self::default() };
         let mut taken_over = [self.taken_over.as_slice(), &other.taken_over, &[uid.to_owned()]].concat();

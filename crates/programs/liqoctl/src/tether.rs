@@ -108,7 +108,8 @@ fn outcome(status: Option<&TetheringStatus>, peer: &ClusterId) -> Result<Poll<Te
         return Ok(Poll::NotYet("the manager has not seen it yet".to_owned()));
     };
     let reason = TetheringReason::parse(&status.reason);
-    let waits = matches!(reason, Some(TetheringReason::NotWanted | TetheringReason::Waiting));
+    // A silent peer is asked as soon as it answers: just after the peering nobody knows yet whether it does.
+    let waits = matches!(reason, Some(TetheringReason::NotWanted | TetheringReason::Waiting | TetheringReason::PeerSilent));
     match status.state {
         TetheringState::Tethered => Ok(Poll::Done(TetheringState::Tethered)),
         TetheringState::Tethering => Ok(Poll::NotYet(status.message.clone())),
@@ -171,6 +172,7 @@ mod tests {
         assert_eq!(told(TetheringState::Tethering, TetheringReason::Waiting), Ok(false));
         assert_eq!(told(TetheringState::Tethered, TetheringReason::Granted), Ok(true));
         assert_eq!(told(TetheringState::Autonomous, TetheringReason::Waiting), Ok(false));
+        assert_eq!(told(TetheringState::Autonomous, TetheringReason::PeerSilent), Ok(false));
         assert_eq!(told(TetheringState::Autonomous, TetheringReason::LendsToOthers), Err("LendsToOthers: because".into()));
         assert_eq!(told(TetheringState::Releasing, TetheringReason::RefusedByPeer), Err("RefusedByPeer: because".into()));
     }
