@@ -8,7 +8,7 @@
 
 mod contracts;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ const UNKNOWN_RETRY: Duration = Duration::from_secs(10);
 
 /// Usage records in one page: each may take 256 KiB.
 const PAGE: u32 = 16;
-/// How many completed periods are remembered.
-const MAX_COMPLETED: usize = 16;
+/// Of how many periods the last chunk is remembered.
+const MAX_REMEMBERED: usize = 16;
 
 /// What a side knows that the recorder does not.
 pub trait Side: Send + Sync + 'static {
@@ -63,6 +63,9 @@ struct FoundChunk {
     entries: Box<str>,
 }
 
+/// The number of a chunk, and how many there are if the period is complete.
+type LastChunk = (u32, Option<u32>);
+
 /// What is known of one namespace.
 #[derive(Default)]
 struct Namespace {
@@ -74,8 +77,8 @@ struct Namespace {
     writing: HashSet<String>,
     /// Pods whose entries are stored, until they are forgotten.
     stored: HashSet<String>,
-    /// The periods that this process completed last: the cache may not show that yet.
-    completed: VecDeque<(String, Period)>,
+    /// The last chunk that this process wrote, of each of the latest periods: the cache may not show it yet.
+    chunks: BTreeMap<(Period, String), LastChunk>,
     written: Option<Instant>,
 }
 
@@ -315,14 +318,14 @@ impl Recorder {
     }
 
     fn book<'a>(&self, namespace: &str, known: &'a mut Namespace) -> &'a mut Book {
-        let Namespace { book, completed, .. } = known;
+        let Namespace { book, chunks, .. } = known;
         book.get_or_insert_with(|| {
             let mut book = Book::default();
             for (_, found) in self.records.in_namespace(namespace) {
                 book.found(&found.contract, found.period, found.chunk, found.chunks);
             }
-            for (contract, period) in completed.iter() {
-                book.found(contract, *period, 0, Some(1));
+            for ((period, contract), (chunk, chunks)) in chunks.iter() {
+                book.found(contract, *period, *chunk, *chunks);
             }
             book
         })
@@ -362,12 +365,12 @@ impl Recorder {
 
     /// A chunk was written.
     fn written(&self, namespace: &str, write: &ChunkWrite) {
-        if write.chunks.is_some()
-            && let Some(known) = self.namespaces.lock().get_mut(namespace)
-        {
-            known.completed.push_back((write.contract.clone(), write.period));
-            let surplus = known.completed.len().saturating_sub(MAX_COMPLETED);
-            known.completed.drain(..surplus);
+        if let Some(known) = self.namespaces.lock().get_mut(namespace) {
+            let last = known.chunks.entry((write.period, write.contract.clone())).or_default();
+            *last = (last.0.max(write.chunk), last.1.or(write.chunks));
+            while known.chunks.len() > MAX_REMEMBERED {
+                known.chunks.pop_first();
+            }
         }
     }
 

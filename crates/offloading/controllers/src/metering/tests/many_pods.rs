@@ -312,7 +312,9 @@ proptest! {
         prop_assert!(once.len() > PODS / 2 && once.len() < PODS, "{} pods were stored at the first attempt", once.len());
         for (n, pod) in once {
             let expected: Seconds = pod.closed.entries("u", "p", START + COMPLETE).iter().map(Entry::seconds).sum();
-            prop_assert_eq!(counted.get(uid(n).as_str()).copied().unwrap_or_default(), expected, "pod {}", n);
+            let counted = counted.get(uid(n).as_str()).copied().unwrap_or_default();
+            // A period that is completed while the provider finds that the pod is gone has the pod until the end of the period.
+            prop_assert!((expected..expected + Seconds::from(PERIOD)).contains(&counted), "pod {n}: {counted}, not {expected}");
         }
     }
 }
