@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "chain";
 /// Deployment and Service of the plugin.
 const PLUGIN: &str = "liqo-broker-plugin";
-/// Who reads the catalog.
+/// The service account that reads the catalog.
 const READER: &str = "catalog-reader";
 const ORIGINAL_OFFLOADING: &str = "
 apiVersion: offloading.liqo.io/v1alpha1

@@ -231,8 +231,8 @@ pub mod annotations {
     /// On a `NamespaceOffloading`: which providers refused a pod of which owner (JSON). Pods of these owners are not sent there again
     /// for a while.
     pub const REFUSED_PODS: &str = "liqo.io/refused-pods";
-    /// On a `NamespaceOffloading` of a person, while this cluster is tethered: its strategy and selector before (JSON). They come back with
-    /// control.
+    /// On a `NamespaceOffloading` of a person, while this cluster is tethered: its strategy and selector before (JSON). They are
+    /// restored when this cluster decides for itself again.
     pub const BEFORE_TETHERING: &str = "liqo.io/before-tethering";
     /// On a consumer's copy of a contract: what its complete periods cost in the present day and month, by namespace (JSON).
     pub const SPENT: &str = "liqo.io/spent";

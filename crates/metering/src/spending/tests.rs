@@ -163,7 +163,7 @@ fn what_a_contract_cost_stays_when_its_copy_goes() {
     assert_eq!(spent(&both), ["1", "2"]);
     let next = today.taking_over("w", &both);
     assert_eq!(spent(&next), ["2", "3"], "the heir goes, too");
-    assert!(next.has_taken_over("u"), "its costs never count beside those of the heir");
+    assert!(next.has_taken_over("u"), "the costs of u are in those of the heir, and are not added again");
     assert_eq!(Settled::of(Some(&BTreeMap::from([(annotations::SPENT.to_owned(), next.text())]))), next);
     assert_eq!(Settled::default().taking_over("x", &Settled::default()), Settled::default());
 }

@@ -37,7 +37,7 @@ const UNKNOWN_RETRY: Duration = Duration::from_secs(10);
 
 /// Usage records in one page: each may take 256 KiB.
 const PAGE: u32 = 16;
-/// Of how many periods the last chunk is remembered.
+/// The last chunk is remembered for so many of the latest periods of a namespace.
 const MAX_REMEMBERED: usize = 16;
 
 /// What a side knows that the recorder does not.

@@ -1,4 +1,4 @@
-//! Who may read the catalog: whoever has a token of this cluster for the catalog, and the right to get its path.
+//! Who may read the catalog: callers with a token that this cluster issued for the catalog, and with the right to get its path.
 
 use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use k8s_openapi::api::{

@@ -73,7 +73,7 @@ pub fn record(contract: &Contract) -> std::sync::Arc<ContractRecord> {
     std::sync::Arc::new(ContractRecord::of(contract.clone()))
 }
 
-/// So many seconds after 1970.
+/// A time in seconds since 1970.
 pub fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap()
 }
