@@ -194,7 +194,7 @@ pub async fn two_clusters_lend_to_each_other(world: Arc<World>) -> Result<()> {
 }
 
 pub async fn a_withdrawn_pool_is_drained_within_disruption_budgets(world: Arc<World>) -> Result<()> {
-    const NOTICE: Duration = Duration::from_secs(120);
+    const NOTICE: Duration = Duration::from_secs(240);
     let (rome, milan) = (&world.rome, &world.milan);
     // All pods start at milan and may come home later. New pods become ready slowly, so evicting all at once would show.
     rome.kubectl(&["cordon", "rome-1"]).await?;

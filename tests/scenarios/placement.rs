@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use liqo_tests::{Cluster, World, eventually};
+use liqo_tests::{Cluster, PATIENCE, World, eventually};
 use serde_json::{Value, json};
 
 use crate::pods::{deployment, node_of, pod};
@@ -44,7 +44,7 @@ async fn nodes_of(rome: &Cluster, name: &str, count: usize) -> Result<Vec<String
 async fn first_pod_on(rome: &Cluster, node: &str, began: Instant) -> Result<(Duration, Duration)> {
     let mut names = Vec::new();
     let times = loop {
-        ensure!(began.elapsed() < TIMEOUT, "no new pod went to {node} in {TIMEOUT:?}");
+        ensure!(began.elapsed() < TIMEOUT * PATIENCE, "no new pod went to {node} in {:?}", TIMEOUT * PATIENCE);
         let name = format!("probe-{}", names.len());
         let created = began.elapsed();
         rome.apply(&pod("cheapest", &name, "Always", "sleep 600")).await?;

@@ -52,9 +52,8 @@ async fn leader_now(cluster: &Cluster) -> Result<Pod> {
     }
 }
 
-/// Kills the leader, and removes its pod before the kubelet starts the container again: so only another replica can take over.
-async fn kill_leader(world: &World, cluster: &Cluster) -> Result<()> {
-    let pod = leader(cluster).await?.name_any();
+/// The process ID of the manager in this pod, unless it starts just now.
+fn process_of(world: &World, cluster: &Cluster, pod: &str) -> Result<Option<i32>> {
     let variable = format!("POD_NAME={pod}");
     let is_in_pod = |pid: i32| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -62,8 +61,19 @@ async fn kill_leader(world: &World, cluster: &Cluster) -> Result<()> {
     };
     let processes = world.machinery(cluster)?.processes();
     let mut managers = processes.iter().filter(|process| process.program == "liqo-controller-manager");
-    let process = managers.find(|process| is_in_pod(process.pid)).with_context(|| format!("pod {pod} has no process"))?;
-    world.shell(&format!("kill -9 {}", process.pid), 10).await?;
+    Ok(managers.find(|process| is_in_pod(process.pid)).map(|process| process.pid))
+}
+
+/// Kills the leader, and removes its pod before the kubelet starts the container again: so only another replica can take over.
+async fn kill_leader(world: &World, cluster: &Cluster) -> Result<()> {
+    let what = format!("the leader of {} has a process", cluster.name);
+    let (pod, pid) = eventually(&what, TIMEOUT, || async {
+        let pod = leader_now(cluster).await?.name_any();
+        let pid = process_of(world, cluster, &pod)?.with_context(|| format!("pod {pod} has no process"))?;
+        Ok(Some((pod, pid)))
+    })
+    .await?;
+    world.shell(&format!("kill -9 {pid}"), 10).await?;
     cluster.api::<Pod>("liqo").delete(&pod, &DeleteParams::default().grace_period(0)).await?;
     succeeded(cluster, &pod, "was killed").await
 }

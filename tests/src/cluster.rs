@@ -12,7 +12,7 @@ use k8s_openapi::{
     api::core::v1::{Namespace, Pod},
 };
 use kube::{
-    Api, Client, Config, Resource,
+    Api, Client, Config, Resource, ResourceExt as _,
     api::{DeleteParams, ListParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
@@ -50,8 +50,8 @@ pub struct Cluster {
     pub audit_log: PathBuf,
     programs: Programs,
     kinds: Kinds,
-    /// Namespaces that scenarios have ended.
-    ended: Arc<Mutex<Vec<String>>>,
+    /// Namespaces that scenarios have ended: name and UID.
+    ended: Arc<Mutex<Vec<(String, Option<String>)>>>,
 }
 
 /// Paths of the programs.
@@ -160,8 +160,10 @@ impl Cluster {
     /// Ends a scenario's namespace: deletes it, and waits until its pods are gone. Kubernetes then needs 5 to 20 seconds more, because its
     /// namespace controller looks again so rarely; [`Self::ended_namespaces_are_gone`] waits for that.
     pub async fn end_namespace(&self, name: &str) -> Result<()> {
-        Api::<Namespace>::all(self.client.clone()).delete(name, &DeleteParams::default()).await?;
-        self.ended.lock().push(name.to_owned());
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let uid = namespaces.get_metadata(name).await?.uid();
+        namespaces.delete(name, &DeleteParams::default()).await?;
+        self.ended.lock().push((name.to_owned(), uid));
         let pods = self.api::<Pod>(name);
         eventually(&format!("the pods of {}/{name} are gone", self.name), Duration::from_secs(120), || async {
             // Until the namespace controller has started, a Deployment may have pods whose creation was under way.
@@ -175,12 +177,14 @@ impl Cluster {
     pub async fn ended_namespaces_are_gone(&self) -> Result<()> {
         let ended = self.ended.lock().clone();
         let namespaces = Api::<Namespace>::all(self.client.clone());
-        for name in &ended {
+        for (name, uid) in &ended {
             eventually(&format!("the namespace {}/{name} is gone", self.name), Duration::from_secs(120), || async {
-                Ok(namespaces.get_metadata_opt(name).await?.is_none().then_some(()))
+                let now = namespaces.get_metadata_opt(name).await?;
+                // Another scenario may have one of the same name.
+                Ok(now.is_none_or(|now| now.uid() != *uid).then_some(()))
             })
             .await?;
-            self.ended.lock().retain(|other| other != name);
+            self.ended.lock().retain(|(_, other)| other != uid);
         }
         Ok(())
     }

@@ -22,5 +22,5 @@ mod world;
 
 pub use baseline::Baseline;
 pub use cluster::{Cluster, Output};
-pub use wait::{eventually, still};
+pub use wait::{PATIENCE, eventually, still};
 pub use world::{Built, Clusters, World};

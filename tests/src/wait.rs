@@ -14,7 +14,7 @@ const LATER_POLL_INTERVAL: Duration = Duration::from_millis(500);
 const LONG_WAIT: Duration = Duration::from_secs(4);
 const FIRST_SECONDS: Duration = Duration::from_secs(5);
 /// Timeouts are for a machine that is as fast as those of the developers. A slower or busier one gets so many times more.
-pub(crate) const PATIENCE: u32 = 4;
+pub const PATIENCE: u32 = 4;
 
 /// Waits until `check` returns something, and returns that. An error of `check` means "not yet"; after the timeout it becomes the error.
 pub async fn eventually<T, F, Fut>(what: &str, within: Duration, mut check: F) -> Result<T>
