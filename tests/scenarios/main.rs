@@ -1,6 +1,6 @@
 //! Scenarios on real clusters: each one is a sentence that Liqo promises to its users.
 //!
-//! There are three sets, which run at the same time, each with its own clusters. Each set has three lists:
+//! There are three sets, each with its own clusters, of which two run at the same time. Each set has three lists:
 //!
 //! ```text
 //!   parallel     run several at a time: they change nothing that another scenario sees
@@ -157,7 +157,6 @@ fn pods_and_policies() -> Set {
                 a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete;
         }
         .into_iter()
-        .chain(jobs_and_metering())
         .chain(network_and_nodes())
         .chain(attacks_at_full_speed())
         .chain(doctor_and_the_end())
@@ -424,6 +423,7 @@ fn sharing() -> Set {
         }
         .into_iter()
         .chain(contracts())
+        .chain(jobs_and_metering())
         .collect(),
     }
 }
@@ -432,5 +432,5 @@ fn main() -> ExitCode {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         eprintln!("a TLS provider was installed already");
     }
-    runner::run(vec![pods_and_policies(), network(), sharing()])
+    runner::run(vec![pods_and_policies(), sharing(), network()])
 }

@@ -20,6 +20,8 @@ use tokio::{
 
 /// Maximum number of scenarios that run at a time, in all sets together: as many as two cores can handle.
 const MAX_CONCURRENT: usize = 4;
+/// Number of sets whose clusters exist at a time. Three idle clusters use a sixth of two cores.
+const MAX_SETS: usize = 2;
 /// How many of these permits the start of a set's clusters takes: it keeps the processors busy for minutes.
 const PERMITS_OF_A_START: u32 = 2;
 /// Number of programs that want a processor, for each processor, above which no scenario starts beside another. Then more at a time would
@@ -132,7 +134,7 @@ struct Ended {
     error: Option<String>,
 }
 
-/// Runs all sets at the same time.
+/// Runs the sets, [`MAX_SETS`] at a time, in this order.
 pub fn run(sets: Vec<Set>) -> ExitCode {
     let begun = Instant::now();
     let mut arguments = Arguments::from_args();
@@ -180,13 +182,18 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         };
         let tasks = Tasks { parallel: tasks(set.parallel), with_turin: tasks(set.with_turin), alone: tasks(set.alone) };
         if !tasks.is_empty() {
-            runs.push(runtime.spawn(run_set(set.clusters, tasks, shared.clone())));
+            runs.push(run_set(set.clusters, tasks, shared.clone()));
         }
     }
     drop(shared);
+    let run = runtime.spawn(stream::iter(runs).map(tokio::spawn).buffer_unordered(MAX_SETS).collect::<Vec<_>>());
     let conclusion = libtest_mimic::run(&arguments, trials);
-    for run in runs {
-        match runtime.block_on(run) {
+    let outcomes = match runtime.block_on(run) {
+        Ok(outcomes) => outcomes,
+        Err(error) => return fail(&error.into()),
+    };
+    for outcome in outcomes {
+        match outcome {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return fail(&error),
             Err(error) => return fail(&error.into()),

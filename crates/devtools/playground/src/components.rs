@@ -73,7 +73,7 @@ pub(crate) fn definitions(cluster: &ClusterLayout, programs: &Programs) -> Vec<D
                 component,
             }
         };
-        let kubelet = on_node("kubelet", true, &programs.kubelet, kubelet(node));
+        let kubelet = on_node("kubelet", true, &programs.kubelet, kubelet(cluster, node));
         all.push(on_node("containerd", false, &programs.containerd, vec![flag("config", node.dir.join("containerd.toml"))]));
         // A kubelet that finds no pod network tries again only after seconds.
         all.push(Definition { needs_file: Some(node.cni_file()), ..kubelet });
@@ -223,16 +223,21 @@ fn raised_client_limits(cluster: &ClusterLayout) -> Vec<String> {
     }
 }
 
-fn kubelet(node: &NodeLayout) -> Vec<String> {
+fn kubelet(cluster: &ClusterLayout, node: &NodeLayout) -> Vec<String> {
     let addresses: Vec<_> = node.addresses().iter().map(ToString::to_string).collect();
-    vec![
+    let mut flags = vec![
         flag("config", node.dir.join("kubelet.json")),
         flag("kubeconfig", node.dir.join("kubelet.kubeconfig")),
         flag("root-dir", node.dir.join("kubelet")),
         flag("cert-dir", node.dir.join("kubelet/pki")),
         format!("--hostname-override={}", node.name),
         format!("--node-ip={}", addresses.join(",")),
-    ]
+    ];
+    if !cluster.spec.metrics {
+        // Nobody reads what it measures of each container, by default every ten seconds.
+        flags.push("--housekeeping-interval=60s".to_owned());
+    }
+    flags
 }
 
 fn kube_proxy(cluster: &ClusterLayout, node: &NodeLayout) -> Vec<String> {
