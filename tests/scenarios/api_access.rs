@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::ResourceExt as _;
 use liqo_api::{labels, pods};
@@ -106,10 +107,12 @@ pub async fn a_remote_pod_uses_its_home_api_server_and_nothing_else_there(world:
     );
     let knock = |port: &'static str| ["busybox", "nc", "-w", "3", "kubernetes.default.svc", port, "-e", "busybox", "true"];
     ensure!(exec(rome, name, "client", &knock("443")).await?.0, "the port that is open");
-    for closed in ["6443", "10250", "9479", "22"] {
+    try_join_all(["6443", "10250", "9479", "22"].map(|closed| async move {
         let (success, said) = exec(rome, name, "client", &knock(closed)).await?;
         ensure!(!success, "port {closed} of an API server's machine answers: {said}");
-    }
+        Ok(())
+    }))
+    .await?;
     ensure!(!exec(rome, name, "silent", &["busybox", "cat", TOKEN]).await?.0, "a pod that wants no token has one");
     let (_, hosts) = exec(rome, name, "client", &["busybox", "cat", "/etc/hosts"]).await?;
     let line = hosts.lines().find(|line| line.contains("kubernetes.default.svc")).context("no line in the hosts file")?;

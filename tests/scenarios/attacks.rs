@@ -257,7 +257,7 @@ const NODE_CERTIFICATE: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0K
 
 /// Creates a pod that does nothing, with these tolerations. A new namespace gets its account a moment later.
 async fn idle_pod(cluster: &Cluster, namespace: &str, name: &str, tolerations: &Value) -> Result<()> {
-    let overrides = json!({ "spec": { "tolerations": tolerations } }).to_string();
+    let overrides = json!({ "spec": { "tolerations": tolerations, "terminationGracePeriodSeconds": 1 } }).to_string();
     let (image, overrides) = ("--image=localhost/busybox:1", format!("--overrides={overrides}"));
     let run = ["-n", namespace, "run", name, image, "--restart=Never", &overrides, "--command", "--", "sleep", "600"];
     eventually(&format!("pod {namespace}/{name} is created"), Duration::from_secs(30), || async {
@@ -289,10 +289,7 @@ pub async fn a_stolen_manager_touches_neither_pods_of_the_system_nor_certificate
     let approved = rome.try_kubectl(&["certificate", "approve", request, MANAGER]).await?;
     ensure!(approved.stderr.contains("which is not its own"), "the manager approves a certificate of a node: {approved:?}");
     rome.kubectl(&["delete", "certificatesigningrequest", request]).await?;
-    for namespace in [system, other] {
-        rome.end_namespace(namespace).await?;
-    }
-    Ok(())
+    tokio::try_join!(rome.end_namespace(system), rome.end_namespace(other)).map(drop)
 }
 
 pub async fn a_stolen_token_of_a_node_changes_no_report_of_another_gateway(world: Arc<World>) -> Result<()> {

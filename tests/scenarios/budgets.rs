@@ -67,9 +67,13 @@ async fn shown(rome: &Cluster, namespace: &str) -> Result<Value> {
     budgets.into_iter().find(|budget| budget["of"] == *of).with_context(|| format!("no budget of {namespace}: {costs:#}"))
 }
 
-pub async fn a_spent_budget_stops_new_pods_with_the_reason_on_the_pod(world: Arc<World>) -> Result<()> {
-    let rome = &world.rome;
+pub async fn a_spent_budget_stops_new_pods_or_brings_running_ones_home(world: Arc<World>) -> Result<()> {
     sold_under_a_contract(&world).await?;
+    tokio::try_join!(new_pods_wait_and_say_why(&world.rome), running_pods_move_home(&world.rome))?;
+    without_contract(&world).await
+}
+
+async fn new_pods_wait_and_say_why(rome: &Cluster) -> Result<()> {
     rome.offloaded_namespace(KEPT, "Remote").await?;
     set_budget(rome, KEPT, "1000000", "Keep").await?;
     budget_is(rome, KEPT, "WithinBudget").await?;
@@ -98,7 +102,7 @@ pub async fn a_spent_budget_stops_new_pods_with_the_reason_on_the_pod(world: Arc
     .await?;
     // The new manager judges from what is stored.
     rome.restart_manager().await?;
-    still("the first pod runs, and the second waits", Duration::from_secs(20), true, || async {
+    still("the first pod runs, and the second waits", Duration::from_secs(12), true, || async {
         let pods = rome.pods(KEPT, "app=web").await?;
         let mut bound = pods.iter().filter(|pod| !node_of(pod).is_empty());
         Ok(bound.all(|pod| pod.metadata.uid == first) && pods.iter().any(|pod| pod.metadata.uid == first))
@@ -109,13 +113,10 @@ pub async fn a_spent_budget_stops_new_pods_with_the_reason_on_the_pod(world: Arc
 
     set_budget(rome, KEPT, "1000000", "Keep").await?;
     rome.ready_pods(KEPT, "app=web", 2).await?;
-    rome.end_namespace(KEPT).await?;
-    without_contract(&world).await
+    rome.end_namespace(KEPT).await
 }
 
-pub async fn a_spent_budget_brings_running_pods_home(world: Arc<World>) -> Result<()> {
-    let rome = &world.rome;
-    sold_under_a_contract(&world).await?;
+async fn running_pods_move_home(rome: &Cluster) -> Result<()> {
     rome.offloaded_namespace(MOVED, "LocalAndRemote").await?;
     set_budget(rome, MOVED, "1000000", "MoveHome").await?;
     budget_is(rome, MOVED, "WithinBudget").await?;
@@ -141,8 +142,7 @@ pub async fn a_spent_budget_brings_running_pods_home(world: Arc<World>) -> Resul
     .await?;
     let events = rome.items(&["-n", MOVED, "events"]).await?;
     ensure!(events.iter().any(|event| event["reason"] == "MovedHome"), "no event MovedHome");
-    rome.end_namespace(MOVED).await?;
-    without_contract(&world).await
+    rome.end_namespace(MOVED).await
 }
 
 /// Everything as before.

@@ -192,7 +192,7 @@ fn is_complete(log: &str) -> Result<()> {
 }
 
 /// Who issued tokens for rome after this line of milan's audit log: the manager, and rome itself.
-fn issued_tokens(milan: &Cluster, account: &str, from: usize) -> Result<(usize, usize)> {
+fn issued_tokens(milan: &Cluster, account: &str, from: u64) -> Result<(usize, usize)> {
     let writes = milan.liqo_writes(from)?;
     let issued: Vec<&String> =
         writes.iter().filter(|write| write.starts_with(&format!("create serviceaccounts liqo/{account}/token by "))).collect();
@@ -240,7 +240,7 @@ pub async fn nothing_fails_while_credentials_are_renewed(world: Arc<World>) -> R
     drop(echo);
     rome.kubectl(&["-n", NAMESPACE, "exec", "counter", "--", "touch", "/tmp/enough"]).await?;
     is_complete(&following.await??)?;
-    rome.delete_namespace(NAMESPACE).await
+    rome.end_namespace(NAMESPACE).await
 }
 
 /// The number of certificates in a PEM text.
@@ -305,7 +305,7 @@ pub async fn a_peering_heals_when_the_providers_api_server_gets_another_ca(world
     machinery.publish_cas(false).await?;
     milan.kubectl(&["-n", "liqo", "rollout", "status", "deployment/liqo-controller-manager", "--timeout=90s"]).await?;
     rome.wait_for(&["node/milan"], "condition=Ready", 60).await?;
-    rome.delete_namespace(OTHER_CA).await
+    rome.end_namespace(OTHER_CA).await
 }
 
 /// Without the auth endpoint the credential asks for another one like itself, which the provider does not issue any more.

@@ -182,8 +182,7 @@ fn contracts() -> Vec<Scenario> {
             both_sign_change_and_end_a_contract,
             stored_contracts_are_verified_and_a_provider_that_changes_a_term_is_found_out;
         budgets:
-            a_spent_budget_stops_new_pods_with_the_reason_on_the_pod,
-            a_spent_budget_brings_running_pods_home;
+            a_spent_budget_stops_new_pods_or_brings_running_ones_home;
         // It changes the policies `default` of rome and milan.
         printed_commands:
             the_commands_of_contracts_and_prices_work_and_a_guarantee_that_ends_early_is_a_breach;
@@ -348,6 +347,8 @@ fn sharing() -> Set {
             ..Clusters::default()
         },
         parallel: scenarios! {
+            metrics:
+                remote_pods_are_measured_and_scaled_by_what_they_use;
             plugins:
                 the_manifests_of_all_plugins_and_of_a_new_one_start_a_ready_pod;
             enforcement:
@@ -366,9 +367,6 @@ fn sharing() -> Set {
                 a_consumer_that_nobody_approves_expires;
             offers:
                 a_person_accepts_refuses_and_forgets_an_offer;
-            // It changes nothing of turin, but keeps two cores busy.
-            metrics:
-                remote_pods_are_measured_and_scaled_by_what_they_use;
         },
         alone: scenarios! {
             // Beside others its hundreds of commands would take so much that managers lose their Leases.

@@ -11,9 +11,9 @@ use crate::{pods::pod, policies::apply_policy};
 const NAMESPACE: &str = "metered";
 const POLICY: &str = "metered";
 /// Number of short pods, unless `LIQO_TEST_METERED_PODS` says another one.
-const PODS: usize = 100;
+const PODS: usize = 40;
 /// Pods that are created at the same time.
-const BATCH: usize = 25;
+const BATCH: usize = 10;
 const PERIOD_SECONDS: u32 = 60;
 /// Both clusters have the clock of this machine.
 const CLOCK_TOLERANCE_SECONDS: u32 = 5;

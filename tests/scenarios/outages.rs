@@ -146,7 +146,7 @@ pub async fn unpeering_from_a_dead_peer_succeeds_and_leaves_nothing(world: Arc<W
     }
     let pods = rome.ready_pods("dead", "app=web", 4).await?;
     ensure!(pods.iter().all(|pod| node_of(pod) == "rome-1"), "not all pods came home");
-    rome.delete_namespace("dead").await?;
+    rome.end_namespace("dead").await?;
     world.heal("milan").await?;
     world.peer_rome_with_milan().await?;
     eventually("the peer removes the rest when rome comes back", Duration::from_secs(60), || async {
@@ -225,9 +225,7 @@ pub async fn an_absent_consumer_loses_endpoints_and_room_and_gets_both_back(worl
         Ok(running.iter().filter(is_new).any(|pod| is_running(&pod)).then_some(()))
     })
     .await?;
-    for namespace in ["absent-home", "absent-pods"] {
-        rome.delete_namespace(namespace).await?;
-    }
+    tokio::try_join!(rome.end_namespace("absent-home"), rome.end_namespace("absent-pods"))?;
     milan.kubectl(&["delete", "peeringpolicy", "absence"]).await.map(drop)
 }
 

@@ -166,10 +166,11 @@ pub async fn a_deleted_pods_grace_period_is_honoured(world: Arc<World>) -> Resul
 pub async fn a_deletion_takes_four_writes(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("writes", "Remote").await?;
+    let from = [rome.audit_length()?, milan.audit_length()?];
     rome.apply(&deployment("writes", "web", 3)).await?;
     let pods = rome.ready_pods("writes", "app=web", 3).await?;
     let remote = rome.remote_namespace("writes", milan).await?;
-    let written = |from: [usize; 2], pod: &Pod| -> Result<Vec<String>> {
+    let written = |from: [u64; 2], pod: &Pod| -> Result<Vec<String>> {
         let names = [format!("writes/{}", name_of(pod)), format!("{remote}/{}", name_of(pod)), pod.uid().unwrap_or_default()];
         let mut writes = [rome.liqo_writes(from[0])?, milan.liqo_writes(from[1])?].concat();
         writes.retain(|write| names.iter().any(|name| write.contains(name)) && !write.contains("which failed"));
@@ -179,7 +180,7 @@ pub async fn a_deletion_takes_four_writes(world: Arc<World>) -> Result<()> {
     // The last details of how the pods started have arrived.
     let mut seen = (usize::MAX, Instant::now());
     eventually("nothing is written about the pods", Duration::from_secs(60), || {
-        let count = all_written([0, 0]).map(|writes| writes.concat().len());
+        let count = all_written(from).map(|writes| writes.concat().len());
         let is_quiet = count.map(|count| {
             if count != seen.0 {
                 seen = (count, Instant::now());

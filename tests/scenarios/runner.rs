@@ -95,17 +95,18 @@ struct Shared {
     built: OnceCell<Built>,
     starting: Mutex<()>,
     permits: Semaphore,
-    /// Each running scenario has a clone. Who holds the lock decides whether another one may start.
-    running: Mutex<Arc<()>>,
+    /// Each running scenario has a clone.
+    running: Arc<()>,
+    /// Who holds it decides whether another scenario may start.
+    admission: Mutex<()>,
     ended: mpsc::UnboundedSender<Ended>,
 }
 
 impl Shared {
-    /// Waits until the processors have room for another scenario, or none runs. The scenario runs as long as the result lives.
-    async fn admit(&self) -> Arc<()> {
-        let running = self.running.lock().await;
-        while Arc::strong_count(&running) > 1 && is_overloaded().await {}
-        running.clone()
+    /// Waits until the processors have room for another scenario, or none runs.
+    async fn admit(&self) {
+        let _admission = self.admission.lock().await;
+        while Arc::strong_count(&self.running) > 1 && is_overloaded().await {}
     }
 }
 
@@ -155,7 +156,8 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         built: OnceCell::new(),
         starting: Mutex::default(),
         permits: Semaphore::new(MAX_CONCURRENT),
-        running: Mutex::default(),
+        running: Arc::default(),
+        admission: Mutex::default(),
         ended,
     });
     for set in sets {
@@ -237,12 +239,22 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
     if has_failed {
         restore(&world, &baseline).await;
     }
+    let mut permit = None;
     for task in alone {
-        if !run_one(&world, task, &shared).await {
+        // One follows the other: the set would end late if each of them queued behind the scenarios of other sets.
+        if task.scenario.permits > 1 {
+            permit = None;
+        } else if permit.is_none() {
+            permit = Some(shared.permits.acquire().await);
+        }
+        let is_done =
+            if permit.is_some() { run_admitted(&world, task, &shared).await } else { run_one(&world, task, &shared).await };
+        if !is_done {
             has_failed = true;
             restore(&world, &baseline).await;
         }
     }
+    drop(permit);
     eprintln!("{instance}: all scenarios are done after {} s", begun.elapsed().as_secs());
     are_gone = are_gone.and(world.ended_namespaces_are_gone().await);
     world.end(has_failed || are_gone.is_err()).await?;
@@ -255,11 +267,17 @@ async fn run_some(at_once: usize, world: &Arc<World>, tasks: Vec<Task>, shared: 
     stream::iter(runs).buffer_unordered(at_once).fold(true, |all, is_done| std::future::ready(all && is_done)).await
 }
 
-/// Runs a scenario and sends its outcome. Returns whether it succeeded.
-async fn run_one(world: &Arc<World>, Task { scenario, report }: Task, shared: &Shared) -> bool {
+/// Runs a scenario when there is room for it. Returns whether it succeeded.
+async fn run_one(world: &Arc<World>, task: Task, shared: &Shared) -> bool {
     // The semaphore is never closed, so there is no error.
-    let _permits = shared.permits.acquire_many(u32::try_from(scenario.permits).unwrap_or(u32::MAX)).await;
-    let _running = shared.admit().await;
+    let _permits = shared.permits.acquire_many(u32::try_from(task.scenario.permits).unwrap_or(u32::MAX)).await;
+    shared.admit().await;
+    run_admitted(world, task, shared).await
+}
+
+/// Runs a scenario and sends its outcome. Returns whether it succeeded.
+async fn run_admitted(world: &Arc<World>, Task { scenario, report }: Task, shared: &Shared) -> bool {
+    let _running = shared.running.clone();
     let (name, begun) = (scenario.name, Instant::now());
     let outcome = match tokio::spawn((scenario.run)(world.clone())).await {
         Ok(outcome) => outcome.map_err(|error| format!("{error:#}")),

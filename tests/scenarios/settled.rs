@@ -7,6 +7,8 @@ use liqo_tests::World;
 
 use crate::pods::deployment;
 
+/// Everything in Liqo that is done again and again is done at least once in this time.
+const EVERY_PERIOD: Duration = Duration::from_secs(75);
 /// Resources that may be written after a peer or its own API server was away for a moment: status, what a restarted manager needs, and
 /// warnings of kubelets that needed the API server.
 const WRITTEN_AFTER_AN_OUTAGE: [&str; 6] = [
@@ -54,12 +56,10 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
     rome.apply(&deployment("settled", "web", 6)).await?;
     rome.ready_pods("settled", "app=web", 6).await?;
     world.quiet(&[rome, milan]).await?;
-    writes_nothing(&world, Duration::from_secs(120)).await?;
+    writes_nothing(&world, EVERY_PERIOD).await?;
     // A forced resync: every watch of the managers breaks and starts again. Peers may report that an API server was away.
     let from = [rome.audit_length()?, milan.audit_length()?];
-    for cluster in [rome, milan] {
-        world.break_watches(cluster).await?;
-    }
+    tokio::try_join!(world.break_watches(rome), world.break_watches(milan))?;
     world.quiet(&[rome, milan]).await?;
     for (cluster, from) in [rome, milan].into_iter().zip(from) {
         let mut writes = cluster.liqo_writes(from)?;
@@ -74,6 +74,6 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
         });
         ensure!(writes.is_empty(), "a resync wrote at {}: {writes:#?}", cluster.name);
     }
-    writes_nothing(&world, Duration::from_secs(60)).await?;
+    writes_nothing(&world, Duration::from_secs(30)).await?;
     rome.end_namespace("settled").await
 }

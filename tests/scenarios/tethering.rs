@@ -162,7 +162,7 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
         Ok((mode(rome).await? == ("Tethered".to_owned(), "PeerSilent".to_owned())).then_some(()))
     })
     .await?;
-    still("it stays tethered", Duration::from_secs(15), "Tethered".to_owned(), || state(rome)).await?;
+    still("it stays tethered", Duration::from_secs(10), "Tethered".to_owned(), || state(rome)).await?;
     world.heal("milan").await?;
     eventually("the silence is over", TIMEOUT, || async {
         Ok((mode(rome).await? == ("Tethered".to_owned(), "Granted".to_owned())).then_some(()))

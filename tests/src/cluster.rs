@@ -1,5 +1,7 @@
 use std::{
     borrow::Cow,
+    fs::File,
+    io::{Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
@@ -28,6 +30,8 @@ use crate::{
 
 /// Timeout of a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
+/// Environment of kubectl, which ends before it pays to collect garbage, or to use several processors.
+pub(crate) const SHORT_LIVED: [(&str, &str); 3] = [("GOGC", "off"), ("GOMEMLIMIT", "200MiB"), ("GOMAXPROCS", "1")];
 
 /// The outcome of a command.
 #[derive(Debug, Clone)]
@@ -119,7 +123,7 @@ impl Cluster {
             format!("{name}() {{ '{}' --kubeconfig '{}' \"$@\"; }}\n", program.display(), self.kubeconfig.display())
         });
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("{}{line}", functions.concat())]).current_dir(directory);
+        command.envs(SHORT_LIVED).args(["-c", &format!("{}{line}", functions.concat())]).current_dir(directory);
         succeed("sh -c", &[line], outcome(command, line, None).await?)
     }
 
@@ -277,15 +281,15 @@ impl Cluster {
         Self::new(&self.name, kubeconfig.to_owned(), self.audit_log.clone(), self.programs.clone()).await
     }
 
-    /// How many lines the audit log has now.
-    pub fn audit_length(&self) -> Result<usize> {
-        Ok(std::fs::read_to_string(&self.audit_log)?.lines().count())
+    /// How many bytes the audit log has now.
+    pub fn audit_length(&self) -> Result<u64> {
+        Ok(std::fs::metadata(&self.audit_log)?.len())
     }
 
-    /// The writes of Liqo's service accounts after this line of the audit log, except writes of leases and reviews.
-    pub fn liqo_writes(&self, from: usize) -> Result<Vec<String>> {
+    /// The writes of Liqo's service accounts after this position in the audit log, except writes of leases and reviews.
+    pub fn liqo_writes(&self, from: u64) -> Result<Vec<String>> {
         let mut writes = Vec::new();
-        for event in self.audited(from)? {
+        for event in self.audited(from, "system:serviceaccount:liqo")? {
             let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
             let namespaces = ["liqo:", "liqo-fabric:"];
             let account = text("/user/username").strip_prefix("system:serviceaccount:");
@@ -311,29 +315,32 @@ impl Cluster {
         Ok(writes)
     }
 
-    /// The names of the pods that Kubernetes declared as not ready after this line of the audit log, because their node was silent.
-    pub fn marked_not_ready(&self, from: usize) -> Result<Vec<String>> {
+    /// The names of the pods that Kubernetes declared as not ready after this position in the audit log, because their node was silent.
+    pub fn marked_not_ready(&self, from: u64) -> Result<Vec<String>> {
         let is_mark = |event: &Value| {
             event["user"]["username"] == "system:serviceaccount:kube-system:node-controller"
                 && event["objectRef"]["resource"] == "pods"
                 && event["objectRef"]["subresource"] == "status"
         };
         let name = |event: Value| event["objectRef"]["name"].as_str().map(str::to_owned);
-        Ok(self.audited(from)?.into_iter().filter(is_mark).filter_map(name).collect())
+        Ok(self.audited(from, "node-controller")?.into_iter().filter(is_mark).filter_map(name).collect())
     }
 
-    /// The audited requests after this line of the audit log.
-    fn audited(&self, from: usize) -> Result<Vec<Value>> {
-        let log = std::fs::read_to_string(&self.audit_log)?;
-        // The API server may not have finished the last line.
-        Ok(log.lines().skip(from).filter_map(|line| serde_json::from_str(line).ok()).collect())
+    /// The audited requests after this position in the audit log in whose lines this text occurs.
+    fn audited(&self, from: u64, text: &str) -> Result<Vec<Value>> {
+        let mut log = File::open(&self.audit_log)?;
+        log.seek(SeekFrom::Start(from))?;
+        let mut lines = String::new();
+        log.read_to_string(&mut lines)?;
+        // The API server may not have finished the last line, now or when the position was taken.
+        Ok(lines.lines().filter(|line| line.contains(text)).filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
-    /// The requests that wanted to change something after this line of the audit log and were denied (401 or 403): those of consumers, and
+    /// The requests that wanted to change something after this position in the audit log and were denied (401 or 403): those of consumers, and
     /// those of which nobody knows whose they are.
-    pub fn denied_consumers(&self, from: usize) -> Result<Vec<String>> {
+    pub fn denied_consumers(&self, from: u64) -> Result<Vec<String>> {
         let mut denied = Vec::new();
-        for event in self.audited(from)? {
+        for event in self.audited(from, "responseStatus")? {
             let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
             let code = event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default();
             let user = text("/user/username");
@@ -360,7 +367,7 @@ pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
 
 async fn run(program: &Path, kubeconfig: &Path, arguments: &[&str], input: Option<&str>) -> Result<Output> {
     let mut command = Command::new(program);
-    command.arg("--kubeconfig").arg(kubeconfig).args(arguments);
+    command.envs(SHORT_LIVED).arg("--kubeconfig").arg(kubeconfig).args(arguments);
     outcome(command, &format!("{} {}", program.display(), arguments.join(" ")), input).await
 }
 

@@ -133,7 +133,7 @@ impl<'a> Honest<'a> {
     }
 
     pub async fn end(self) -> Result<()> {
-        self.world.rome.delete_namespace(self.namespace).await
+        self.world.rome.end_namespace(self.namespace).await
     }
 }
 

@@ -318,7 +318,7 @@ async fn the_provider_ends_the_tenancy(world: &World) -> Result<()> {
     turin.start_manager().await?;
     turin.liqoctl(&["unpeer", "milan", "--yes", "--now"]).await?;
     forget(milan, &id).await?;
-    turin.delete_namespace(NAMESPACE).await
+    turin.end_namespace(NAMESPACE).await
 }
 
 pub async fn an_honest_consumer_keeps_its_pace_beside_a_hostile_one(world: Arc<World>) -> Result<()> {

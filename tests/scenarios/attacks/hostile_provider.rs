@@ -224,7 +224,7 @@ pub async fn an_honest_provider_is_used_undisturbed_beside_a_hostile_one(world: 
 
     turin.start_manager().await?;
     rome.liqoctl(&["unpeer", "turin", "--yes", "--now"]).await?;
-    rome.delete_namespace(NAMESPACE).await?;
+    rome.end_namespace(NAMESPACE).await?;
     honest.has_everything().await?;
     honest.end().await
 }

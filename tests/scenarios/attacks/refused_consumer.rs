@@ -113,5 +113,5 @@ pub async fn a_refused_consumer_is_out_within_seconds(world: Arc<World>) -> Resu
 
     turin.liqoctl(&["unpeer", "milan", "--yes", "--now"]).await?;
     forget(milan, &id).await?;
-    turin.delete_namespace(NAMESPACE).await
+    turin.end_namespace(NAMESPACE).await
 }

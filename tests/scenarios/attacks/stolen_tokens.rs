@@ -225,7 +225,7 @@ pub async fn what_a_consumers_token_must_not_do(world: Arc<World>) -> Result<()>
     cases.extend(in_its_mapped_namespace(&mapped, &pod));
     cases.extend(elsewhere(&account, &session));
     all_are_refused("a consumer", &stolen, &cases).await?;
-    rome.delete_namespace(namespace).await
+    rome.end_namespace(namespace).await
 }
 
 /// What a manager must not do, in a namespace of the system and in one of a user.
@@ -326,8 +326,5 @@ pub async fn what_the_tokens_of_a_manager_and_of_a_node_must_not_do(world: Arc<W
     let works = answer(&node, &case(format!("GET {CORE}/nodes"), Value::Null, ""), None).await?;
     ensure!(works.0 == 200, "the node's token does not work at all: {works:?}");
     all_are_refused("a node", &node, &beyond_a_node("rome-1")).await?;
-    for namespace in [system, users] {
-        rome.delete_namespace(namespace).await?;
-    }
-    Ok(())
+    tokio::try_join!(rome.end_namespace(system), rome.end_namespace(users)).map(drop)
 }
