@@ -15,11 +15,11 @@ use liqo_tests::{
 };
 use tokio::{
     runtime::Runtime,
-    sync::{Mutex, OnceCell, Semaphore, mpsc, oneshot},
+    sync::{Mutex, OnceCell, RwLock, Semaphore, mpsc, oneshot},
 };
 
-/// Maximum number of scenarios that run at a time, in all sets together: as many as two cores can handle.
-const MAX_CONCURRENT: usize = 4;
+/// Maximum number of scenarios that run at a time, in all sets together, besides one of each set's `alone`: as many as two cores can handle.
+const MAX_CONCURRENT: usize = 3;
 /// Number of sets whose clusters exist at a time. Three idle clusters use a sixth of two cores.
 const MAX_SETS: usize = 2;
 /// How many of these permits the start of a set's clusters takes: it keeps the processors busy for minutes.
@@ -42,18 +42,18 @@ const MAX_MESSAGE_LEN: usize = 4000;
 pub struct Scenario {
     name: &'static str,
     run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>,
-    /// How many of the [`MAX_CONCURRENT`] permits it takes.
-    permits: usize,
+    /// Whether no other scenario of any set may run meanwhile.
+    has_whole_machine: bool,
 }
 
 impl Scenario {
     pub fn new(name: &'static str, run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>) -> Self {
-        Self { name, run, permits: 1 }
+        Self { name, run, has_whole_machine: false }
     }
 
     /// No other scenario of any set runs meanwhile.
     pub fn with_whole_machine(self) -> Self {
-        Self { permits: MAX_CONCURRENT, ..self }
+        Self { has_whole_machine: true, ..self }
     }
 }
 
@@ -95,6 +95,8 @@ struct Shared {
     built: OnceCell<Built>,
     starting: Mutex<()>,
     permits: Semaphore,
+    /// Each running scenario reads it, and one that has the whole machine for itself writes it.
+    machine: RwLock<()>,
     /// Each running scenario has a clone.
     running: Arc<()>,
     /// Who holds it decides whether another scenario may start.
@@ -156,6 +158,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         built: OnceCell::new(),
         starting: Mutex::default(),
         permits: Semaphore::new(MAX_CONCURRENT),
+        machine: RwLock::default(),
         running: Arc::default(),
         admission: Mutex::default(),
         ended,
@@ -223,10 +226,10 @@ fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str, is_attack:
 async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Result<()> {
     let (begun, instance) = (Instant::now(), clusters.instance);
     let built = shared.built.get_or_try_init(Built::build).await?;
-    let permits = shared.permits.acquire_many(PERMITS_OF_A_START).await;
+    let (permits, part) = (shared.permits.acquire_many(PERMITS_OF_A_START).await, shared.machine.read().await);
     let world =
         World::build(clusters, built, &shared.starting).await.with_context(|| format!("the clusters of set {instance}"))?;
-    drop(permits);
+    drop((permits, part));
     let world = Arc::new(world);
     let baseline = Baseline::of(&world).await?;
     eprintln!("{instance}: the clusters are ready after {} s", begun.elapsed().as_secs());
@@ -239,22 +242,13 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
     if has_failed {
         restore(&world, &baseline).await;
     }
-    let mut permit = None;
     for task in alone {
-        // One follows the other: the set would end late if each of them queued behind the scenarios of other sets.
-        if task.scenario.permits > 1 {
-            permit = None;
-        } else if permit.is_none() {
-            permit = Some(shared.permits.acquire().await);
-        }
-        let is_done =
-            if permit.is_some() { run_admitted(&world, task, &shared).await } else { run_one(&world, task, &shared).await };
-        if !is_done {
+        // They need no permit: a set would end late if each of them queued behind the scenarios of other sets.
+        if !run_admitted(&world, task, &shared).await {
             has_failed = true;
             restore(&world, &baseline).await;
         }
     }
-    drop(permit);
     eprintln!("{instance}: all scenarios are done after {} s", begun.elapsed().as_secs());
     are_gone = are_gone.and(world.ended_namespaces_are_gone().await);
     world.end(has_failed || are_gone.is_err()).await?;
@@ -270,13 +264,16 @@ async fn run_some(at_once: usize, world: &Arc<World>, tasks: Vec<Task>, shared: 
 /// Runs a scenario when there is room for it. Returns whether it succeeded.
 async fn run_one(world: &Arc<World>, task: Task, shared: &Shared) -> bool {
     // The semaphore is never closed, so there is no error.
-    let _permits = shared.permits.acquire_many(u32::try_from(task.scenario.permits).unwrap_or(u32::MAX)).await;
+    let _permit = shared.permits.acquire().await;
     shared.admit().await;
     run_admitted(world, task, shared).await
 }
 
 /// Runs a scenario and sends its outcome. Returns whether it succeeded.
 async fn run_admitted(world: &Arc<World>, Task { scenario, report }: Task, shared: &Shared) -> bool {
+    let is_whole = scenario.has_whole_machine;
+    let _whole = if is_whole { Some(shared.machine.write().await) } else { None };
+    let _part = if is_whole { None } else { Some(shared.machine.read().await) };
     let _running = shared.running.clone();
     let (name, begun) = (scenario.name, Instant::now());
     let outcome = match tokio::spawn((scenario.run)(world.clone())).await {
