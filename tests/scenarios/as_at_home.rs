@@ -103,7 +103,7 @@ async fn apply(world: &World, name: &str, manifests: &str) -> Result<()> {
     let file = world.scratch(name);
     std::fs::write(&file, manifests)?;
     let file = file.display().to_string();
-    let [at_home, at_peer] = NAMESPACES.map(|namespace| ["-n", namespace, "apply", "-f", &file]);
+    let [at_home, at_peer] = NAMESPACES.map(|namespace| ["-n", namespace, "apply", "-f", file.as_str()]);
     try_join(world.rome.kubectl(&at_home), world.rome.kubectl(&at_peer)).await.map(drop)
 }
 
@@ -198,7 +198,11 @@ async fn compare_joined(world: &World, rows: &[Row]) -> Result<Vec<[String; 2]>>
         return Ok(Vec::new());
     };
     let normalize = |namespace, output: &str| anyhow::Ok(normalizer(namespace)?.normalize(output));
-    at_home.iter().zip(at_peer).map(|(at_home, at_peer)| Ok([normalize(here, at_home)?, normalize(there, at_peer)?])).collect()
+    at_home
+        .into_iter()
+        .zip(at_peer)
+        .map(|(at_home, at_peer)| Ok([normalize(here, at_home)?, normalize(there, at_peer)?]))
+        .collect()
 }
 
 async fn compare(world: &World, row: Row, tries: usize) -> Result<Compared> {

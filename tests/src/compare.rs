@@ -100,12 +100,14 @@ impl Joint {
 
     /// A line that prints what each of the rows prints, with [`END_OF_ROW`] after each.
     fn line(self, rests: &[&str]) -> String {
-        let end = "c=$?; [ $c = 0 ] || echo \"exit code $c\"; printf '\\n==row==\\n'";
-        let each = |before: &str, after: &str| rests.iter().map(|rest| format!("{before}{rest}{after}")).collect::<String>();
+        let marker = END_OF_ROW.escape_default();
+        let end = format!("c=$?; [ $c = 0 ] || echo \"exit code $c\"; printf '{marker}'");
+        let each =
+            |before: &str, after: &str| rests.iter().map(|rest| format!("{before}{rest}{after}")).collect::<Vec<_>>().concat();
         let prefix = self.prefix();
         match self {
-            Self::JsonPath => format!("{prefix}{}", quoted(&each("", r#"{"\n==row==\n"}"#))),
-            Self::GoTemplate => format!("{prefix}{}", quoted(&each("", r#"{{"\n==row==\n"}}"#))),
+            Self::JsonPath => format!("{prefix}{}", quoted(&each("", &format!("{{\"{marker}\"}}")))),
+            Self::GoTemplate => format!("{prefix}{}", quoted(&each("", &format!("{{{{\"{marker}\"}}}}")))),
             // The script is part of the URL of a request, so it should be short: hence the function.
             Self::Exec => format!("{prefix}sh -c {}", quoted(&format!("e() {{ {end}; }}\n{}", each("(", ") 2>&1; e\n")))),
             Self::Describe => {
