@@ -13,12 +13,16 @@ use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, future::try_join, stream, try_join};
 use liqo_tests::{
     Cluster, World,
-    compare::{Normalizer, Row, Section, listed, sections},
+    compare::{Normalizer, Row, Section, grouped, joined, listed, sections, split},
+    eventually,
 };
-use tokio::process::Command;
+use tokio::{process::Command, sync::OnceCell};
 
 /// Where pods run at home, and where at the peer.
 const NAMESPACES: [&str; 2] = ["as-here", "as-there"];
+
+/// How many pods in endings.yaml have the label `app=once`: they end, and stay as they are then.
+const ENDINGS: usize = 4;
 
 /// How many sections run at a time.
 const CONCURRENCY: usize = 2;
@@ -72,38 +76,51 @@ impl Compared {
 pub async fn kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     let [here, there] = NAMESPACES;
-    rome.kubectl(&["create", "namespace", here]).await?;
-    rome.offloaded_namespace(there, "Remote").await?;
+    for namespace in NAMESPACES {
+        rome.kubectl(&["create", "namespace", namespace]).await?;
+    }
     // One of the pods uses the API server with an account of its own.
-    rome.liqoctl(&["offload", "namespace", there, "--api-server", "true"]).await?;
-    // Not all at once: two cores start some pods at a time.
-    for namespace in NAMESPACES {
-        apply(&world, namespace, "objects", include_str!("as_at_home/objects.yaml")).await?;
-        ready(rome, namespace).await?;
-    }
-    for namespace in NAMESPACES {
-        apply(&world, namespace, "endings", include_str!("as_at_home/endings.yaml")).await?;
-    }
+    rome.liqoctl(&["offload", "namespace", there, "--pod-offloading-strategy", "Remote", "--api-server", "true"]).await?;
+    rome.wait_for(&["-n", there, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
+    apply(&world, "objects", include_str!("as_at_home/objects.yaml")).await?;
+    try_join(ready(rome, here), ready(rome, there)).await?;
 
     let all = sections(include_str!("as_at_home/rows.txt"))?;
-    let (last, first): (Vec<_>, Vec<_>) = all.into_iter().partition(|section| section.is_alone);
+    let (last, mut first): (Vec<_>, Vec<_>) = all.into_iter().partition(|section| section.is_alone);
+    // The endings take a while, during which the other sections run.
+    first.sort_by_key(|section| section.is_late);
     let listed = listed(include_str!("../../docs/kubectl.md"));
-    let mut compared = Vec::new();
-    let mut side_by_side = stream::iter(first).map(|section| run(&world, section, &listed)).buffer_unordered(CONCURRENCY);
-    while let Some(section) = side_by_side.next().await {
-        compared.extend(section?);
-    }
-    for section in last {
-        compared.extend(run(&world, section, &listed).await?);
-    }
+    let endings = OnceCell::new();
+    let ((), mut compared) =
+        try_join!(endings.get_or_try_init(|| end(&world)), run_side_by_side(&world, first, &listed, &endings))?;
+    compared.extend(run_side_by_side(&world, last, &listed, &endings).await?);
     judge(&compared, &listed)?;
     try_join(rome.end_namespace(here), rome.end_namespace(there)).await.map(drop)
 }
 
-async fn apply(world: &World, namespace: &str, name: &str, manifests: &str) -> Result<()> {
+/// Applies manifests in both namespaces at the same time.
+async fn apply(world: &World, name: &str, manifests: &str) -> Result<()> {
     let file = world.scratch(name);
     std::fs::write(&file, manifests)?;
-    world.rome.kubectl(&["-n", namespace, "apply", "-f", &file.display().to_string()]).await.map(drop)
+    let file = file.display().to_string();
+    let [at_home, at_peer] = NAMESPACES.map(|namespace| ["-n", namespace, "apply", "-f", file.as_str()]);
+    try_join(world.rome.kubectl(&at_home), world.rome.kubectl(&at_peer)).await.map(drop)
+}
+
+/// Creates the pods that end, fail or wait, and waits until those that end have ended.
+async fn end(world: &World) -> Result<()> {
+    apply(world, "endings", include_str!("as_at_home/endings.yaml")).await?;
+    let [here, there] = NAMESPACES;
+    try_join(ended(&world.rome, here), ended(&world.rome, there)).await.map(drop)
+}
+
+async fn ended(rome: &Cluster, namespace: &str) -> Result<()> {
+    eventually(&format!("the pods app=once in {namespace} have ended"), Duration::from_secs(90), || async {
+        let pods = rome.pods(namespace, "app=once").await?;
+        let phases = pods.iter().filter_map(|pod| pod.status.as_ref()?.phase.as_deref());
+        Ok((phases.filter(|phase| matches!(*phase, "Succeeded" | "Failed")).count() == ENDINGS).then_some(()))
+    })
+    .await
 }
 
 /// Waits until the pods that most rows use are ready.
@@ -133,14 +150,59 @@ fn judge(compared: &[Compared], listed: &BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-async fn run(world: &World, section: Section, listed: &BTreeSet<String>) -> Result<Vec<Compared>> {
+/// Runs sections, some at a time. `endings` is what late ones wait for.
+async fn run_side_by_side(
+    world: &World,
+    sections: Vec<Section>,
+    listed: &BTreeSet<String>,
+    endings: &OnceCell<()>,
+) -> Result<Vec<Compared>> {
+    let mut compared = Vec::new();
+    let mut running = stream::iter(sections).map(|section| run(world, section, listed, endings)).buffer_unordered(CONCURRENCY);
+    while let Some(section) = running.next().await {
+        compared.extend(section?);
+    }
+    Ok(compared)
+}
+
+async fn run(world: &World, section: Section, listed: &BTreeSet<String>, endings: &OnceCell<()>) -> Result<Vec<Compared>> {
+    if section.is_late {
+        endings.get_or_try_init(|| end(world)).await?;
+    }
     let (begun, mut compared) = (Instant::now(), Vec::new());
-    for row in section.rows {
-        let tries = if section.is_alone || listed.contains(&row.name) { 1 } else { TRIES };
-        compared.push(compare(world, row, tries).await?);
+    let groups = if section.is_joined { grouped(section.rows) } else { section.rows.into_iter().map(|row| vec![row]).collect() };
+    for group in groups {
+        let outputs = if group.len() > 1 { compare_joined(world, &group).await? } else { Vec::new() };
+        let mut outputs = outputs.into_iter();
+        for row in group {
+            let is_listed = listed.contains(&row.name);
+            let tries = if section.is_alone || is_listed { 1 } else { TRIES };
+            compared.push(match outputs.next() {
+                Some(outputs) if is_listed || outputs[0] == outputs[1] => Compared { name: row.name, outputs },
+                _ => compare(world, row, tries).await?,
+            });
+        }
     }
     eprintln!("{} s: the rows of section {}", begun.elapsed().as_secs(), section.name);
     Ok(compared)
+}
+
+/// Both outputs of each row, from one process at each side. None of them if it could not answer all rows.
+async fn compare_joined(world: &World, rows: &[Row]) -> Result<Vec<[String; 2]>> {
+    let [here, there] = NAMESPACES;
+    let name = format!("{}-and-others", rows[0].name);
+    let row = Row { line: joined(rows).context("these rows cannot be joined")?, name };
+    let (at_home, at_peer) = try_join!(answer(world, here, &row), answer(world, there, &row))?;
+    let (Some(at_home), Some(at_peer)) = (split(&at_home, rows.len()), split(&at_peer, rows.len())) else {
+        eprintln!("rows {} are compared one by one:\nat home:\n{at_home}\nat the peer:\n{at_peer}", row.name);
+        return Ok(Vec::new());
+    };
+    let normalize = |namespace, output: &str| anyhow::Ok(normalizer(namespace)?.normalize(output));
+    at_home
+        .into_iter()
+        .zip(at_peer)
+        .map(|(at_home, at_peer)| Ok([normalize(here, at_home)?, normalize(there, at_peer)?]))
+        .collect()
 }
 
 async fn compare(world: &World, row: Row, tries: usize) -> Result<Compared> {
@@ -159,21 +221,30 @@ async fn compare(world: &World, row: Row, tries: usize) -> Result<Compared> {
     }
 }
 
-/// What a row prints in a namespace, standard error included, and its exit code if that is not 0.
 async fn output(world: &World, namespace: &str, row: &Row) -> Result<String> {
+    Ok(normalizer(namespace)?.normalize(&answer(world, namespace, row).await?))
+}
+
+fn normalizer(namespace: &str) -> Result<Normalizer> {
+    Normalizer::new(namespace, &["milan", "rome-1"])
+}
+
+/// What a row prints in a namespace, standard error included, and its exit code if that is not 0.
+async fn answer(world: &World, namespace: &str, row: &Row) -> Result<String> {
     let scratch = world.scratch(&format!("{namespace}-{}", row.name));
     std::fs::create_dir_all(&scratch)?;
     let kubectl = world.rome.kubectl_line("");
     let script = format!("{FUNCTIONS}{}", row.line);
     let answer = tokio::time::timeout(TIMEOUT, bash(&script, &scratch, namespace, kubectl.trim())).await;
     let answer = answer.unwrap_or_else(|_| Ok("it did not end".to_owned()))?;
-    let answer = answer.replace(&scratch.display().to_string(), "TMP").replace(kubectl.trim(), "kubectl");
-    Ok(Normalizer::new(namespace, &["milan", "rome-1"])?.normalize(&answer))
+    Ok(answer.replace(&scratch.display().to_string(), "TMP").replace(kubectl.trim(), "kubectl"))
 }
 
 async fn bash(script: &str, scratch: &Path, namespace: &str, kubectl: &str) -> Result<String> {
     let mut command = Command::new("bash");
     command.args(["-c", script]).env("NS", namespace).env("TMP", scratch).env("KUBECTL", kubectl);
+    // Most of kubectl's time is the CPU's, and it ends before a garbage collection pays. The limit is for rows that move much data.
+    command.envs([("GOGC", "off"), ("GOMEMLIMIT", "150MiB"), ("GOMAXPROCS", "1")]);
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.context("starting bash")?;
     let code = output.status.code().filter(|code| *code != 0);
     let code = code.map(|code| format!("\nexit code {code}")).unwrap_or_default();
