@@ -67,12 +67,13 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
     let peer = consumer.peer(&node.spec.cluster_id);
     let at_once = peer.outage() != Outage::None || started.elapsed() > PODS_TIMEOUT;
     let due = consumer.node_tasks.lock().get_mut(key).map(|tasks| due_events(&pods.all(), &mut tasks.told_removal));
-    let (due, message) = (&due.unwrap_or_default(), &removal_message(&name, &node.spec.cluster_name));
+    let (peer, due) = (&peer, &due.unwrap_or_default());
+    let message = &removal_message(&name, &node.spec.cluster_name);
     let mut deletions = futures::stream::iter(pods.all().into_iter().map(|(_, pod)| async move {
         if due.contains(&pod.uid) {
             events::warn(consumer, &pod, "VirtualNodeRemoved", message).await;
         }
-        match deletion(&pod, at_once) {
+        match deletion(&pod, at_once || !peer.may_run(&pod)) {
             Some(parameters) => delete_pod(client, &pod, parameters).await,
             None => Ok(false),
         }
@@ -94,7 +95,8 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
     Ok(Next::OnChange)
 }
 
-/// How to delete a pod of a drained node; nothing if it is being deleted so already.
+/// How to delete a pod of a drained node; nothing if it is being deleted so already. A pod that does not run at the peer has no time to end:
+/// after the node is gone, nobody would say that it has ended, and Kubernetes collects it only a minute later.
 fn deletion(pod: &LocalPod, at_once: bool) -> Option<DeleteParams> {
     let parameters = |grace: i64| DeleteParams::default().grace_period(u32::try_from(grace).unwrap_or_default());
     match pod.deletion {
