@@ -1,6 +1,7 @@
 //! Scenarios on real clusters: each one is a sentence that Liqo promises to its users.
 //!
-//! There are three sets, each with its own clusters, of which two run at the same time. Each set has three lists:
+//! There are three sets, each with its own clusters. Two start at once, and the third when the first has run its parallel scenarios. Each set
+//! has three lists:
 //!
 //! ```text
 //!   parallel     run several at a time: they change nothing that another scenario sees

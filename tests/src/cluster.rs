@@ -54,8 +54,15 @@ pub struct Cluster {
     pub audit_log: PathBuf,
     programs: Programs,
     kinds: Kinds,
-    /// Namespaces that scenarios have ended: name and UID.
-    ended: Arc<Mutex<Vec<(String, Option<String>)>>>,
+    /// Namespaces that scenarios have ended.
+    ended: Arc<Mutex<Vec<EndedNamespace>>>,
+}
+
+/// Later another one may have the same name.
+#[derive(Clone, PartialEq, Eq)]
+struct EndedNamespace {
+    name: String,
+    uid: Option<String>,
 }
 
 /// Paths of the programs.
@@ -167,7 +174,7 @@ impl Cluster {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let uid = namespaces.get_metadata(name).await?.uid();
         namespaces.delete(name, &DeleteParams::default()).await?;
-        self.ended.lock().push((name.to_owned(), uid));
+        self.ended.lock().push(EndedNamespace { name: name.to_owned(), uid });
         let pods = self.api::<Pod>(name);
         eventually(&format!("the pods of {}/{name} are gone", self.name), Duration::from_secs(120), || async {
             // Until the namespace controller has started, a Deployment may have pods whose creation was under way.
@@ -181,14 +188,14 @@ impl Cluster {
     pub async fn ended_namespaces_are_gone(&self) -> Result<()> {
         let ended = self.ended.lock().clone();
         let namespaces = Api::<Namespace>::all(self.client.clone());
-        for (name, uid) in &ended {
+        for namespace in &ended {
+            let EndedNamespace { name, uid } = namespace;
             eventually(&format!("the namespace {}/{name} is gone", self.name), Duration::from_secs(120), || async {
                 let now = namespaces.get_metadata_opt(name).await?;
-                // Another scenario may have one of the same name.
                 Ok(now.is_none_or(|now| now.uid() != *uid).then_some(()))
             })
             .await?;
-            self.ended.lock().retain(|(_, other)| other != uid);
+            self.ended.lock().retain(|other| other != namespace);
         }
         Ok(())
     }
