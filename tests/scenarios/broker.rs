@@ -1,10 +1,14 @@
 //! A broker: milan lends to rome what it borrows from turin. Rome knows only milan.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
+use liqo_signing::{ClusterIdentity, sign_in};
 use liqo_tests::{Cluster, Output, World, eventually};
 use serde_json::{Value, json};
 
@@ -352,13 +356,13 @@ async fn offers_show_the_path(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The answer of the catalog to a token, or the status of its refusal.
-async fn catalog(address: &str, token: Option<&str>) -> Result<Result<Value, u16>> {
+/// The answer of the catalog to this `Authorization` header, or the status of its refusal.
+async fn catalog(address: &str, authorization: &str) -> Result<Result<Value, u16>> {
     let mut config = kube::Config::new(format!("https://{address}").parse()?);
     // Nobody has signed the certificate of the catalog.
     config.accept_invalid_certs = true;
-    config.auth_info.token = token.map(|token| token.to_owned().into());
-    let request = http::Request::get("/catalog/v1/offers?capacity=cpu=1&sort=latency").body(kube::client::Body::empty())?;
+    let request = http::Request::get("/catalog/v1/offers?capacity=cpu=1&sort=latency");
+    let request = request.header("authorization", authorization).body(kube::client::Body::empty())?;
     let answer = kube::Client::try_from(config)?.send(request).await?;
     let status = answer.status().as_u16();
     let body = answer.into_body().collect_bytes().await?;
@@ -376,6 +380,25 @@ async fn catalog_address(milan: &Cluster) -> Result<String> {
     // The first one is of IPv4.
     let address = addresses.split_whitespace().next().context("the node has no address")?;
     Ok(format!("{address}:{port}"))
+}
+
+/// The customer reads the catalog by its identity, and no other cluster does. At the broker nobody needs to know where it is.
+async fn only_a_customer_signs_in(world: &World, address: &str) -> Result<()> {
+    let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
+    let (url, broker) = (format!("https://{address}"), milan.cluster_id().await?);
+    let arguments = ["catalog", &broker, "--url", &url, "--insecure-skip-tls-verify"];
+    let offers: Value = serde_json::from_str(&rome.liqoctl(&[&arguments[..], &["-o", "json"]].concat()).await?)?;
+    ensure!(offers[0]["name"] == "turin" && offers[0]["accepted"] == true, "{offers:#}");
+    let refusal = rome.try_liqoctl(&["catalog", "--url", &url]).await?;
+    ensure!(!refusal.success && refusal.stderr.contains("--ca-file"), "{refusal:?}");
+    let refusal = turin.try_liqoctl(&arguments).await?;
+    ensure!(!refusal.success && refusal.stderr.contains("does not borrow from this cluster"), "a provider: {refusal:?}");
+    let stranger = sign_in::header(&ClusterIdentity::generate()?, &broker.parse()?, SystemTime::now())?;
+    let refusal = catalog(address, &stranger).await?.err();
+    ensure!(refusal == Some(403), "a stranger: {refusal:?}");
+    let table = milan.liqoctl(&["catalog", "--accepted", "--max-hops", "1"]).await?;
+    ensure!(table.starts_with("PROVIDER") && table.contains("turin"), "{table}");
+    Ok(())
 }
 
 pub async fn a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token(world: Arc<World>) -> Result<()> {
@@ -399,23 +422,25 @@ pub async fn a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token(
     milan.kubectl(&["-n", "default", "create", "serviceaccount", READER]).await?;
     let for_everything = milan.kubectl(&["-n", "default", "create", "token", READER]).await?;
     let token = milan.kubectl(&["-n", "default", "create", "token", READER, "--audience", "liqo-broker-catalog"]).await?;
+    let [for_everything, token] = [for_everything, token].map(|token| format!("Bearer {token}"));
     let mut refusals = Vec::new();
-    for token in [None, Some("x"), Some(for_everything.as_str()), Some(token.as_str())] {
-        refusals.extend(catalog(&address, token).await?.err());
+    for authorization in ["", "Bearer x", &for_everything, &token] {
+        refusals.extend(catalog(&address, authorization).await?.err());
     }
     ensure!(refusals == [401, 401, 401, 403], "without the right: {refusals:?}");
     let (right, reader) = ("--clusterrole=liqo-broker-catalog-reader", format!("--serviceaccount=default:{READER}"));
     milan.kubectl(&["create", "clusterrolebinding", READER, right, &reader]).await?;
     eventually("the reader sees turin's offer", TIMEOUT, || async {
-        let Ok(page) = catalog(&address, Some(&token)).await? else { return Ok(None) };
+        let Ok(page) = catalog(&address, &token).await? else { return Ok(None) };
         let offer = &page["offers"][0];
         ensure!(page["total"] == 1 && offer["clusterID"] == turin.cluster_id().await?.as_str(), "{page:#}");
         ensure!(offer["accepted"] == true && offer["hops"] == 1 && offer["name"] == "turin", "{page:#}");
         Ok(Some(()))
     })
     .await?;
-    let refusal = catalog(&address, Some(&for_everything)).await?.err();
+    let refusal = catalog(&address, &for_everything).await?.err();
     ensure!(refusal == Some(401), "a token for the API server, of a user with the right: {refusal:?}");
+    only_a_customer_signs_in(&world, &address).await?;
     milan.kubectl(&["delete", "clusterrolebinding", READER]).await?;
     milan.kubectl(&["-n", "default", "delete", "serviceaccount", READER]).await?;
 

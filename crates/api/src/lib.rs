@@ -29,6 +29,7 @@
 #![warn(missing_docs)]
 
 mod budget;
+pub mod catalog;
 mod cluster_config;
 mod cluster_id;
 pub mod conditions;

@@ -42,8 +42,8 @@ pub enum IdentityError {
 ///
 /// Two processes may do this at the same time: the API server accepts one Secret, and the other process reads it.
 pub async fn load_or_create(secrets: &Api<Secret>) -> Result<ClusterIdentity, IdentityError> {
-    if let Some(secret) = secrets.get_opt(IDENTITY_SECRET).await.map_err(IdentityError::Read)? {
-        return from_secret(&secret);
+    if let Some(identity) = load(secrets).await? {
+        return Ok(identity);
     }
     let made = ClusterIdentity::generate().map_err(IdentityError::Generate)?;
     match secrets.create(&PostParams::default(), &to_secret(&made)).await {
@@ -56,6 +56,12 @@ pub async fn load_or_create(secrets: &Api<Secret>) -> Result<ClusterIdentity, Id
         }
         Err(error) => Err(IdentityError::Create(error)),
     }
+}
+
+/// Reads the identity from its Secret; `None` if there is none.
+pub async fn load(secrets: &Api<Secret>) -> Result<Option<ClusterIdentity>, IdentityError> {
+    let secret = secrets.get_opt(IDENTITY_SECRET).await.map_err(IdentityError::Read)?;
+    secret.as_ref().map(from_secret).transpose()
 }
 
 fn from_secret(secret: &Secret) -> Result<ClusterIdentity, IdentityError> {

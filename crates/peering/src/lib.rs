@@ -18,7 +18,7 @@
 //! ```
 //!
 //! * [`identity`], [`tls`], [`challenge`]: where the key is stored, and what proves that a cluster has it. Signatures are in `liqo-signing`.
-//! * [`protocol`]: the messages. [`auth`]: the endpoint, its client, and its decisions.
+//! * [`protocol`]: the messages. [`auth`]: the endpoint, its client, and its decisions. [`exchange`]: one request over one connection.
 //! * [`decide`]: what to do about a peer. [`lifecycle`]: the controller that does it.
 //! * [`session`], [`credential`], [`transport`]: the consumer's side. [`tenancy`]: the provider's side.
 //! * [`discovery`]: finds other clusters, and decides from which of them this cluster borrows automatically.
@@ -33,6 +33,7 @@ pub mod challenge;
 pub mod credential;
 pub mod decide;
 pub mod discovery;
+pub mod exchange;
 pub mod identity;
 pub mod lifecycle;
 pub mod namespace;

@@ -9,11 +9,13 @@
 //!
 //! * [`identity`]: the Ed25519 key, from which the ID of the cluster is derived.
 //! * [`envelope`]: DSSE envelopes. A verifier checks the bytes that were sent, and never serialises them again.
+//! * [`sign_in`]: a small envelope with which a cluster reads what needs no challenge.
 //!
 //! This crate has neither a client nor a runtime, so that programs can verify documents offline.
 
 pub mod envelope;
 pub mod identity;
+pub mod sign_in;
 
 pub use envelope::{Envelope, EnvelopeError, Signature, Verified, digest};
 pub use identity::{ClusterIdentity, KeyError, PublicKey};

@@ -13,12 +13,17 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, Client, core::DeserializeGuard, runtime::watcher::Config};
 use liqo_api::{
     ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy, ResourceOffer, ResourceRequest, TunnelEndpoint,
+    catalog::Entry,
     isolation::Lending,
     labels,
     policies::{PolicyPeer, without_status},
     provider_namespace,
 };
-use liqo_controller_runtime::{Cache, cache::whole, foreign_clusters::by_peer};
+use liqo_controller_runtime::{
+    Cache,
+    cache::whole,
+    foreign_clusters::{by_peer, of_peer},
+};
 use liqo_resource_plugin::{Announcer, Change, Generation, Pool, ResourceSource, SourceError, async_trait};
 use liqo_sharing::decide::{
     absence::Silence,
@@ -31,7 +36,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    catalog::{Entry, Offered},
+    catalog::{Clusters, Offered, entry_of},
     decide::{self, Offers},
 };
 
@@ -142,14 +147,14 @@ impl Cluster {
 
     /// What the ledger reads; `None` while this cluster has no ID. The manager decides whether and under which contract this cluster lends.
     fn snapshot(&self) -> Option<Snapshot> {
-        let (_, own) = self.config.all().into_iter().next()?;
+        let own = own_id(&self.config)?;
         let peers = by_peer(&self.peers);
         // The manager measures silences. One counts here when it has ended an offer.
         let silence = |(id, peer): (&ClusterId, &Arc<ForeignCluster>)| {
             Some((id.clone(), Silence::of(peer, Duration::default).filter(|silence| silence.ended_offers)?))
         };
         Some(Snapshot {
-            own: own.as_ref().clone(),
+            own,
             policies: self.policies.all().into_iter().map(|(_, policy)| policy).collect(),
             silences: peers.iter().filter_map(silence).collect(),
             peers: peers.iter().map(|(id, peer)| (id.clone(), PolicyPeer::new(id, Some(peer)))).collect(),
@@ -171,8 +176,14 @@ impl Cluster {
     }
 }
 
-/// What the catalog shows: the offers that this cluster received, from whom, and how far away these are.
+/// The ID of this cluster, once it has one.
+fn own_id(config: &Cache<ClusterId>) -> Option<ClusterId> {
+    config.all().into_iter().next().map(|(_, id)| id.as_ref().clone())
+}
+
+/// What the catalog shows, and to whom: the offers that this cluster received, from whom, how far away these are, and its customers.
 pub struct Received {
+    config: Cache<ClusterId>,
     offers: Cache<ResourceOffer>,
     peers: Cache<ForeignCluster>,
     tunnels: Cache<TunnelEndpoint>,
@@ -183,6 +194,7 @@ impl Received {
     pub fn watch(client: &Client, cluster: &Cluster, stop: &CancellationToken) -> Self {
         let tunnels = Api::<TunnelEndpoint>::all(client.clone());
         Self {
+            config: cluster.config.clone(),
             offers: cluster.offers.clone(),
             peers: cluster.peers.clone(),
             tunnels: Cache::watch(tunnels, Config::default(), stop.clone(), whole, |_, _, _| {}),
@@ -191,8 +203,22 @@ impl Received {
 
     /// Waits until all objects are listed: `false` if a watch ended before.
     pub fn listed(&self) -> impl Future<Output = bool> + use<> {
-        let (offers, peers, tunnels) = (self.offers.clone(), self.peers.clone(), self.tunnels.clone());
-        async move { ![offers.synced().await, peers.synced().await, tunnels.synced().await].contains(&false) }
+        let (config, offers, peers, tunnels) =
+            (self.config.clone(), self.offers.clone(), self.peers.clone(), self.tunnels.clone());
+        async move {
+            let all = [config.synced().await, offers.synced().await, peers.synced().await, tunnels.synced().await];
+            !all.contains(&false)
+        }
+    }
+}
+
+impl Clusters for Received {
+    fn own_id(&self) -> Option<ClusterId> {
+        own_id(&self.config)
+    }
+
+    fn record(&self, id: &ClusterId) -> Option<Arc<ForeignCluster>> {
+        of_peer(&self.peers, id).into_iter().next()
     }
 }
 
@@ -203,7 +229,7 @@ impl Offered for Received {
             self.tunnels.all().into_iter().map(|(_, tunnel)| (tunnel.spec.cluster_id.clone(), tunnel)).collect();
         let entry = |offer: &ResourceOffer| {
             let provider = &offer.spec.cluster_id;
-            Entry::of(offer, peers.get(provider).map(AsRef::as_ref), tunnels.get(provider).map(AsRef::as_ref))
+            entry_of(offer, peers.get(provider).map(AsRef::as_ref), tunnels.get(provider).map(AsRef::as_ref))
         };
         // The other offers are those that this cluster made.
         let all = self.offers.all().into_iter();

@@ -10,9 +10,7 @@ use std::{
 };
 
 use http::{Method, Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::{body::Bytes, client::conn::http1};
-use hyper_util::rt::TokioIo;
+use hyper::body::Bytes;
 use liqo_api::ClusterId;
 use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError};
 use liqo_tunnel_client::{AUTH_PORT, session::TunnelConnection};
@@ -27,6 +25,7 @@ use tokio_rustls::TlsConnector;
 
 use super::decide::reasons;
 use crate::{
+    exchange::exchange,
     protocol::{
         self, ChallengeAnswer, EndRequest, Identification, PEERING_END, PEERING_REQUEST, PeeringAnswer, PeeringRequest, Refusal,
         SecretText, paths,
@@ -295,34 +294,15 @@ impl AuthClient {
             .connect(ServerName::from(peer), stream)
             .await
             .map_err(|source| ClientError::Handshake { address: self.address(), expected: self.expected.clone(), source })?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.http_error(path, error))?;
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, self.authority())
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::CONNECTION, "close")
-            .body(Full::new(Bytes::from(body.unwrap_or_default())))
+            .body(body.unwrap_or_default())
             .map_err(|error| self.http_error(path, error))?;
-        let exchange = async {
-            let response = sender.send_request(request).await.map_err(|error| self.http_error(path, error))?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_ANSWER_LEN)
-                .collect()
-                .await
-                .map_err(|error| self.http_error(path, error))?;
-            Ok((status, body.to_bytes()))
-        };
-        // Driven here instead of in a task of its own, so that the connection ends with the call.
-        tokio::pin!(exchange);
-        tokio::select! {
-            done = &mut exchange => done,
-            driven = connection => match driven {
-                Ok(()) => exchange.await,
-                Err(error) => Err(self.http_error(path, error)),
-            },
-        }
+        exchange(stream, request, MAX_ANSWER_LEN).await.map_err(|error| self.http_error(path, error))
     }
 
     async fn connect(&self) -> std::io::Result<(IpAddr, Box<dyn Stream>)> {

@@ -240,6 +240,7 @@ mod tests {
             ("usage ", Some(Names::Peers)),
             ("receipt list ", Some(Names::Peers)),
             ("policy explain ", Some(Names::Peers)),
+            ("catalog ", Some(Names::Peers)),
             ("bench network ", Some(Names::Peers)),
             ("offload namespace ", Some(Names::Namespaces)),
             ("offload ns a b ", Some(Names::Namespaces)),

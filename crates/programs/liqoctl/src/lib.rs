@@ -2,7 +2,8 @@
 //!
 //! Each command is one module. It works through the API server of the cluster, and of a second cluster if
 //! the command takes two kubeconfigs. No command talks to Liqo's own processes: a command writes an object, the
-//! controllers act on it, and the command shows the conditions that they write.
+//! controllers act on it, and the command shows the conditions that they write. The exception is [`catalog`], which asks the plugin of a
+//! broker over HTTPS.
 //!
 //! ```text
 //!   you ── liqoctl ──▶ API server of this cluster          install: objects of deploy/liqo, settings in ClusterConfig
@@ -30,6 +31,7 @@ pub mod approve;
 pub mod ask;
 pub mod bench_report;
 pub mod broker;
+pub mod catalog;
 pub mod cli;
 pub mod cluster;
 pub mod complete;

@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use futures::future::join_all;
 use liqoctl::{
-    approve, ask, broker,
+    approve, ask, broker, catalog,
     cli::{
         self, Bench, BenchNetwork, BenchOffload, Broker, BrokerEnable, Cli, Command, Contracts, Cost, CostCommand, Doctor,
         Explain, ExportFormat, Generate, Global, Install, Move, MovePods, Namespaces, Offer, OfferDecide, Offload,
@@ -74,6 +74,10 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Cost(arguments) => costs(&global, arguments).await,
         Command::Policy(command) => policies(&global, command).await,
         Command::Broker(command) => Box::pin(brokers(&global, command)).await,
+        Command::Catalog(arguments) => {
+            let offers = Box::pin(catalog::read(&global.access(), &arguments.options())).await?;
+            output::print(format, &offers, |offers| catalog::table(offers))
+        }
         Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
         Command::Discover => show_discovered(&global).await,
         Command::Status { watch, namespace } => show_status(&global, watch, namespace.as_deref()).await,

@@ -1,23 +1,55 @@
-//! Who may read the catalog: callers with a token that this cluster issued for the catalog, and with the right to get its path.
+//! Who may read the catalog: callers with a token that this cluster issued for the catalog, and customers of this cluster that sign in with
+//! their key. The API server says which of them have the right to get its path.
+//!
+//! ```text
+//!   Bearer token         ──▶ TokenReview ───────────────────────▶ user ─┐
+//!   LiqoCluster sign-in  ──▶ signature, audience, time; customer? ▶ user ─┴▶ SubjectAccessReview
+//! ```
+//!
+//! A cluster that is no customer costs the API server nothing.
+
+use std::{sync::Arc, time::SystemTime};
 
 use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use k8s_openapi::api::{
-    authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus},
+    authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo},
     authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
 };
 use kube::{Api, Client, api::PostParams};
+use liqo_api::{ClusterId, ForeignCluster, PeeringIntent, catalog::AUDIENCE, links};
+use liqo_signing::sign_in::{self, SignInError};
 
-/// For whom a token must be. Those for the API server are refused, so nobody has a reason to send one here.
-pub const AUDIENCE: &str = "liqo-broker-catalog";
 /// Longer tokens are refused.
 const MAX_TOKEN_LEN: usize = 16 * 1024;
+/// The name of a customer as a user, before its ID.
+const CUSTOMER_PREFIX: &str = "liqo:cluster:";
+/// The group of all customers.
+const CUSTOMERS: &str = "liqo:customers";
 
 /// Why a caller may not read.
 #[derive(Debug, thiserror::Error)]
 pub enum Denied {
     /// No token, one that this cluster does not know, or one for somebody else.
-    #[error("no valid bearer token for the catalog: `kubectl create token NAME --audience {AUDIENCE}` creates one")]
+    #[error(
+        "no valid bearer token for the catalog (`kubectl create token NAME --audience {AUDIENCE}` creates one), \
+         and no sign-in of a customer (`liqoctl catalog` sends one)"
+    )]
     Unauthenticated,
+    #[error(transparent)]
+    SignIn(#[from] SignInError),
+    /// This cluster has no ID yet, so nobody can sign in at it.
+    #[error("Liqo in this cluster has not started yet: try again soon")]
+    NoId,
+    #[error("this cluster does not know cluster {0}: let it borrow from here first, with `liqoctl peer`")]
+    NoPeer(ClusterId),
+    /// The user does not want this consumer.
+    #[error("this cluster does not lend to cluster {0}: spec.incomingPeering is No in its ForeignCluster")]
+    Refused(ClusterId),
+    /// It is a provider, was only found, or waits for approval.
+    #[error(
+        "cluster {0} does not borrow from this cluster: `liqoctl peer` there asks for it, `liqoctl approve {0}` here allows it"
+    )]
+    NoCustomer(ClusterId),
     /// The right is missing.
     #[error("{user} may not get {path}: bind the ClusterRole liqo-broker-catalog-reader")]
     Forbidden { user: String, path: String },
@@ -30,17 +62,52 @@ impl Denied {
     /// The status of the answer.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
-            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
-            Self::Review(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unauthenticated | Self::SignIn(_) => StatusCode::UNAUTHORIZED,
+            Self::NoPeer(_) | Self::Refused(_) | Self::NoCustomer(_) | Self::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Self::NoId | Self::Review(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
 
-/// The bearer token of a request.
-fn token(headers: &HeaderMap) -> Option<&str> {
-    let token = headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")?;
-    Some(token).filter(|token| !token.is_empty() && token.len() <= MAX_TOKEN_LEN)
+/// What this cluster knows about those that sign in.
+pub trait Clusters: Send + Sync {
+    /// The ID of this cluster, once it has one.
+    fn own_id(&self) -> Option<ClusterId>;
+    /// The record of another cluster.
+    fn record(&self, id: &ClusterId) -> Option<Arc<ForeignCluster>>;
+}
+
+/// How a caller shows who it is.
+#[derive(Debug, PartialEq, Eq)]
+enum Credentials<'a> {
+    Token(&'a str),
+    SignIn(&'a str),
+}
+
+fn credentials(headers: &HeaderMap) -> Option<Credentials<'_>> {
+    match headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')? {
+        ("Bearer", token) if !token.is_empty() && token.len() <= MAX_TOKEN_LEN => Some(Credentials::Token(token)),
+        (sign_in::SCHEME, text) => Some(Credentials::SignIn(text)),
+        _ => None,
+    }
+}
+
+/// Succeeds if the caller is known, and may get this path. There are few calls, so no answer is cached.
+pub async fn admit(client: &Client, clusters: &dyn Clusters, headers: &HeaderMap, path: &str) -> Result<(), Denied> {
+    let caller = match credentials(headers).ok_or(Denied::Unauthenticated)? {
+        Credentials::Token(token) => holder(client, token).await?,
+        Credentials::SignIn(text) => customer(clusters, text, SystemTime::now())?,
+    };
+    authorize(client, caller, path).await
+}
+
+/// The user of a token that the API server knows as one for the catalog.
+async fn holder(client: &Client, token: &str) -> Result<UserInfo, Denied> {
+    let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![AUDIENCE.to_owned()]) };
+    let review = TokenReview { spec, ..TokenReview::default() };
+    let review = Api::all(client.clone()).create(&PostParams::default(), &review).await.map_err(Denied::Review)?;
+    let status = review.status.filter(is_accepted).ok_or(Denied::Unauthenticated)?;
+    status.user.ok_or(Denied::Unauthenticated)
 }
 
 /// Whether the token is valid, and for the catalog. An authenticator that ignores audiences names none.
@@ -49,15 +116,25 @@ fn is_accepted(status: &TokenReviewStatus) -> bool {
     status.authenticated == Some(true) && audiences.iter().any(|audience| audience == AUDIENCE)
 }
 
-/// Succeeds if the API server knows the token as one for the catalog, and its user may get this path. There are few calls, so no
-/// answer is cached.
-pub async fn admit(client: &Client, headers: &HeaderMap, path: &str) -> Result<(), Denied> {
-    let token = token(headers).ok_or(Denied::Unauthenticated)?;
-    let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![AUDIENCE.to_owned()]) };
-    let review = TokenReview { spec, ..TokenReview::default() };
-    let review = Api::all(client.clone()).create(&PostParams::default(), &review).await.map_err(Denied::Review)?;
-    let status = review.status.filter(is_accepted).ok_or(Denied::Unauthenticated)?;
-    let caller = status.user.unwrap_or_default();
+/// The user that a cluster is, if it signs in properly and may borrow from this one. Discovery makes records of clusters that nobody here
+/// knows, and those that only lend to this cluster need not see what others ask for.
+fn customer(clusters: &dyn Clusters, sign_in: &str, now: SystemTime) -> Result<UserInfo, Denied> {
+    let own = clusters.own_id().ok_or(Denied::NoId)?;
+    let id = sign_in::signer(sign_in, &own, now)?;
+    let Some(record) = clusters.record(&id) else { return Err(Denied::NoPeer(id)) };
+    if record.spec.incoming_peering == PeeringIntent::No {
+        return Err(Denied::Refused(id));
+    }
+    let is_authorized = record.condition(links::CONSUMER_AUTHORIZED).is_some_and(|condition| condition.status == "True");
+    if !is_authorized || record.metadata.deletion_timestamp.is_some() {
+        return Err(Denied::NoCustomer(id));
+    }
+    let username = Some(format!("{CUSTOMER_PREFIX}{id}"));
+    Ok(UserInfo { username, groups: Some(vec![CUSTOMERS.to_owned()]), ..UserInfo::default() })
+}
+
+/// Succeeds if this user may get this path.
+async fn authorize(client: &Client, caller: UserInfo, path: &str) -> Result<(), Denied> {
     let user = caller.username.filter(|name| !name.is_empty()).ok_or(Denied::Unauthenticated)?;
     let spec = SubjectAccessReviewSpec {
         user: Some(user.clone()),
@@ -78,16 +155,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_a_bearer_token_of_bounded_length() {
+    fn a_caller_shows_a_token_of_bounded_length_or_signs_in() {
         let of = |value: &str| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
-            token(&headers).map(str::to_owned)
+            credentials(&headers).map(|found| format!("{found:?}"))
         };
-        assert_eq!(of("Bearer abc").as_deref(), Some("abc"));
+        assert_eq!(of("Bearer abc").as_deref(), Some("Token(\"abc\")"));
+        assert_eq!(of("LiqoCluster abc").as_deref(), Some("SignIn(\"abc\")"));
         for value in ["Bearer ", "Basic abc", "abc", &format!("Bearer {}", "a".repeat(MAX_TOKEN_LEN + 1))] {
             assert_eq!(of(value), None);
         }
-        assert_eq!(token(&HeaderMap::new()), None);
+        assert_eq!(credentials(&HeaderMap::new()), None);
     }
 
     #[test]
@@ -104,5 +182,11 @@ mod tests {
         }
         assert!(!of(Some(false), Some(&[AUDIENCE])));
         assert!(!of(None, Some(&[AUDIENCE])));
+    }
+
+    #[test]
+    fn the_manifests_give_the_right_to_the_group_of_customers() {
+        let manifests = include_str!("../../../../deploy/broker/account.yaml");
+        assert!(manifests.contains(&format!("kind: Group\n    name: {CUSTOMERS}\n")), "{manifests}");
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   GET /catalog/v1/offers?currency=EUR&maxPrice=cpu=0.04&sort=latency
 //!        │ connections, pace: few connections and requests of each caller
-//!        │ access: TokenReview, SubjectAccessReview
+//!        │ access: a token or the sign-in of a customer, and the right to read
 //!        ▼
 //!   offers, peers, tunnels ──▶ select: filters, sorts, one page
 //! ```
@@ -14,5 +14,6 @@ mod pace;
 mod select;
 mod server;
 
-pub use select::Entry;
+pub use access::Clusters;
+pub use select::entry_of;
 pub use server::{Catalog, CatalogError, Certified, Offered};

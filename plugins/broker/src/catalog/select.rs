@@ -1,16 +1,16 @@
 //! What the catalog contains, and how it is searched. Pure.
 
-use std::{cmp::Ordering, collections::BTreeMap, fmt::Display};
+use std::{cmp::Ordering, fmt::Display};
 
-use liqo_api::{ClusterId, ForeignCluster, OfferPhase, PriceList, ResourceOffer, TunnelEndpoint};
+use liqo_api::{
+    ForeignCluster, OfferPhase, ResourceOffer, TunnelEndpoint,
+    catalog::{Entry, MAX_PAGE, Page, Parameters, Sort},
+};
 use liqo_quantity::{Money, RateArgument, Rates, ResourceList, is_currency, per_hour};
 use liqo_resource_plugin::{arguments::resources, selector::Selector};
-use serde::{Deserialize, Serialize};
 
 /// Offers on one page, if the query does not say how many.
 const DEFAULT_PAGE: usize = 50;
-/// Maximum number of offers on one page.
-pub const MAX_PAGE: usize = 100;
 /// Maximum length of one parameter in bytes.
 pub const MAX_PARAMETER_LEN: usize = 1024;
 /// Maximum number of labels of one offer that the catalog shows. Providers choose them.
@@ -21,99 +21,43 @@ const MAX_LABEL_LEN: (usize, usize) = (317, 63);
 const MAX_PAGE_LEN: usize = 1 << 20;
 const MICROSECONDS_PER_MILLISECOND: u32 = 1000;
 
-/// One offer that this cluster received.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Entry {
-    /// ID of the provider.
-    #[serde(rename = "clusterID")]
-    pub cluster_id: ClusterId,
-    /// Name of the provider in this cluster.
-    pub name: String,
-    pub pool: String,
-    /// Whether this cluster accepted it, so that it has a virtual node.
-    pub accepted: bool,
-    /// IDs of the provider and of all clusters behind it.
-    pub path: Vec<ClusterId>,
-    /// How many clusters the resources come through, with the provider.
-    pub hops: u8,
-    pub capacity: ResourceList,
-    /// Without prices, the resources cost nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prices: Option<PriceList>,
-    pub labels: BTreeMap<String, String>,
-    /// Time between a probe through the tunnel to the provider and its answer. Absent if there is no network to the provider.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latency_microseconds: Option<u32>,
+/// The entry of an offer that this cluster received; `None` if it is being taken back.
+pub fn entry_of(offer: &ResourceOffer, peer: Option<&ForeignCluster>, tunnel: Option<&TunnelEndpoint>) -> Option<Entry> {
+    let spec = &offer.spec;
+    if spec.withdrawal_timestamp.is_some() || offer.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let fits = |(key, value): &(&String, &String)| key.len() <= MAX_LABEL_LEN.0 && value.len() <= MAX_LABEL_LEN.1;
+    let labels = spec.labels.iter().filter(fits).take(MAX_LABELS);
+    // Each gateway of this cluster reports. Packets may go through any of them.
+    let reports = tunnel.and_then(|tunnel| tunnel.status.as_ref()).map(|status| status.gateways.as_slice()).unwrap_or_default();
+    let connected = reports.iter().filter(|report| report.connected);
+    Some(Entry {
+        cluster_id: spec.cluster_id.clone(),
+        name: peer.and_then(|peer| peer.metadata.name.clone()).unwrap_or_else(|| spec.cluster_id.to_string()),
+        pool: spec.pool.clone(),
+        accepted: offer.status.as_ref().is_some_and(|status| status.phase == OfferPhase::Accepted),
+        path: spec.path.clone(),
+        hops: spec.hops,
+        capacity: spec.resource_quota.hard.clone(),
+        prices: spec.prices.clone(),
+        labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect(),
+        latency_microseconds: connected.filter_map(|report| report.latency_microseconds).max(),
+    })
 }
 
-impl Entry {
-    /// The entry of an offer that this cluster received; `None` if it is being taken back.
-    pub fn of(offer: &ResourceOffer, peer: Option<&ForeignCluster>, tunnel: Option<&TunnelEndpoint>) -> Option<Self> {
-        let spec = &offer.spec;
-        if spec.withdrawal_timestamp.is_some() || offer.metadata.deletion_timestamp.is_some() {
-            return None;
+/// What one hour of these amounts costs, if all prices of the entry are in this currency.
+fn cost(entry: &Entry, amounts: &ResourceList, currency: &str) -> Option<Money> {
+    match &entry.prices {
+        Some(prices) if prices.rates.iter().any(|(_, rate)| !rate.is_zero()) => {
+            (prices.currency == currency).then(|| per_hour(&prices.rates, amounts))
         }
-        let fits = |(key, value): &(&String, &String)| key.len() <= MAX_LABEL_LEN.0 && value.len() <= MAX_LABEL_LEN.1;
-        let labels = spec.labels.iter().filter(fits).take(MAX_LABELS);
-        // Each gateway of this cluster reports. Packets may go through any of them.
-        let reports =
-            tunnel.and_then(|tunnel| tunnel.status.as_ref()).map(|status| status.gateways.as_slice()).unwrap_or_default();
-        let connected = reports.iter().filter(|report| report.connected);
-        Some(Self {
-            cluster_id: spec.cluster_id.clone(),
-            name: peer.and_then(|peer| peer.metadata.name.clone()).unwrap_or_else(|| spec.cluster_id.to_string()),
-            pool: spec.pool.clone(),
-            accepted: offer.status.as_ref().is_some_and(|status| status.phase == OfferPhase::Accepted),
-            path: spec.path.clone(),
-            hops: spec.hops,
-            capacity: spec.resource_quota.hard.clone(),
-            prices: spec.prices.clone(),
-            labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect(),
-            latency_microseconds: connected.filter_map(|report| report.latency_microseconds).max(),
-        })
-    }
-
-    /// What one hour of these amounts costs, if all its prices are in this currency.
-    fn cost(&self, amounts: &ResourceList, currency: &str) -> Option<Money> {
-        match &self.prices {
-            Some(prices) if prices.rates.iter().any(|(_, rate)| !rate.is_zero()) => {
-                (prices.currency == currency).then(|| per_hour(&prices.rates, amounts))
-            }
-            _ => Some(Money::ZERO),
-        }
-    }
-
-    fn rate(&self, resource: &str) -> Money {
-        self.prices.as_ref().and_then(|prices| prices.rates.get(resource)).unwrap_or(Money::ZERO)
+        _ => Some(Money::ZERO),
     }
 }
 
-/// The parameters of a query.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Parameters {
-    pub currency: Option<String>,
-    pub max_price: Option<String>,
-    pub label_selector: Option<String>,
-    pub max_latency_milliseconds: Option<u32>,
-    pub max_hops: Option<u8>,
-    pub capacity: Option<String>,
-    pub accepted: Option<bool>,
-    pub sort: Sort,
-    pub offset: usize,
-    pub limit: Option<usize>,
-}
-
-/// The order of the offers. Equal ones are in the order of their providers' IDs and pools.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sort {
-    #[default]
-    Name,
-    /// By the price of the requested capacity, or of one core and one GiB.
-    Price,
-    Latency,
+fn rate(entry: &Entry, resource: &str) -> Money {
+    entry.prices.as_ref().and_then(|prices| prices.rates.get(resource)).unwrap_or(Money::ZERO)
 }
 
 /// Criteria that every offer of the answer meets.
@@ -187,8 +131,8 @@ impl Query {
     /// Whether an offer meets all criteria. What is not known is not met.
     fn fits(&self, entry: &Entry) -> bool {
         let currency = self.currency.as_deref();
-        currency.is_none_or(|currency| entry.cost(&self.priced(), currency).is_some())
-            && self.max_price.iter().all(|(resource, most)| entry.rate(resource) <= most)
+        currency.is_none_or(|currency| cost(entry, &self.priced(), currency).is_some())
+            && self.max_price.iter().all(|(resource, most)| rate(entry, resource) <= most)
             && self.labels.as_ref().is_none_or(|selector| selector.matches(&entry.labels))
             && self.max_latency_microseconds.is_none_or(|most| entry.latency_microseconds.is_some_and(|latency| latency <= most))
             && self.max_hops.is_none_or(|most| entry.hops <= most)
@@ -206,7 +150,7 @@ impl Query {
             Sort::Name => one.name.cmp(&other.name),
             Sort::Price => {
                 let (amounts, currency) = (self.priced(), self.currency.as_deref().unwrap_or_default());
-                one.cost(&amounts, currency).cmp(&other.cost(&amounts, currency))
+                cost(one, &amounts, currency).cmp(&cost(other, &amounts, currency))
             }
             // What is not known comes last.
             Sort::Latency => {
@@ -216,17 +160,6 @@ impl Query {
         };
         by_criterion.then_with(|| (&one.cluster_id, &one.pool).cmp(&(&other.cluster_id, &other.pool)))
     }
-}
-
-/// A part of the answer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Page {
-    pub offers: Vec<Entry>,
-    /// How many offers meet the criteria.
-    pub total: usize,
-    /// The offset of the next page; absent on the last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next: Option<usize>,
 }
 
 /// The offers that meet the criteria, in the order of the query.

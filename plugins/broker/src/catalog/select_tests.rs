@@ -1,3 +1,6 @@
+use std::collections::BTreeMap;
+
+use liqo_api::ClusterId;
 use serde_json::{Value, from_value, json};
 
 use super::*;
@@ -13,7 +16,7 @@ fn entry(number: u8, name: &str, capacity: &str, price: &Value, latency: Option<
     });
     let offer = ResourceOffer::new("default", from_value(spec).unwrap());
     let peer: ForeignCluster = from_value(json!({ "metadata": { "name": name }, "spec": { "clusterID": id(number) } })).unwrap();
-    Entry { latency_microseconds: latency, ..Entry::of(&offer, Some(&peer), None).unwrap() }
+    Entry { latency_microseconds: latency, ..entry_of(&offer, Some(&peer), None).unwrap() }
 }
 
 fn euros(cpu: &str, memory: &str) -> Value {
@@ -115,8 +118,8 @@ fn an_entry_shows_a_bounded_number_of_labels_and_the_slowest_connected_gateway()
         "status": { "gateways": [gateway(true, 10), gateway(true, 30), gateway(false, 90)] }
     }))
     .unwrap();
-    let found = Entry::of(&offer, None, Some(&tunnel)).unwrap();
+    let found = entry_of(&offer, None, Some(&tunnel)).unwrap();
     assert_eq!((found.labels.len(), found.latency_microseconds, found.name), (MAX_LABELS, Some(30), id(1).to_string()));
     offer.spec.withdrawal_timestamp = Some(liqo_api::Time(jiff::Timestamp::UNIX_EPOCH));
-    assert_eq!(Entry::of(&offer, None, None), None, "what is taken back is not for sale");
+    assert_eq!(entry_of(&offer, None, None), None, "what is taken back is not for sale");
 }

@@ -21,6 +21,7 @@ use axum::{
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kube::Client;
+use liqo_api::catalog::{Entry, OFFERS, Page, Parameters};
 use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject as _};
 use serde_json::json;
@@ -34,14 +35,12 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::{
-    access::{self, Denied},
+    access::{self, Clusters, Denied},
     connections::Connections,
     pace::Pace,
-    select::{Entry, Page, Parameters, Query, QueryError, select},
+    select::{Query, QueryError, select},
 };
 
-/// The path of the offers.
-pub const OFFERS: &str = "/catalog/v1/offers";
 const OPENAPI: &str = "/openapi.json";
 /// The description of this interface.
 pub const OPENAPI_DOCUMENT: &str = include_str!("openapi.json");
@@ -69,7 +68,7 @@ pub enum CatalogError {
 }
 
 /// What the catalog reads at each request.
-pub trait Offered: Send + Sync + 'static {
+pub trait Offered: Clusters + 'static {
     /// All offers that this cluster received.
     fn entries(&self) -> Vec<Entry>;
 }
@@ -245,7 +244,7 @@ async fn offers(
     headers: HeaderMap,
     parameters: Result<Parsed<Parameters>, QueryRejection>,
 ) -> Result<Json<Page>, Failure> {
-    access::admit(&served.client, &headers, uri.path()).await.map_err(Failure::Denied)?;
+    access::admit(&served.client, served.offered.as_ref(), &headers, uri.path()).await.map_err(Failure::Denied)?;
     let Parsed(parameters) = parameters.map_err(Failure::Parameters)?;
     let query = Query::of(parameters).map_err(Failure::Query)?;
     Ok(Json(select(served.offered.entries(), &query)))

@@ -1,9 +1,15 @@
 //! The catalog over real sockets, with an API server in memory.
 
-use std::{collections::BTreeSet, net::Ipv4Addr};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::Ipv4Addr,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::SystemTime,
+};
 
 use http_body_util::Full;
-use liqo_api::ResourceOffer;
+use liqo_api::{ClusterId, ForeignCluster, ResourceOffer};
+use liqo_signing::{ClusterIdentity, sign_in};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, from_str, from_value};
 use tokio::{
@@ -14,52 +20,85 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::sync::DropGuard;
 
 use super::*;
-use crate::catalog::connections::MAX_PER_ADDRESS;
+use crate::catalog::{connections::MAX_PER_ADDRESS, entry_of};
 
-/// An API server whose tokens are the names of their users. All but `stranger` may read. The token `elsewhere` is for another
-/// audience, and whoever checks `unaware` ignores audiences.
-fn api_server() -> Client {
-    let answer = |request: http::Request<kube::client::Body>| async move {
-        let is_token = request.uri().path().ends_with("/tokenreviews");
-        let mut object: Value = serde_json::from_slice(&request.into_body().collect_bytes().await.unwrap()).unwrap();
-        let spec = &object["spec"];
-        object["status"] = if is_token {
-            let token = spec["token"].as_str().unwrap();
-            let (is_known, audiences) = match token {
-                "reader" | "stranger" => (true, spec["audiences"].clone()),
-                "elsewhere" => (true, json!(["elsewhere"])),
-                "unaware" => (true, Value::Null),
-                _ => (false, Value::Null),
-            };
-            json!({ "authenticated": is_known, "audiences": audiences, "user": { "username": token } })
-        } else {
-            let wanted = json!({ "path": OFFERS, "verb": "get" });
-            let is_allowed = spec["user"] != "stranger" && spec["nonResourceAttributes"] == wanted;
-            json!({ "allowed": is_allowed })
-        };
-        Ok::<_, Infallible>(http::Response::new(Full::<axum::body::Bytes>::from(object.to_string())))
+/// An API server whose tokens are the names of their users, and the number of its answers. All users but `stranger` may read, and the group
+/// of customers. The token `elsewhere` is for another audience, and whoever checks `unaware` ignores audiences.
+fn api_server() -> (Client, Arc<AtomicUsize>) {
+    let answers = Arc::new(AtomicUsize::new(0));
+    let count = answers.clone();
+    let answer = move |request: http::Request<kube::client::Body>| {
+        count.fetch_add(1, Ordering::Relaxed);
+        judge(request)
     };
-    Client::new(tower::service_fn(answer), "default")
+    (Client::new(tower::service_fn(answer), "default"), answers)
 }
 
-struct OneOffer;
+async fn judge(request: http::Request<kube::client::Body>) -> Result<http::Response<Full<axum::body::Bytes>>, Infallible> {
+    let is_token = request.uri().path().ends_with("/tokenreviews");
+    let mut object: Value = serde_json::from_slice(&request.into_body().collect_bytes().await.unwrap()).unwrap();
+    let spec = &object["spec"];
+    object["status"] = if is_token {
+        let token = spec["token"].as_str().unwrap();
+        let (is_known, audiences) = match token {
+            "reader" | "stranger" => (true, spec["audiences"].clone()),
+            "elsewhere" => (true, json!(["elsewhere"])),
+            "unaware" => (true, Value::Null),
+            _ => (false, Value::Null),
+        };
+        json!({ "authenticated": is_known, "audiences": audiences, "user": { "username": token } })
+    } else {
+        let wanted = json!({ "path": OFFERS, "verb": "get" });
+        let may_read = if spec["user"].as_str().unwrap().starts_with("liqo:cluster:") {
+            spec["groups"] == json!(["liqo:customers"])
+        } else {
+            spec["user"] != "stranger"
+        };
+        json!({ "allowed": may_read && spec["nonResourceAttributes"] == wanted })
+    };
+    Ok(http::Response::new(Full::from(object.to_string())))
+}
+
+/// The catalog of milan, which has one offer and knows these clusters.
+#[derive(Default)]
+struct OneOffer(HashMap<ClusterId, Arc<ForeignCluster>>);
+
+fn milan() -> ClusterId {
+    ClusterId::of_public_key(&[9; 32])
+}
+
+impl Clusters for OneOffer {
+    fn own_id(&self) -> Option<ClusterId> {
+        Some(milan())
+    }
+
+    fn record(&self, id: &ClusterId) -> Option<Arc<ForeignCluster>> {
+        self.0.get(id).cloned()
+    }
+}
 
 impl Offered for OneOffer {
     fn entries(&self) -> Vec<Entry> {
-        let id = liqo_api::ClusterId::of_public_key(&[1; 32]);
+        let id = ClusterId::of_public_key(&[1; 32]);
         let spec = json!({ "clusterID": id, "pool": "gold", "resourceQuota": { "hard": { "cpu": "4" } } });
-        Entry::of(&ResourceOffer::new("gold", from_value(spec).unwrap()), None, None).into_iter().collect()
+        entry_of(&ResourceOffer::new("gold", from_value(spec).unwrap()), None, None).into_iter().collect()
     }
 }
 
 struct Served {
     address: SocketAddr,
     connector: TlsConnector,
+    /// How often the API server was asked.
+    asked: Arc<AtomicUsize>,
     _stop: DropGuard,
 }
 
 impl Served {
     async fn start() -> Self {
+        Self::start_with(OneOffer::default()).await
+    }
+
+    async fn start_with(offered: OneOffer) -> Self {
         let certified = Certified::self_signed(vec!["localhost".to_owned()]).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(certified.chain[0].clone()).unwrap();
@@ -67,10 +106,11 @@ impl Served {
         let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let connector = TlsConnector::from(Arc::new(versions.with_root_certificates(roots).with_no_client_auth()));
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let catalog = Catalog::bind(local, certified, api_server(), OneOffer).await.unwrap();
+        let (client, asked) = api_server();
+        let catalog = Catalog::bind(local, certified, client, offered).await.unwrap();
         let (address, stop) = (catalog.address().unwrap(), CancellationToken::new());
         tokio::spawn(catalog.run(stop.clone()));
-        Self { address, connector, _stop: stop.drop_guard() }
+        Self { address, connector, asked, _stop: stop.drop_guard() }
     }
 
     /// A connection from this address.
@@ -90,8 +130,13 @@ impl Served {
     }
 
     async fn ask_on(&self, stream: TcpStream, method: &str, path: &str, token: Option<&str>) -> (u16, Value) {
+        let bearer = token.map(|token| format!("Bearer {token}"));
+        self.ask_as(stream, method, path, bearer.as_deref()).await
+    }
+
+    async fn ask_as(&self, stream: TcpStream, method: &str, path: &str, authorization: Option<&str>) -> (u16, Value) {
         let mut stream = self.handshake(stream).await.unwrap();
-        let authorization = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let authorization = authorization.map(|value| format!("authorization: {value}\r\n")).unwrap_or_default();
         let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{authorization}\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -111,6 +156,50 @@ async fn only_a_token_with_the_right_reads_offers() {
         let (status, body) = served.ask("GET", OFFERS, token).await;
         assert_eq!((status, body["offers"].is_null()), (expected, true), "{token:?}: {body}");
     }
+}
+
+/// The record of a cluster in milan.
+fn record(cluster: &ClusterIdentity, incoming: &str, authorized: &str) -> (ClusterId, Arc<ForeignCluster>) {
+    let condition = json!({ "type": "ConsumerAuthorized", "status": authorized, "reason": "R", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let object = json!({ "metadata": { "name": "peer" }, "spec": { "clusterID": cluster.id(), "incomingPeering": incoming },
+        "status": { "conditions": [condition] } });
+    (cluster.id().clone(), Arc::new(from_value(object).unwrap()))
+}
+
+#[tokio::test]
+async fn a_customer_reads_offers_with_its_key_and_no_other_cluster_does() {
+    let [rome, refused, waiting, stranger] = [(); 4].map(|()| ClusterIdentity::generate().unwrap());
+    let known = [record(&rome, "Auto", "True"), record(&refused, "No", "True"), record(&waiting, "Auto", "False")];
+    let served = Served::start_with(OneOffer(known.into())).await;
+    let ask = async |header: &str| {
+        let stream = served.connect(Ipv4Addr::LOCALHOST).await;
+        let (status, body) = served.ask_as(stream, "GET", OFFERS, Some(header)).await;
+        (status, body["offers"][0]["pool"] == "gold", body["error"].as_str().unwrap_or_default().to_owned())
+    };
+    let now = SystemTime::now();
+    let sign = |cluster: &ClusterIdentity| sign_in::header(cluster, &milan(), now).unwrap();
+
+    assert_eq!(ask(&sign(&rome)).await, (200, true, String::new()));
+    assert_eq!(served.asked.load(Ordering::Relaxed), 1, "whether rome may read");
+    for (cluster, problem) in [(&refused, "does not lend to"), (&waiting, "does not borrow from"), (&stranger, "does not know")] {
+        let (status, has_offers, error) = ask(&sign(cluster)).await;
+        assert!(
+            (status, has_offers) == (403, false) && error.contains(problem) && error.contains(cluster.id().as_str()),
+            "{error}"
+        );
+    }
+    let (long, hour) = (format!("{} {}", sign_in::SCHEME, "A".repeat(sign_in::MAX_LEN + 1)), Duration::from_secs(3600));
+    let tampered = sign(&rome).replace("LiqoCluster e", "LiqoCluster f");
+    let for_turin = sign_in::header(&rome, stranger.id(), now).unwrap();
+    let [old, future] = [now - hour, now + hour].map(|time| sign_in::header(&rome, &milan(), time).unwrap());
+    for (header, problem) in
+        [(long, "longer"), (tampered, "malformed"), (for_turin, "another cluster"), (old, "s old"), (future, "future")]
+    {
+        let (status, has_offers, error) = ask(&header).await;
+        assert!((status, has_offers) == (401, false) && error.contains(problem), "{problem}: {status} {error}");
+    }
+    assert_eq!(served.asked.load(Ordering::Relaxed), 1, "the API server is not asked about the others");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The command line: commands, flags, help.
 
 mod broker;
+mod catalog;
 mod cost;
 mod doctor;
 mod network;
@@ -16,6 +17,7 @@ use clap::{
 use liqo_quantity::ResourceArgumentError;
 
 pub use broker::{Broker, BrokerEnable};
+pub use catalog::Catalog;
 pub use cost::{Cost, CostCommand, CostPlan};
 pub use doctor::Doctor;
 pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
@@ -134,6 +136,11 @@ pub enum Command {
     /// Lend on what this cluster borrows from others
     #[command(subcommand)]
     Broker(Broker),
+    /// Show the catalog of a broker: what other clusters offer to it
+    ///
+    /// With --url, this cluster signs in there with its key (Secret liqo-identity); a broker lets in clusters that borrow from it. Without,
+    /// the cluster of the kubeconfig is the broker, and its plugin is asked through the API server.
+    Catalog(Box<Catalog>),
     /// Explain where an object is on its way, and what it waits for
     #[command(subcommand)]
     Explain(Explain),
