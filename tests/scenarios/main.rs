@@ -158,6 +158,7 @@ fn pods_and_policies() -> Set {
                 a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete;
         }
         .into_iter()
+        .chain(jobs_and_metering())
         .chain(network_and_nodes())
         .chain(attacks_at_full_speed())
         .chain(doctor_and_the_end())
@@ -422,7 +423,6 @@ fn sharing() -> Set {
         }
         .into_iter()
         .chain(contracts())
-        .chain(jobs_and_metering())
         .collect(),
     }
 }
