@@ -1,5 +1,6 @@
 //! What this cluster counts for its pods at a provider, by its own clock where it does not know the provider's.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -7,10 +8,11 @@ use liqo_api::{ClusterId, Key, ResourceList, provider_namespace};
 use liqo_metering::observation::parts_with_witnesses;
 use liqo_metering::spending::Account;
 use liqo_metering::{Charges, Entry, Observation, Period, Seconds};
-use liqo_offloading_rules::pod::chargeable::{AtPeriodEnd, at_period_end, chargeable, sent_at};
+use liqo_offloading_rules::budget::unmetered::UnmeteredPool;
+use liqo_offloading_rules::pod::chargeable::{AtPeriodEnd, at_period_end, chargeable, gone_at, running_entry, sent_at};
 use liqo_offloading_rules::pod::local::{PeerState as Reachability, Sent};
 use liqo_offloading_rules::pod::local_state::{LocalPod, Shadow};
-use liqo_offloading_rules::pod::remote::MAX_GRACE_SECONDS;
+use liqo_offloading_rules::pod::shadow_pod::MAX_GRACE_SECONDS;
 
 use super::state::{Consumer, PeerState};
 use crate::metering::{GRACE, MeteredContract, Side};
@@ -95,13 +97,21 @@ impl Consumer {
         accounts
     }
 
+    /// What the pods use now that run in these pools of a provider, where nothing meters them.
+    pub fn running(&self, id: &ClusterId, pools: &BTreeMap<String, UnmeteredPool>) -> Vec<Entry> {
+        let Some(peer) = self.peers.get(id).filter(|_| !pools.is_empty()) else { return Vec::new() };
+        let now = Timestamp::now().as_second();
+        let with_pool = peer.pods().into_iter().map(|pod| (self.pool_of(&peer, &pod), pod));
+        with_pool.filter(|(pool, _)| pools.contains_key(pool)).filter_map(|(pool, pod)| running_entry(&pod, &pool, now)).collect()
+    }
+
     /// The entries of a pod of which only the provider's word counts: it is gone here, or about to get other amounts. Only the pods that
     /// this process saw here have a namespace: the provider may have invented the others.
     fn entries_of_shadow(&self, peer: &PeerState, uid: &str, shadow: &Shadow, gone: Option<Seconds>, now: Seconds) -> Vec<Entry> {
         let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
         let seen = peer.seen_charges(uid);
         let namespace = seen.as_ref().map_or("", |seen| seen.namespace.as_str());
-        let pool = &shadow.pool;
+        let (pool, gone) = (&shadow.pool, gone_at(gone, shadow.deleted_at, now));
         let observation = Observation { uid, namespace, pool, sent: 0, gone, asked: &[], charges: &charges };
         observation.entries(now, self.clock_tolerance())
     }
@@ -118,7 +128,8 @@ impl Consumer {
         let seen = peer.seen_charges(&pod.uid);
         let charges = charges_of(seen.as_ref().map(|seen| seen.charges.as_ref())).unwrap_or_default();
         let (pool, asked) = (self.pool_of(peer, pod), chargeable(pod, contract.charge, contract.limit_percentage));
-        let sent = sent_at(pod).as_second();
+        let (sent, now) = (sent_at(pod).as_second(), Timestamp::now().as_second());
+        let gone = gone_at(gone, seen.and_then(|seen| seen.deleted_at), now);
         let observation = Observation {
             uid: &pod.uid,
             namespace: &pod.key.namespace,
@@ -128,7 +139,7 @@ impl Consumer {
             asked: &asked,
             charges: &charges,
         };
-        observation.entries(Timestamp::now().as_second(), self.clock_tolerance())
+        observation.entries(now, self.clock_tolerance())
     }
 }
 
