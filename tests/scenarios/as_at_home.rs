@@ -104,7 +104,14 @@ async fn apply(world: &World, name: &str, manifests: &str) -> Result<()> {
     std::fs::write(&file, manifests)?;
     let file = file.display().to_string();
     let [at_home, at_peer] = NAMESPACES.map(|namespace| ["-n", namespace, "apply", "-f", file.as_str()]);
-    try_join(world.rome.kubectl(&at_home), world.rome.kubectl(&at_peer)).await.map(drop)
+    // On a busy machine a manager may have to start again, and its webhook is away meanwhile.
+    let applied = async |arguments: [&str; 5]| {
+        eventually(&format!("{name} are applied in {}", arguments[1]), Duration::from_secs(30), || async {
+            world.rome.kubectl(&arguments).await.map(Some)
+        })
+        .await
+    };
+    try_join(applied(at_home), applied(at_peer)).await.map(drop)
 }
 
 /// Creates the pods that end, fail or wait, and waits until those that end have ended.

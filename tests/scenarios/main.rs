@@ -126,8 +126,6 @@ fn pods_and_policies() -> Set {
                 a_refused_consumer_is_out_within_seconds;
         },
         alone: scenarios! {
-            settled:
-                a_settled_system_writes_only_leases;
             // It applies the webhook's configuration again.
             install:
                 installing_again_changes_nothing;
@@ -156,6 +154,8 @@ fn pods_and_policies() -> Set {
                 nobody_keeps_an_honest_consumer_from_renewing;
             pods:
                 a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete;
+            settled:
+                a_settled_system_writes_only_leases;
         }
         .into_iter()
         .chain(jobs_and_metering())

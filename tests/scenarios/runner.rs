@@ -23,8 +23,6 @@ const MAX_CONCURRENT: usize = 3;
 /// A set starts when the one so many places before it has run its parallel scenarios. Until then two cores have enough to do, and three
 /// idle clusters use a sixth of them.
 const BUSY_SETS: usize = 2;
-/// How many of these permits the start of a set's clusters takes: it keeps the processors busy for minutes.
-const PERMITS_OF_A_START: u32 = 2;
 /// Number of programs that want a processor, for each processor, above which no scenario starts beside another. Then more at a time would
 /// finish nothing earlier, and managers would lose their Leases.
 const MAX_RUNNABLE: usize = 6;
@@ -94,9 +92,8 @@ impl Tasks {
 /// What the sets share.
 struct Shared {
     built: OnceCell<Built>,
-    starting: Mutex<()>,
     permits: Semaphore,
-    /// Each running scenario reads it, and one that has the whole machine for itself writes it.
+    /// Each running scenario reads it. Who has the whole machine writes it: some scenarios, and the start of clusters.
     machine: RwLock<()>,
     /// Each running scenario has a clone.
     running: Arc<()>,
@@ -158,7 +155,6 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     let (ended, mut all_ended) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared {
         built: OnceCell::new(),
-        starting: Mutex::default(),
         permits: Semaphore::new(MAX_CONCURRENT),
         machine: RwLock::default(),
         running: Arc::default(),
@@ -236,10 +232,10 @@ async fn run_set(
     }
     let (begun, instance) = (Instant::now(), clusters.instance);
     let built = shared.built.get_or_try_init(Built::build).await?;
-    let (permits, part) = (shared.permits.acquire_many(PERMITS_OF_A_START).await, shared.machine.read().await);
-    let world =
-        World::build(clusters, built, &shared.starting).await.with_context(|| format!("the clusters of set {instance}"))?;
-    drop((permits, part));
+    // Beside it, API servers would not answer for a minute, and managers would lose their Leases.
+    let whole = shared.machine.write().await;
+    let world = World::build(clusters, built).await.with_context(|| format!("the clusters of set {instance}"))?;
+    drop(whole);
     let world = Arc::new(world);
     let baseline = Baseline::of(&world).await?;
     eprintln!("{instance}: the clusters are ready after {} s", begun.elapsed().as_secs());

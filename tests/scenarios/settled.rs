@@ -59,7 +59,9 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
     writes_nothing(&world, EVERY_PERIOD).await?;
     // A forced resync: every watch of the managers breaks and starts again. Peers may report that an API server was away.
     let from = [rome.audit_length()?, milan.audit_length()?];
-    tokio::try_join!(world.break_watches(rome), world.break_watches(milan))?;
+    for cluster in [rome, milan] {
+        world.break_watches(cluster).await?;
+    }
     world.quiet(&[rome, milan]).await?;
     for (cluster, from) in [rome, milan].into_iter().zip(from) {
         let mut writes = cluster.liqo_writes(from)?;

@@ -14,7 +14,7 @@ use liqo_playground::{
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::{process::Command, sync::Mutex};
+use tokio::process::Command;
 
 use crate::{Cluster, cluster::Programs, eventually};
 
@@ -94,9 +94,8 @@ pub struct World {
 }
 
 impl World {
-    /// Starts the clusters, installs Liqo and peers rome with milan. Only one set starts its clusters at a time: this uses the whole machine,
-    /// and the other sets find the programs that the first set builds.
-    pub async fn build(wanted: Clusters, built: &Built, starting: &Mutex<()>) -> Result<Self> {
+    /// Starts the clusters, installs Liqo and peers rome with milan. This uses the whole machine.
+    pub async fn build(wanted: Clusters, built: &Built) -> Result<Self> {
         let Clusters { instance, nodes_of_turin, dual_stack, network_policies, metrics, milans_node_grace_seconds, romes_domain } =
             wanted;
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
@@ -120,14 +119,12 @@ impl World {
         let mut rome = ClusterSpec { metrics, ..spec("rome") };
         rome.cluster_domain = romes_domain.map_or(rome.cluster_domain, str::to_owned);
         let specs = [rome, turin, milan];
-        let one_at_a_time = starting.lock().await;
         if !keep {
             // A run that was killed may have left something behind.
             playground.down().await?;
         }
         playground.up(&specs, &Lines(instance)).await.context("starting the clusters")?;
         let kubectl = itself(liqo_playground::kubectl(&Lines(instance)).await?);
-        drop(one_at_a_time);
         let programs = Programs { kubectl, liqoctl: built.program("liqoctl")?.to_owned() };
         let (manager, fabric) = (built.program("liqo-controller-manager")?, built.program("liqo-fabric")?);
         let images = [

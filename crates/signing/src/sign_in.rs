@@ -77,11 +77,12 @@ pub fn signer(credentials: &str, own: &ClusterId, now: SystemTime) -> Result<Clu
         return Err(SignInError::OtherAudience { own: own.clone() });
     }
     let (issued, now) = (Duration::from_secs(statement.issued_at), since_epoch(now));
-    if now.saturating_sub(issued) > LIFETIME {
-        return Err(SignInError::TooOld { seconds: (now - issued).as_secs() });
+    let (age, ahead) = (now.saturating_sub(issued), issued.saturating_sub(now));
+    if age > LIFETIME {
+        return Err(SignInError::TooOld { seconds: age.as_secs() });
     }
-    if issued.saturating_sub(now) > MAX_AHEAD {
-        return Err(SignInError::Ahead { seconds: (issued - now).as_secs() });
+    if ahead > MAX_AHEAD {
+        return Err(SignInError::Ahead { seconds: ahead.as_secs() });
     }
     Ok(verified.signer)
 }
