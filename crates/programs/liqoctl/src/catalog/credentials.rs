@@ -51,12 +51,11 @@ pub fn token_in(file: &Path) -> anyhow::Result<String> {
 /// The identity of this cluster, for the broker that the user means.
 pub async fn identity(cluster: &Cluster, broker: Option<&str>) -> anyhow::Result<Credentials> {
     cluster.installed().await?;
-    let foreign = match broker {
-        Some(name) => unpeer::find(cluster, name).await?,
-        None => {
-            let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
-            only_provider(list_or_none(&peers, &ListParams::default()).await.doing("list the peers")?)?
-        }
+    let foreign = if let Some(name) = broker {
+        unpeer::find(cluster, name).await?
+    } else {
+        let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
+        only_provider(list_or_none(&peers, &ListParams::default()).await.doing("list the peers")?)?
     };
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let identity = identity::load(&secrets).await.map_err(|error| match error {

@@ -93,7 +93,7 @@ enum Way {
     Direct(Url),
     /// A port of a pod, through the API server.
     Pod {
-        pods: Api<Pod>,
+        pods: Box<Api<Pod>>,
         name: String,
         port: u16,
     },
@@ -112,7 +112,7 @@ impl Https {
     /// The API server and the kubelet have proved which pod answers, so its certificate does not matter.
     pub fn pod(pods: Api<Pod>, name: &str, port: u16) -> anyhow::Result<Self> {
         let address = format!("port {port} of pod {name}");
-        let way = Way::Pod { pods, name: name.to_owned(), port };
+        let way = Way::Pod { pods: Box::new(pods), name: name.to_owned(), port };
         Ok(Self { way, address, server: ServerName::try_from("localhost")?, tls: connector(&Trust::Any)? })
     }
 
