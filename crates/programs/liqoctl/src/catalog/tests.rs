@@ -251,7 +251,7 @@ fn the_table_shows_what_offers_are_chosen_by() {
     let behind = id(3);
     let expected = format!(
         "\
-PROVIDER   POOL      AMOUNTS                  PRICES                       LATENCY   HOPS           ACCEPTED
+PROVIDER   POOL      AMOUNTS                 PRICES                       LATENCY   HOPS           ACCEPTED
 turin      default   cpu=3700m, memory=8Gi   -                            -         1              yes
 genoa      default   cpu=3700m, memory=8Gi   cpu=0.04, memory=0.005 EUR   12.3 ms   2 via {}   no",
         behind.short()
