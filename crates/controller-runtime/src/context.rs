@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
 use kube::Client;
 use liqo_api::{ClusterConfig, ClusterId};
 use tokio::sync::watch;
@@ -25,6 +26,9 @@ pub struct Context {
     pub config: watch::Receiver<Arc<ClusterConfig>>,
     pub peers: Peers,
     pub events: Events,
+    /// When the former leader was alive for the last time; `None` if none is known. Nobody watched from then until this process listed
+    /// what exists.
+    pub unwatched_since: Option<Timestamp>,
     /// Ends everything.
     pub stop: CancellationToken,
 }

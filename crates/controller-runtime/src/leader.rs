@@ -1,7 +1,7 @@
 //! Leader election with a Lease: one manager is active.
 //!
 //! A holder whose lease has not changed for a while, by the local monotonic clock, counts as dead. The times in the lease do not
-//! matter, so clocks may differ.
+//! matter for that, so clocks may differ. They only tell a new leader since when nobody led.
 //!
 //! The holder writes into the lease how long it is valid, and others wait that long. So replicas with different [`Timing`]s may take
 //! part in one election, for example during an update.
@@ -87,11 +87,21 @@ struct Observed {
     changed_at: Option<Instant>,
     /// The silent holder whom our last write replaces, if it was stored: its answer may have been lost.
     replacing: Option<String>,
+    /// When the lease was last renewed or released by a process before this one, by that process's clock.
+    former_renewal: Option<Timestamp>,
 }
 
 impl Observed {
     fn holder(&self) -> Option<&str> {
         self.lease.as_ref()?.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
+    }
+
+    /// Takes note of a lease that another process wrote, or a former process of the same name.
+    fn note_renewal(&mut self, identity: &str) {
+        if self.holder() != Some(identity) || self.former_renewal.is_none() {
+            let spec = self.lease.as_ref().and_then(|lease| lease.spec.as_ref());
+            self.former_renewal = spec.and_then(|spec| Some(spec.renew_time.as_ref()?.0));
+        }
     }
 }
 
@@ -176,6 +186,7 @@ impl Election {
         if observed.changed_at.is_none() || version(&current) != version(&observed.lease) {
             observed.lease = current;
             observed.changed_at = Some(Instant::now());
+            observed.note_renewal(&self.identity);
         }
         let replaced = match observed.holder() {
             Some(holder) if holder == self.identity => observed.replacing.clone(),
@@ -191,7 +202,8 @@ impl Election {
         };
         match written {
             Ok(lease) => {
-                *observed = Observed { lease: Some(lease), changed_at: Some(Instant::now()), replacing: None };
+                let (lease, changed_at) = (Some(lease), Some(Instant::now()));
+                *observed = Observed { lease, changed_at, replacing: None, former_renewal: observed.former_renewal };
                 Ok(Outcome::Held { replaced })
             }
             // Somebody else was faster: try again in the next round.
@@ -248,6 +260,11 @@ impl Leadership<'_> {
     /// The former holder, if it did not give up the lease but was silent for too long: it is dead, or cut off.
     pub fn replaced(&self) -> Option<&str> {
         self.replaced.as_deref()
+    }
+
+    /// When the former leader was alive for the last time, by its own clock; `None` if nobody led before.
+    pub fn former_renewal(&self) -> Option<Timestamp> {
+        self.observed.former_renewal
     }
 
     /// Renews the lease. Returns `false` when the lease is lost: end the process at once. Returns `true` after `stop`: call

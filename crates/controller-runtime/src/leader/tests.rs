@@ -10,7 +10,8 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn observed(holder: &str, changed_at: Instant) -> Observed {
     let spec = LeaseSpec { holder_identity: Some(holder.to_owned()), lease_duration_seconds: Some(15), ..LeaseSpec::default() };
-    Observed { lease: Some(Lease { spec: Some(spec), ..Lease::default() }), changed_at: Some(changed_at), replacing: None }
+    let lease = Some(Lease { spec: Some(spec), ..Lease::default() });
+    Observed { lease, changed_at: Some(changed_at), ..Observed::default() }
 }
 
 #[tokio::test]
@@ -94,6 +95,11 @@ impl Server {
         Election::new(Client::new(service, "liqo"), "liqo", "leader", identity, timing)
     }
 
+    /// When the lease was renewed for the last time.
+    fn renewed(&self) -> Timestamp {
+        self.lease.lock().as_ref().unwrap()["spec"]["renewTime"].as_str().unwrap().parse().unwrap()
+    }
+
     async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
         let method = request.method().clone();
         let body = request.into_body().collect_bytes().await.unwrap();
@@ -135,9 +141,10 @@ async fn a_replica_waits_as_long_as_the_holder_promised_and_knows_whom_it_replac
     let server = Server::default();
     let (first, second) = (server.election("first", Timing::of_lease(2)), server.election("second", Timing::of_lease(1)));
     let (dead, _) = acquired(&first).await;
-    assert_eq!(dead.replaced(), None, "nobody led before");
+    assert_eq!((dead.replaced(), dead.former_renewal()), (None, None), "nobody led before");
+    let renewed = server.renewed();
     let (leadership, took) = acquired(&second).await;
-    assert_eq!(leadership.replaced(), Some("first"));
+    assert_eq!((leadership.replaced(), leadership.former_renewal()), (Some("first"), Some(renewed)));
     assert!(took >= Duration::from_secs(2), "after {took:?}");
 }
 
@@ -146,13 +153,18 @@ async fn who_was_replaced_is_known_even_if_the_answer_to_the_write_was_lost() {
     let server = Server::default();
     let (first, second) = (server.election("first", Timing::of_lease(1)), server.election("second", Timing::of_lease(1)));
     let _dead = acquired(&first).await;
+    let died = server.renewed();
     *server.loses_answer_to.lock() = Some("second");
     let (mut leadership, _) = acquired(&second).await;
     assert_eq!(*server.loses_answer_to.lock(), None);
-    assert_eq!(leadership.replaced(), Some("first"));
+    assert_eq!((leadership.replaced(), leadership.former_renewal()), (Some("first"), Some(died)));
     // A renewal replaces nobody.
     let renewed = second.step(&mut leadership.observed).await.unwrap();
     assert_eq!(renewed, Outcome::Held { replaced: None });
+    assert_eq!(leadership.former_renewal(), Some(died));
+    // A container that starts again has the name of the former one.
+    let (former, again) = (server.renewed(), server.election("second", Timing::of_lease(1)));
+    assert_eq!(acquired(&again).await.0.former_renewal(), Some(former));
 }
 
 #[tokio::test]

@@ -133,6 +133,7 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
         config,
         peers: Peers::default(),
         events: Events::new(client.clone(), Some(arguments.pod_name.clone())),
+        unwatched_since: None,
         stop: stop.clone(),
     };
     let mut webhook = start_webhook(&context, arguments.webhook_port, readiness);
@@ -148,6 +149,7 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
         Some(leadership) => {
             let replaced = leadership.replaced().map(str::to_owned);
             tracing::info!(replaced, "leading");
+            let context = Context { unwatched_since: leadership.former_renewal(), ..context };
             let mut parts = start_leading(&context, identity, arguments.auth_port);
             let marked = leader_pod::keep_marked(pods, arguments.pod_name.clone(), replaced, stop.clone());
             parts.spawn(async move {

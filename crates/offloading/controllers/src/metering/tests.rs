@@ -146,6 +146,7 @@ fn context(server: &Arc<Mutex<Server>>) -> Context {
         config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
         peers: Peers::default(),
         events: Events::new(client.clone(), None),
+        unwatched_since: None,
         stop,
         client,
     }

@@ -57,6 +57,7 @@ fn context(client: Client) -> Context {
         config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
         peers: liqo_controller_runtime::Peers::default(),
         events: Events::new(client.clone(), None),
+        unwatched_since: None,
         stop: CancellationToken::new(),
         client,
     }

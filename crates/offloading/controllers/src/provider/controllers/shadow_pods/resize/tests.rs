@@ -118,6 +118,7 @@ async fn provider(client: Client) -> Arc<Provider> {
         config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
         peers: Peers::default(),
         events: Events::new(client.clone(), None),
+        unwatched_since: None,
         stop: CancellationToken::new(),
         client,
     }));
