@@ -8,7 +8,8 @@
 //! Example: `1767225600-1767225900 cpu=1,pods=1; 1767225900- cpu=2,pods=1`
 //!
 //! A charge begins when the API server created the remote pod, and ends when the pod ended or was gone. A resize ends one charge and
-//! begins another. What is written never changes, except that an open charge ends: so a successor of the process continues from here.
+//! begins another. A pod whose deletion was asked for is not charged after its grace: callers pass the end of the grace as the time.
+//! What is written never changes, except that an open charge ends: so a successor of the process continues from here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -46,7 +47,7 @@ pub struct SeenPod<'a> {
     pub ended: Option<Seconds>,
     /// What the ledger charges for it.
     pub amounts: &'a ResourceList,
-    /// The end of the last period whose entries are complete: what was charged before does not change any more.
+    /// The end of the last complete period, if its entries say that the pod ran on: they do not change any more. Otherwise 0.
     pub settled: Seconds,
 }
 
@@ -86,14 +87,16 @@ impl Charges {
         charges
     }
 
-    /// The charges after the pod was found gone at the time `now`. A pod whose deletion was asked for is charged until its grace was
-    /// over (`due`) at the latest, so that nobody pays for a process or a node that noticed it later; but not less than what is settled,
-    /// see [`SeenPod::settled`].
+    /// The charges after the pod was found gone at the time `now`.
+    ///
+    /// `unwatched_since`: the pod was there for the last time before a pause in which nobody watched, and this pause began then. So the
+    /// pod may have gone at any time since, and is charged only until then. A pod that was created later did not go in the pause.
     #[must_use]
-    pub fn gone(&self, now: Seconds, due: Option<Seconds>, settled: Seconds) -> Self {
+    pub fn gone(&self, now: Seconds, unwatched_since: Option<Seconds>) -> Self {
         let mut charges = self.clone();
         if let Some(last) = charges.0.last_mut().filter(|last| last.until.is_none()) {
-            last.until = Some(due.map_or(now, |due| due.max(settled).min(now)).max(last.from));
+            let shown = unwatched_since.filter(|since| last.from <= *since).unwrap_or(now);
+            last.until = Some(shown.min(now).max(last.from));
         }
         charges
     }
@@ -223,21 +226,20 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_created_again_is_not_charged_in_between() {
-        let vanished = "100- cpu=1".parse::<Charges>().unwrap().gone(150, None, 0).to_string();
+        let vanished = "100- cpu=1".parse::<Charges>().unwrap().gone(150, None).to_string();
         assert_eq!(vanished, "100-150 cpu=1");
         assert_eq!(seen(&vanished, 170, None, "cpu=1", 171), "100-150 cpu=1; 170- cpu=1");
         assert_eq!(seen(&vanished, 140, None, "cpu=1", 171), "100-150 cpu=1; 150- cpu=1", "never twice for a second");
     }
 
     #[test]
-    fn nobody_pays_for_a_process_or_a_node_that_noticed_an_end_later() {
-        let gone = |now, due| "100- cpu=1".parse::<Charges>().unwrap().gone(now, due, 0).to_string();
-        assert_eq!(gone(150, Some(180)), "100-150 cpu=1");
-        assert_eq!(gone(950, Some(180)), "100-180 cpu=1");
-        assert_eq!(gone(950, Some(80)), "100-100 cpu=1");
-        let settled = "100- cpu=1".parse::<Charges>().unwrap().gone(950, Some(180), 600);
-        assert_eq!(settled.to_string(), "100-600 cpu=1", "the receipt until then was written before");
-        assert_eq!("100-120 cpu=1".parse::<Charges>().unwrap().gone(950, None, 0).to_string(), "100-120 cpu=1");
+    fn a_pod_that_went_while_nobody_watched_is_charged_until_it_was_there_for_the_last_time() {
+        let gone = |charges: &str, since| charges.parse::<Charges>().unwrap().gone(950, since).to_string();
+        assert_eq!(gone("100- cpu=1", None), "100-950 cpu=1");
+        assert_eq!(gone("100- cpu=1", Some(180)), "100-180 cpu=1");
+        assert_eq!(gone("100- cpu=1", Some(990)), "100-950 cpu=1", "the clock of the former process is ahead");
+        assert_eq!(gone("200- cpu=1", Some(180)), "200-950 cpu=1", "it was created after the pause");
+        assert_eq!(gone("100-120 cpu=1", Some(110)), "100-120 cpu=1");
     }
 
     #[test]
@@ -267,8 +269,8 @@ mod tests {
             let amounts = list(&format!("cpu={cpu}"));
             let once = Charges::default().seen(&pod(created, ended, &amounts), now);
             prop_assert_eq!(&once.seen(&pod(created, ended, &amounts), now + later), &once);
-            let gone = once.gone(now, None, 0);
-            prop_assert_eq!(&gone.gone(now + later, None, 0), &gone);
+            let gone = once.gone(now, None);
+            prop_assert_eq!(&gone.gone(now + later, None), &gone);
             prop_assert_eq!(gone.to_string().parse::<Charges>(), Ok(gone));
         }
 

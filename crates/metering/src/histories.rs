@@ -1,5 +1,5 @@
-//! Random histories of pods and of both managers: restarts, lost watches, repeated and late observations, clocks that differ. Both sides
-//! must come to the same seconds, and a side that lies is found by the names of the pods.
+//! Random histories of pods and of both managers: restarts, lost watches, repeated and late observations, pods that vanish while a manager
+//! is down, clocks that differ. Both sides must come to the same seconds, and a side that lies is found by the names of the pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +16,10 @@ const GRACE: Seconds = 60;
 const CLOCKS: Seconds = 300;
 /// When all pods are gone and all periods complete.
 const END: Seconds = 8000;
+/// A process that did not look for so long was not there.
+const RESTART: Seconds = 20;
+/// How long after its deletion a pod is charged at most.
+const GRACE_OF_PODS: Seconds = 30;
 
 /// What happens to one pod, in true seconds.
 #[derive(Clone, Debug)]
@@ -24,9 +28,11 @@ struct Story {
     /// It ends by itself so long after its creation.
     ends_after: Option<Seconds>,
     resized_after: Option<Seconds>,
-    /// The consumer deletes it so long after it was sent.
+    /// Somebody at the provider removes it so long after its creation. Then it is created again.
+    vanishes_after: Option<Seconds>,
+    /// The consumer deletes it so long after it was sent, whether the provider's process runs or not.
     deleted_after: Seconds,
-    /// How long the remote pod stays after its deletion.
+    /// How long the remote pod stays after the provider deleted it.
     lingers: Seconds,
     /// The provider dies between storing the entry and releasing the record.
     dies_before_release: bool,
@@ -42,12 +48,22 @@ struct History {
     skew: Seconds,
 }
 
+impl Story {
+    /// The time until which the pod may be charged.
+    fn due(&self) -> Seconds {
+        self.sent + self.deleted_after + GRACE_OF_PODS
+    }
+}
+
 fn story() -> impl Strategy<Value = Story> {
-    (0..3000_i64, prop::option::of(1..900_i64), prop::option::of(1..900_i64), 1..1800_i64, 0..60_i64, any::<bool>()).prop_map(
-        |(sent, ends_after, resized_after, deleted_after, lingers, dies_before_release)| Story {
+    let early = || prop::option::of(1..900_i64);
+    (0..3000_i64, early(), early(), early(), 1..1800_i64, 0..60_i64, any::<bool>()).prop_map(
+        |(sent, ends_after, resized_after, vanishes_after, deleted_after, lingers, dies_before_release)| Story {
             sent,
             ends_after,
             resized_after,
+            // A pod that ended is not created again.
+            vanishes_after: vanishes_after.filter(|_| ends_after.is_none()),
             deleted_after,
             lingers,
             dies_before_release,
@@ -83,12 +99,16 @@ fn histories() -> impl Strategy<Value = History> {
 #[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 #[derive(Clone, Debug, Default)]
 struct Objects {
+    /// When the remote pod that exists, or existed last, was created.
     created: Option<Seconds>,
+    vanished: bool,
     resized: bool,
     /// In the status of the shadow pod.
     charges: Charges,
-    /// When the provider asked for the end of the remote pod.
-    deletion: Option<Seconds>,
+    /// When the provider deleted the remote pod.
+    deleted: Option<Seconds>,
+    /// The provider's last complete period has its end.
+    end_is_settled: bool,
     stored_once: bool,
     /// What the provider stored.
     closed: Charges,
@@ -96,6 +116,50 @@ struct Objects {
     /// What the consumer saw last.
     seen_by_consumer: Charges,
     consumer_done: bool,
+    /// For how many seconds remote pods existed that are gone, and for how many of them the provider saw that.
+    former: (Seconds, Seconds),
+    /// Until when the provider saw the present one.
+    shown: Seconds,
+}
+
+impl Objects {
+    /// When the remote pod goes, as far as that is decided.
+    fn goes(&self, story: &Story) -> Option<Seconds> {
+        let vanishes = story.vanishes_after.filter(|_| !self.vanished).and_then(|after| Some(self.created? + after));
+        vanishes.into_iter().chain(self.deleted.map(|at| at + story.lingers)).min()
+    }
+
+    fn is_gone(&self, story: &Story, now: Seconds) -> bool {
+        self.goes(story).is_some_and(|goes| goes <= now)
+    }
+
+    /// When it ended by itself, if it has.
+    fn ended(&self, story: &Story, now: Seconds) -> Option<Seconds> {
+        let ended = self.created? + story.ends_after?;
+        (ended <= now && self.deleted.is_none_or(|deleted| ended <= deleted)).then_some(ended)
+    }
+
+    /// What the provider charges, by what it sees now.
+    fn charged(&self, story: &Story, now: Seconds, unwatched_since: Option<Seconds>, settled: Seconds) -> Charges {
+        let Some(created) = self.created else { return Charges::default() };
+        let at = now.min(story.due());
+        if self.is_gone(story, now) {
+            // This process may have seen it a moment ago.
+            return self.charges.gone(at, unwatched_since.filter(|_| self.shown < now));
+        }
+        let amounts = list(if self.resized { "cpu=2" } else { "cpu=1" });
+        let settled = if self.end_is_settled { 0 } else { settled };
+        self.charges.seen(&SeenPod { created, ended: self.ended(story, now), amounts: &amounts, settled }, at)
+    }
+
+    /// The remote pod is gone: adds for how long it was there and may be charged, and for how long that was seen.
+    fn count(&mut self, story: &Story, now: Seconds) {
+        let Some(created) = self.created else { return };
+        let last = self.goes(story).unwrap_or(now).min(story.due());
+        let until = self.ended(story, now).map_or(last, |ended| ended.min(last));
+        self.former.0 += (until - created).max(0);
+        self.former.1 += (self.shown.min(until) - created).max(0);
+    }
 }
 
 /// The records of one side.
@@ -135,12 +199,14 @@ struct World {
     pods: Vec<Objects>,
     provider: Records,
     consumer: Records,
+    /// When the provider's process looked last.
+    provider_looked: Seconds,
 }
 
 impl World {
     fn play(history: History) -> Self {
         let pods = history.pods.iter().map(|_| Objects::default()).collect();
-        let mut world = Self { history, pods, provider: Records::default(), consumer: Records::default() };
+        let mut world = Self { history, pods, provider: Records::default(), consumer: Records::default(), provider_looked: 0 };
         let provider = world.history.provider_looks.iter().map(|at| (*at, true));
         let mut looks: Vec<(Seconds, bool)> =
             provider.chain(world.history.consumer_looks.iter().map(|at| (*at, false))).collect();
@@ -152,48 +218,65 @@ impl World {
     }
 
     fn provider_looks(&mut self, now: Seconds) {
-        let settled = self.provider.settled();
-        for (n, story) in self.history.pods.iter().enumerate() {
-            let (pod, uid) = (&mut self.pods[n], format!("u{n}"));
-            let wants_end = now >= story.sent + story.deleted_after;
-            if pod.released || now < story.sent {
-                continue;
-            }
-            let Some(created) = pod.created else {
-                if wants_end {
-                    pod.released = true;
-                } else {
-                    pod.created = Some(now);
-                }
-                continue;
-            };
-            let gone = pod.deletion.is_some_and(|deletion| now >= deletion + story.lingers);
-            if gone {
-                let closed = pod.charges.gone(now, pod.deletion.map(|deletion| deletion + 30), settled);
-                self.provider.store(closed.entries(&uid, "p", now).iter().flat_map(|entry| Period::parts(entry, PERIOD)));
-                if story.dies_before_release && !pod.stored_once {
-                    pod.stored_once = true;
-                } else {
-                    // Nobody writes this into the status: the record is about to go.
-                    (pod.closed, pod.released) = (closed, true);
-                }
-                continue;
-            }
-            pod.resized |= story.resized_after.is_some_and(|after| now >= created + after) && story.ends_after.is_none();
-            let amounts = list(if pod.resized { "cpu=2" } else { "cpu=1" });
-            let ended = story
-                .ends_after
-                .map(|after| created + after)
-                .filter(|ended| *ended <= now && pod.deletion.is_none_or(|deletion| *ended <= deletion));
-            pod.charges = pod.charges.seen(&SeenPod { created, ended, amounts: &amounts, settled }, now);
-            if wants_end && pod.deletion.is_none() {
-                pod.deletion = Some(now);
-            }
+        let unwatched_since = (now - self.provider_looked >= RESTART).then_some(self.provider_looked);
+        // After a restart, a period may be completed before a status is written.
+        if now % 2 == 0 {
+            self.complete_at_provider(now, unwatched_since);
         }
+        for n in 0..self.pods.len() {
+            self.provider_looks_at(n, now, unwatched_since);
+        }
+        self.complete_at_provider(now, unwatched_since);
+        self.provider_looked = now;
+    }
+
+    fn provider_looks_at(&mut self, n: usize, now: Seconds, unwatched_since: Option<Seconds>) {
+        let (settled, story, pod) = (self.provider.settled(), &self.history.pods[n], &mut self.pods[n]);
+        let wants_end = now >= story.sent + story.deleted_after;
+        if pod.released || now < story.sent {
+            return;
+        }
+        if pod.created.is_none() {
+            (pod.created, pod.released) = if wants_end { (None, true) } else { (Some(now), false) };
+            return;
+        }
+        let charges = pod.charged(story, now, unwatched_since, settled);
+        if pod.is_gone(story, now) && wants_end {
+            let entries = charges.entries(&format!("u{n}"), "p", now);
+            self.provider.store(entries.iter().flat_map(|entry| Period::parts(entry, PERIOD)));
+            if story.dies_before_release && !pod.stored_once {
+                pod.stored_once = true;
+            } else {
+                pod.count(story, now);
+                // Nobody writes this into the status: the record is about to go.
+                (pod.closed, pod.released) = (charges, true);
+            }
+            return;
+        }
+        pod.charges = charges;
+        if pod.is_gone(story, now) {
+            pod.count(story, now);
+            (pod.created, pod.vanished, pod.end_is_settled) = (Some(now), true, false);
+        }
+        pod.resized |= pod.created.zip(story.resized_after).is_some_and(|(created, after)| now >= created + after)
+            && story.ends_after.is_none();
+        pod.charges = pod.charged(story, now, unwatched_since, settled);
+        pod.shown = now;
+        if wants_end && pod.deleted.is_none() {
+            pod.deleted = Some(now);
+        }
+    }
+
+    fn complete_at_provider(&mut self, now: Seconds, unwatched_since: Option<Seconds>) {
         for period in self.provider.due(now, GRACE) {
-            for (n, pod) in self.pods.iter().enumerate().filter(|(_, pod)| !pod.released) {
-                let entries = pod.charges.entries(&format!("u{n}"), "p", now);
+            let settled = self.provider.settled();
+            for (n, (pod, story)) in
+                self.pods.iter_mut().zip(&self.history.pods).enumerate().filter(|(_, (pod, _))| !pod.released)
+            {
+                let charges = pod.charged(story, now, unwatched_since, settled);
+                let entries = charges.entries(&format!("u{n}"), "p", now.min(story.due()));
                 self.provider.store(entries.iter().filter_map(|entry| Some((period, period.part_of(entry)?))));
+                pod.end_is_settled = !charges.is_open() || now >= story.due();
             }
             self.provider.complete.insert(period);
         }
@@ -202,6 +285,8 @@ impl World {
     fn observe(story: &Story, pod: &Objects, n: usize, gone: Option<Seconds>, clock: Seconds, skew: Seconds) -> Vec<Entry> {
         let asked = [list("cpu=1"), list("cpu=2")];
         let (uid, sent) = (format!("u{n}"), story.sent + skew);
+        // The shadow pod says when it was deleted.
+        let gone = if clock >= story.due() { Some(gone.unwrap_or(clock).min(story.due())) } else { gone };
         let observation =
             Observation { uid: &uid, namespace: "demo", pool: "p", sent, gone, asked: &asked, charges: &pod.seen_by_consumer };
         observation.entries(clock, CLOCKS)
@@ -268,7 +353,12 @@ proptest! {
         prop_assert_eq!(all.overlap(), 0);
         for (n, pod) in world.pods.iter().enumerate().filter(|(_, pod)| !pod.stored_once) {
             let exact: Seconds = pod.closed.entries("u", "p", END + 3000).iter().map(Entry::seconds).sum();
-            prop_assert_eq!(world.seconds_of(&format!("u{n}")), exact, "no second is lost or counted twice");
+            let counted = world.seconds_of(&format!("u{n}"));
+            prop_assert_eq!(counted, exact, "no second is lost or counted twice");
+            let (there, shown) = pod.former;
+            prop_assert!(counted >= shown, "u{}: {} seconds of {} that the provider saw", n, counted, shown);
+            // A process that runs may notice an end late, of the first pod and of the one that was created again.
+            prop_assert!(counted <= there + 2 * RESTART, "u{}: {} seconds of {}", n, counted, there);
         }
     }
 

@@ -77,6 +77,8 @@ struct Namespace {
     writing: HashSet<String>,
     /// Pods whose entries are stored, until they are forgotten.
     stored: HashSet<String>,
+    /// Pods that existed when this process last completed a period, and whose last entry had ended.
+    ended: HashSet<String>,
     /// The last chunk that this process wrote, of each of the latest periods: the cache may not show it yet.
     chunks: BTreeMap<(Period, String), LastChunk>,
     written: Option<Instant>,
@@ -157,6 +159,12 @@ impl Recorder {
         let mut all = self.namespaces.lock();
         let settled = self.book(namespace, all.entry(namespace.to_owned()).or_default()).settled();
         settled.and_then(|settled| Timestamp::from_second(settled).ok()).unwrap_or_default()
+    }
+
+    /// The same for a pod, whose entries of that period say that it ran on. Second 0 if they have its end.
+    pub fn settled_as_running(&self, namespace: &str, pod: &str) -> Timestamp {
+        let has_end = self.namespaces.lock().get(namespace).is_some_and(|known| known.ended.contains(pod));
+        if has_end { Timestamp::default() } else { self.settled(namespace) }
     }
 
     /// Whether the entries of a pod are stored.
@@ -307,7 +315,9 @@ impl Recorder {
         }
         let Some(open) = side.open(namespace, now) else { return false };
         let mut all = self.namespaces.lock();
-        let book = self.book(namespace, all.entry(namespace.to_owned()).or_default());
+        let known = all.entry(namespace.to_owned()).or_default();
+        known.ended = ended(&open, now);
+        let book = self.book(namespace, known);
         for (contract, period) in due {
             let parts = open.iter().filter_map(|entry| period.part_of(&contract.part_of(entry)?)).collect::<Vec<_>>();
             self.count(namespace, &parts);
@@ -411,6 +421,12 @@ fn spec(write: &ChunkWrite) -> UsageRecordSpec {
         chunks: write.chunks,
         entries: write.entries.clone(),
     }
+}
+
+/// The pods that have entries, and none that goes on.
+fn ended(open: &[Entry], now: Seconds) -> HashSet<String> {
+    let goes_on: HashSet<&str> = open.iter().filter(|entry| entry.until.at >= now).map(|entry| entry.uid.as_str()).collect();
+    open.iter().filter(|entry| !goes_on.contains(entry.uid.as_str())).map(|entry| entry.uid.clone()).collect()
 }
 
 /// The peer that a tenant or provider namespace is for: its name ends with the ID.

@@ -7,10 +7,10 @@ use liqo_api::{ClusterId, Key, ResourceList, provider_namespace};
 use liqo_metering::observation::parts_with_witnesses;
 use liqo_metering::spending::Account;
 use liqo_metering::{Charges, Entry, Observation, Period, Seconds};
-use liqo_offloading_rules::pod::chargeable::{AtPeriodEnd, at_period_end, chargeable, sent_at};
+use liqo_offloading_rules::pod::chargeable::{AtPeriodEnd, at_period_end, chargeable, gone_at, sent_at};
 use liqo_offloading_rules::pod::local::{PeerState as Reachability, Sent};
 use liqo_offloading_rules::pod::local_state::{LocalPod, Shadow};
-use liqo_offloading_rules::pod::remote::MAX_GRACE_SECONDS;
+use liqo_offloading_rules::pod::shadow_pod::MAX_GRACE_SECONDS;
 
 use super::state::{Consumer, PeerState};
 use crate::metering::{GRACE, MeteredContract, Side};
@@ -101,7 +101,7 @@ impl Consumer {
         let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
         let seen = peer.seen_charges(uid);
         let namespace = seen.as_ref().map_or("", |seen| seen.namespace.as_str());
-        let pool = &shadow.pool;
+        let (pool, gone) = (&shadow.pool, gone_at(gone, shadow.deleted_at, now));
         let observation = Observation { uid, namespace, pool, sent: 0, gone, asked: &[], charges: &charges };
         observation.entries(now, self.clock_tolerance())
     }
@@ -118,7 +118,8 @@ impl Consumer {
         let seen = peer.seen_charges(&pod.uid);
         let charges = charges_of(seen.as_ref().map(|seen| seen.charges.as_ref())).unwrap_or_default();
         let (pool, asked) = (self.pool_of(peer, pod), chargeable(pod, contract.charge, contract.limit_percentage));
-        let sent = sent_at(pod).as_second();
+        let (sent, now) = (sent_at(pod).as_second(), Timestamp::now().as_second());
+        let gone = gone_at(gone, seen.and_then(|seen| seen.deleted_at), now);
         let observation = Observation {
             uid: &pod.uid,
             namespace: &pod.key.namespace,
@@ -128,7 +129,7 @@ impl Consumer {
             asked: &asked,
             charges: &charges,
         };
-        observation.entries(Timestamp::now().as_second(), self.clock_tolerance())
+        observation.entries(now, self.clock_tolerance())
     }
 }
 

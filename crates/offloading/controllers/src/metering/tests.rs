@@ -236,6 +236,26 @@ async fn pods_that_still_run_are_added_when_a_period_is_over() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_pod_that_a_complete_period_has_may_lie_in_it() {
+    let before = Period::at(now(), 3600).previous();
+    let ended = entry("ended", before.start, before.end() - 10);
+    let again = [entry("again", before.start, before.end() - 10), entry("again", before.end() - 5, now() + 5)];
+    let open = [&[ended, entry("running", before.start, now() + 5)], again.as_slice()].concat();
+    let (server, side): (Arc<Mutex<Server>>, _) = (Arc::default(), Arc::new(Pods { open, ..Pods::default() }));
+    let recorder = recorder(&server, &side).await;
+    let namespace = tenant_namespace(&consumer());
+    let settled = |pod: &str| recorder.settled_as_running(&namespace, pod).as_second();
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while settled("running") < before.end() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!((settled("ended"), settled("again")), (0, before.end()));
+}
+
+#[tokio::test]
 async fn without_a_contract_nothing_waits_and_nothing_is_written() {
     let (server, side): (Arc<Mutex<Server>>, _) = (Arc::default(), Arc::new(Pods::default()));
     let recorder = recorder(&server, &side).await;

@@ -432,6 +432,7 @@ impl World {
                     charge: Charge::Requests,
                     settled: Timestamp::UNIX_EPOCH,
                     is_stored: self.stored,
+                    unwatched_since: None,
                 }),
                 now: "2026-01-01T00:00:00Z".parse().unwrap(),
             };

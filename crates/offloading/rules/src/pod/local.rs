@@ -13,7 +13,7 @@ use crate::pod::carry::Refusal;
 use crate::pod::carry::api_server::ApiServerChoice;
 use crate::pod::carry::obstacle::obstacle_of_controller;
 use crate::pod::local_state::{LocalPod, Shadow};
-use crate::pod::remote::MAX_GRACE_SECONDS;
+use crate::pod::shadow_pod::MAX_GRACE_SECONDS;
 
 /// Reason of the condition on a pod that may run only once, or that gets a token: written before the pod is sent, replaced by the
 /// provider's answer.
@@ -150,7 +150,7 @@ pub fn decide(facts: &Facts) -> Decision {
     let Some(home) = facts.home else {
         return match facts.shadow {
             // If it is being deleted already, the provider finishes that.
-            Some(shadow) if facts.peer == PeerState::Answers && !shadow.terminating => Decision::of([Action::DeleteShadow]),
+            Some(shadow) if facts.peer == PeerState::Answers && !shadow.is_terminating() => Decision::of([Action::DeleteShadow]),
             _ => Decision::nothing(),
         };
     };
@@ -190,12 +190,12 @@ fn deletion(facts: &Facts, home: &LocalPod, grace: i64, shadow: Option<&Shadow>)
     if !home.finished && shadow.remote_status().is_some() {
         actions.push(Action::PatchLocalStatus);
     }
-    let deletes = !shadow.terminating && may_delete(home, grace, shadow);
+    let deletes = !shadow.is_terminating() && may_delete(home, grace, shadow);
     // The provider accepts less grace at any time, but more only before it deleted the remote pod.
     let must_ask = match shadow.wanted_deletion {
         Some(wanted) => grace < wanted,
         None if deletes => grace != shadow.default_grace,
-        None if shadow.terminating => grace < shadow.default_grace,
+        None if shadow.is_terminating() => grace < shadow.default_grace,
         None => true,
     };
     if must_ask {
@@ -247,7 +247,7 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
     // Every field may still change of a remote pod that does not exist yet.
     let whole = matches!(shadow.phase, ShadowPodPhase::Pending | ShadowPodPhase::Refused);
     let changed = home.carried.as_ref().is_ok_and(|carried| *carried != shadow.carried);
-    if changed && !shadow.terminating && !shadow.phase.is_final() {
+    if changed && !shadow.is_terminating() && !shadow.phase.is_final() {
         decision.actions.push(Action::UpdateShadow { whole });
     }
     decision

@@ -145,7 +145,8 @@ pub struct Shadow {
     /// Namespace and name of the local pod, as far as the shadow pod has them.
     pub home: Key,
     pub pool: String,
-    pub terminating: bool,
+    /// Since when it is being deleted, by the provider's clock.
+    pub deleted_at: Option<Timestamp>,
     /// The grace in seconds that we asked for in its spec.
     pub wanted_deletion: Option<i64>,
     /// The grace in seconds that the provider uses when the shadow pod is deleted.
@@ -175,7 +176,7 @@ impl Shadow {
         Some(Self {
             home: Key::new(shadow.spec.namespace, text(&pod, "/metadata/name").unwrap_or_default()),
             pool: shadow.spec.pool,
-            terminating: shadow.metadata.deletion_timestamp.is_some(),
+            deleted_at: shadow.metadata.deletion_timestamp.map(|time| time.0),
             wanted_deletion: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds),
             default_grace: default_grace(own_grace),
             has_finalizer: shadow.metadata.finalizers.iter().flatten().any(|name| name == finalizers::SHADOW_POD),
@@ -188,6 +189,10 @@ impl Shadow {
             charges: status.charges.filter(|charges| charges.len() <= MAX_CHARGES_LEN).map(Into::into),
             status: status.pod.map(|pod| pod.to_string().into()),
         })
+    }
+
+    pub const fn is_terminating(&self) -> bool {
+        self.deleted_at.is_some()
     }
 
     /// Estimated memory in bytes.

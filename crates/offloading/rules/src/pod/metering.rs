@@ -2,29 +2,36 @@
 //!
 //! They travel with writes of the status that happen anyway. Only a resize, and a pod that is deleted before its first status, cost a
 //! write of their own. How the pod ended is stored in a usage record before the shadow pod goes.
+//!
+//! Two rules limit what a pod is charged whose end nobody saw. After the deletion of its shadow pod it is charged for 30 s at most, see
+//! [`Shadow::charged_until`]. If it was gone already when this process listed the pods, it is charged until the former process was alive
+//! for the last time. The status and the records of a period follow the same rules, so they agree, whichever is written first.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use liqo_api::Charge;
-use liqo_metering::{Charges, SeenPod};
+use liqo_metering::{Charges, Entry, SeenPod};
 
 use crate::pod::remote_pod::RemotePod;
 use crate::pod::reported_status::ReportedStatus;
+use crate::pod::shadow_pod::Shadow;
 
 /// How what the pods of a tenancy use is measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metering {
     /// Whether requests or limits are charged.
     pub charge: Charge,
-    /// The end of the last period whose entries are complete.
+    /// The end of the last complete period, if its entries say that the pod ran on; otherwise second 0.
     pub settled: Timestamp,
     /// Whether what the pod used is stored.
     pub is_stored: bool,
+    /// If this process never saw the recorded pod: when the former process was alive for the last time.
+    pub unwatched_since: Option<Timestamp>,
 }
 
 /// The recorded charges. Charges that cannot be read count as none.
-pub fn charges(reported: &ReportedStatus) -> Charges {
+fn recorded(reported: &ReportedStatus) -> Charges {
     reported.charges.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
@@ -46,15 +53,35 @@ pub fn text(charges: &Charges) -> Option<Arc<str>> {
     (!charges.is_empty()).then(|| charges.to_string().into())
 }
 
-/// The text of the charges after the pod was seen. Without a contract nothing changes.
-pub(super) fn seen(reported: &ReportedStatus, pod: &RemotePod, metering: Option<&Metering>, now: Timestamp) -> Option<Arc<str>> {
-    let Some(metering) = metering else { return reported.charges.clone() };
-    text(&with_pod(&charges(reported), pod, metering, now))
+/// The recorded charges. They have ended if the recorded pod is none of these: then it is gone.
+fn ended_if_gone(reported: &ReportedStatus, pods: &[Arc<RemotePod>], metering: &Metering, now: Timestamp) -> Charges {
+    let is_recorded = |pod: &Arc<RemotePod>| reported.remote_uid.as_ref().is_none_or(|uid| pod.uid == *uid);
+    if pods.iter().any(is_recorded) { recorded(reported) } else { gone(reported, metering, now) }
 }
 
-/// The charges after the pod was found gone, whose grace was over at the time `due`.
-pub(super) fn gone(reported: &ReportedStatus, metering: &Metering, due: Option<Timestamp>, now: Timestamp) -> Charges {
-    charges(reported).gone(now.as_second(), due.map(Timestamp::as_second), metering.settled.as_second())
+/// The text of the charges after `pod`, which is one of these pods, was seen. Without a contract nothing changes.
+pub(super) fn seen(
+    reported: &ReportedStatus,
+    pods: &[Arc<RemotePod>],
+    pod: &RemotePod,
+    metering: Option<&Metering>,
+    now: Timestamp,
+) -> Option<Arc<str>> {
+    let Some(metering) = metering else { return reported.charges.clone() };
+    text(&with_pod(&ended_if_gone(reported, pods, metering, now), pod, metering, now))
+}
+
+/// The charges after the recorded pod was found gone.
+pub(super) fn gone(reported: &ReportedStatus, metering: &Metering, now: Timestamp) -> Charges {
+    recorded(reported).gone(now.as_second(), metering.unwatched_since.map(Timestamp::as_second))
+}
+
+/// The entries, at this time, of a shadow pod that has these pods. Its name is the UID of the local pod.
+pub fn entries(uid: &str, shadow: &Shadow, pods: &[Arc<RemotePod>], metering: &Metering, now: Timestamp) -> Vec<Entry> {
+    let now = shadow.charged_until(now);
+    let before = ended_if_gone(&shadow.reported, pods, metering, now);
+    let charges = pods.iter().fold(before, |charges, pod| with_pod(&charges, pod, metering, now));
+    charges.entries(uid, &shadow.pool, now.as_second())
 }
 
 #[cfg(test)]
@@ -83,7 +110,7 @@ mod tests {
     }
 
     fn snapshot(deleted: Option<i64>, now: i64) -> Snapshot {
-        let metering = Metering { charge: Charge::Requests, settled: second(0), is_stored: false };
+        let metering = Metering { charge: Charge::Requests, settled: second(0), is_stored: false, unwatched_since: None };
         Snapshot {
             shadow: shadow(deleted),
             reported: ReportedStatus::default(),
@@ -182,5 +209,74 @@ mod tests {
         };
         let status = reported(decide(&vanished));
         assert_eq!((status.phase, status.charges.as_deref()), (ShadowPodPhase::Pending, Some("100-300 cpu=1")));
+        let metering = unwatched(&vanished, 220);
+        let status = reported(decide(&Snapshot { metering, ..vanished }));
+        assert_eq!(status.charges.as_deref(), Some("100-220 cpu=1"), "the manager was down from then on");
+    }
+
+    /// The same where this process never saw the recorded pod, and the former one was alive until this second.
+    fn unwatched(snapshot: &Snapshot, since: i64) -> Option<Metering> {
+        snapshot.metering.clone().map(|metering| Metering { unwatched_since: Some(second(since)), ..metering })
+    }
+
+    fn running_before(charges: &str) -> ReportedStatus {
+        ReportedStatus {
+            phase: ShadowPodPhase::Created,
+            remote_uid: Some("u1".into()),
+            charges: Some(charges.into()),
+            ..ReportedStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_pod_that_was_created_again_is_not_charged_for_the_time_without_it() {
+        let again = Arc::new(pod("web", "u2", |object| {
+            object["metadata"]["creationTimestamp"] = second(300).to_string().into();
+        }));
+        let created = Snapshot {
+            reported: running_before("100- cpu=1,pods=1"),
+            expected_uid: Some("u1".into()),
+            live: Live::Ours(again),
+            ..snapshot(None, 301)
+        };
+        let metering = unwatched(&created, 220);
+        let status = reported(decide(&Snapshot { metering, ..created }));
+        assert_eq!(status.charges.as_deref(), Some("100-220 cpu=1,pods=1; 300- cpu=1,pods=1"));
+    }
+
+    /// The entries at a time, with the shadow pod that was deleted at second 200 or not.
+    fn entries_at(now: i64, deleted: Option<i64>, pods: &[Arc<RemotePod>], unwatched_since: Option<i64>) -> Vec<String> {
+        let shadow = Shadow { reported: running_before("100- cpu=1,pods=1"), ..Shadow::clone(&shadow(deleted)) };
+        let unwatched_since = unwatched_since.map(second);
+        let metering = Metering { charge: Charge::Requests, settled: second(0), is_stored: false, unwatched_since };
+        entries("home-uid", &shadow, pods, &metering, second(now)).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_pod_that_goes_on_counts_until_now_and_one_that_is_gone_until_it_was_there_for_the_last_time() {
+        let exists = [remote(100, |_| {})];
+        assert_eq!(entries_at(900, None, &exists, None), ["home-uid default 100 900 cpu=1,pods=1"]);
+        assert_eq!(entries_at(900, None, &[], Some(220)), ["home-uid default 100 220 cpu=1,pods=1"]);
+        assert_eq!(entries_at(900, None, &[], None), ["home-uid default 100 900 cpu=1,pods=1"], "it went a moment ago");
+        let again = [Arc::new(pod("web", "u2", |object| {
+            object["metadata"]["creationTimestamp"] = second(300).to_string().into();
+        }))];
+        let both = ["home-uid default 100 220 cpu=1,pods=1", "home-uid default 300 900 cpu=1,pods=1"];
+        assert_eq!(entries_at(900, None, &again, Some(220)), both);
+    }
+
+    #[test]
+    fn nobody_pays_after_the_grace_of_a_deleted_pod_for_a_node_that_does_not_answer_or_a_manager_that_was_down() {
+        let until_230 = ["home-uid default 100 230 cpu=1,pods=1"];
+        let exists = [remote(100, |_| {})];
+        assert_eq!(entries_at(900, Some(200), &exists, None), until_230);
+        assert_eq!(entries_at(900, Some(200), &[], Some(500)), until_230);
+        assert_eq!(entries_at(900, Some(200), &[], Some(150)), ["home-uid default 100 150 cpu=1,pods=1"]);
+        assert_eq!(entries_at(210, Some(200), &exists, None), ["home-uid default 100 210 cpu=1,pods=1"]);
+        let ended = remote(100, |object| {
+            object["status"] = json!({ "phase": "Failed",
+                "containerStatuses": [{ "name": "c", "state": { "terminated": { "finishedAt": second(240).to_string() } } }] });
+        });
+        assert_eq!(entries_at(900, Some(200), &[ended], None), until_230);
     }
 }

@@ -26,7 +26,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use liqo_api::pods::REMOTE_POD_LOST;
 use liqo_api::{Key, OffloadedReason, ShadowPodPhase};
 use liqo_metering::Charges;
@@ -41,7 +41,7 @@ use crate::pod::local_status::EPHEMERAL_STATUSES;
 use crate::pod::metering::{self, Metering};
 use crate::pod::remote_pod::{End, RemotePod};
 use crate::pod::reported_status::{PodStatusText, ReportedStatus};
-use crate::pod::shadow_pod::Shadow;
+use crate::pod::shadow_pod::{MAX_GRACE_SECONDS, Shadow};
 
 /// Delay before details are reported, because a more important change may come and include them.
 pub(crate) const DETAIL_DELAY: Duration = Duration::from_secs(1);
@@ -66,9 +66,6 @@ const OUTDATED_DELAY: Duration = Duration::from_secs(10);
 
 /// A pod whose grace ended this long ago is on a node that does not respond.
 const OVERDUE: Duration = Duration::from_secs(30);
-
-/// Maximum grace in seconds of a pod whose end its consumer did not ask for.
-pub const MAX_GRACE_SECONDS: i64 = 30;
 
 /// Reason: another pod has the name.
 pub const NAME_TAKEN: &str = OffloadedReason::NameTaken.as_str();
@@ -248,8 +245,13 @@ impl Snapshot {
 
     /// The status of an existing pod, with what it is charged.
     fn status_of(&self, pod: &RemotePod) -> ReportedStatus {
-        let charges = metering::seen(&self.reported, pod, self.metering.as_ref(), self.now);
-        ReportedStatus { charges, ..status_of(pod) }
+        ReportedStatus { charges: self.charges_of(pod), ..status_of(pod) }
+    }
+
+    /// What an existing pod is charged.
+    fn charges_of(&self, pod: &RemotePod) -> Option<Arc<str>> {
+        let now = self.shadow.charged_until(self.now);
+        metering::seen(&self.reported, &self.pods(), pod, self.metering.as_ref(), now)
     }
 
     /// What the pod was charged, if it is gone now.
@@ -264,8 +266,7 @@ impl Snapshot {
 
     /// The status to record before the pod is deleted, because afterwards nobody knows since when it was charged.
     fn first_charges(&self, pod: &RemotePod) -> Option<ReportedStatus> {
-        let charges =
-            metering::seen(&self.reported, pod, self.metering.as_ref(), self.now).filter(|_| self.reported.charges.is_none())?;
+        let charges = self.charges_of(pod).filter(|_| self.reported.charges.is_none())?;
         Some(ReportedStatus { charges: Some(charges), ..self.reported.clone() })
     }
 
@@ -278,9 +279,7 @@ impl Snapshot {
     /// The charges of a pod that is gone. `None` without a contract.
     fn gone(&self) -> Option<Charges> {
         let metering = self.metering.as_ref()?;
-        let grace = SignedDuration::from_secs(MAX_GRACE_SECONDS);
-        let due = self.shadow.deleted_at.map(|deleted| deleted.saturating_add(grace).unwrap_or(deleted));
-        Some(metering::gone(&self.reported, metering, due, self.now))
+        Some(metering::gone(&self.reported, metering, self.shadow.charged_until(self.now)))
     }
 
     fn record(&self, reported: ReportedStatus) -> Option<Step> {

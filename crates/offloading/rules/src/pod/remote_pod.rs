@@ -212,6 +212,12 @@ impl PodIndex {
         self.gone.get(shadow).is_some_and(|gone| gone == uid)
     }
 
+    /// Whether the watch ever showed this pod of a shadow pod.
+    pub fn has_seen(&self, shadow: &Key, uid: &str) -> bool {
+        let exists = self.by_shadow.get(shadow).is_some_and(|pods| pods.values().any(|pod| pod.uid == uid));
+        exists || self.observed_deletion(shadow, uid)
+    }
+
     /// Removes the records that matter only while the shadow pod exists.
     pub fn forget(&mut self, shadow: &Key) {
         self.gone.remove(shadow);
@@ -338,6 +344,7 @@ mod tests {
         index.wait_for_name(first.key.clone(), Key::new("t", "waits"));
         assert_eq!(index.of(&shadow), std::slice::from_ref(&first));
         assert!(!index.observed_deletion(&shadow, "u1"));
+        assert!(index.has_seen(&shadow, "u1") && !index.has_seen(&shadow, "u2"));
         // A list after an interruption may show the successor in place of the one that is gone.
         let second = Arc::new(pod("web", "u2", |_| {}));
         assert_eq!(index.changed(Some(&first), Some(&second)), [Key::new("t", "waits")]);
@@ -345,5 +352,6 @@ mod tests {
         assert!(index.observed_deletion(&shadow, "u1") && !index.observed_deletion(&shadow, "u2"));
         index.changed(Some(&second), None);
         assert!(index.of(&shadow).is_empty() && index.observed_deletion(&shadow, "u2"));
+        assert!(index.has_seen(&shadow, "u2"), "until the shadow pod is gone");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PodSpec;
 use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::requests::Effective;
@@ -20,6 +20,15 @@ use crate::{dns_names, finalizer};
 /// A pod with a longer text is not cached but read again when it is created, because a consumer may send many that never run. Most pods
 /// take less than half of it.
 pub(crate) const MAX_KEPT_LEN: usize = 8 * 1024;
+
+/// Maximum grace in seconds of a pod whose end its consumer did not ask for.
+pub const MAX_GRACE_SECONDS: i64 = 30;
+
+/// From when on a pod is not charged any more whose shadow pod was deleted at this time, whether it is gone or not: its consumer pays
+/// neither for a node that does not answer nor for a manager that was down.
+pub fn end_of_charges(deleted_at: Timestamp) -> Timestamp {
+    deleted_at.saturating_add(SignedDuration::from_secs(MAX_GRACE_SECONDS)).unwrap_or(deleted_at)
+}
 
 /// The reduced form of a shadow pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,6 +92,11 @@ impl Shadow {
             pod: (never_ran && is_small).then(|| shadow.spec.pod.into()),
             reported,
         }
+    }
+
+    /// The time until which its pod may be charged now.
+    pub fn charged_until(&self, now: Timestamp) -> Timestamp {
+        self.deleted_at.map_or(now, |deleted| end_of_charges(deleted).min(now))
     }
 
     /// Its position in the order of admission; `name` is that of the shadow pod.

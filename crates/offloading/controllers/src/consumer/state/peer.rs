@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use liqo_api::{ClusterId, MappedNamespacePhase, NamespaceMap};
 use liqo_controller_runtime::{Cache, Health, Key, PeerConnection, Queue};
 use parking_lot::{Mutex, RwLock};
@@ -149,6 +150,8 @@ pub struct SeenCharges {
     pub namespace: String,
     pub pool: String,
     pub charges: Arc<str>,
+    /// When its shadow pod was deleted.
+    pub deleted_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -354,10 +357,10 @@ impl PeerState {
     /// The watch shows what the provider charges for a pod.
     pub fn saw_charges(&self, pod: &LocalPod, shadow: &Shadow) {
         let Some(charges) = &shadow.charges else { return };
-        let is_known = self.recall(&pod.uid, |pod| pod.charges.as_ref().map(|known| *known.charges == **charges));
-        if is_known != Some(true) {
-            let (namespace, pool) = (pod.key.namespace.clone(), shadow.pool.clone());
-            let seen = SeenCharges { namespace, pool, charges: Arc::from(charges.as_ref()) };
+        let is_same = |known: &SeenCharges| *known.charges == **charges && known.deleted_at == shadow.deleted_at;
+        if self.recall(&pod.uid, |pod| pod.charges.as_ref().map(is_same)) != Some(true) {
+            let (namespace, pool, deleted_at) = (pod.key.namespace.clone(), shadow.pool.clone(), shadow.deleted_at);
+            let seen = SeenCharges { namespace, pool, charges: Arc::from(charges.as_ref()), deleted_at };
             self.remember(&pod.uid, |memory| memory.charges = Some(seen));
         }
     }

@@ -11,7 +11,7 @@ use liqo_api::Charge;
 use liqo_controller_runtime::{Key, Next, metrics};
 use liqo_offloading_rules::pod::admission::Account;
 use liqo_offloading_rules::pod::reclaim::{ChargedPod, Pool, plan};
-use liqo_offloading_rules::pod::remote::MAX_GRACE_SECONDS;
+use liqo_offloading_rules::pod::shadow_pod::MAX_GRACE_SECONDS;
 use liqo_quantity::{Quantity, ResourceList};
 use parking_lot::Mutex;
 use prometheus_client::metrics::{family::Family, gauge::Gauge};

@@ -381,15 +381,15 @@ impl Pass<'_> {
             refused_containers: self.memory.refused_containers.clone(),
             pending_resize: self.memory.unresized.as_ref().map(|unresized| unresized.pending.clone()),
             resize_retry: self.resize_retry(&shadow.pool),
-            metering: self.metering(),
+            metering: self.metering(&reported),
             now: Timestamp::now(),
             reported,
             shadow,
         }
     }
 
-    fn metering(&self) -> Option<Metering> {
-        let metering = self.provider.metering(self.key)?;
+    fn metering(&self, reported: &ReportedStatus) -> Option<Metering> {
+        let metering = self.provider.metering(self.key, reported.remote_uid.as_deref())?;
         Some(Metering { is_stored: metering.is_stored || self.memory.has_stored_usage, ..metering })
     }
 
