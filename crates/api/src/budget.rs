@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, schema};
 
-/// How much pods in other clusters may cost in a day or a month. Only what contracts with prices in the same currency cost can be
-/// counted.
+/// How much pods in other clusters may cost in a day or a month. Only contracts with prices in the same currency are metered; what runs
+/// without one counts by an estimate.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Budget {

@@ -21,7 +21,7 @@ use std::ops::Range;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
-use liqo_api::{BudgetPeriod, Money, annotations};
+use liqo_api::{BudgetPeriod, Money, PriceList, annotations};
 use liqo_quantity::{AmountSeconds, ResourceList, cost, per_hour, priced_unit};
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +61,18 @@ impl Costs {
     pub fn add(&mut self, currency: &str, namespace: &str, cost: Money) {
         if !cost.is_zero() {
             *self.0.entry(currency.to_owned()).or_default().entry(namespace.to_owned()).or_default() += cost;
+        }
+    }
+
+    /// Adds what an entry costs at these prices, as far as it is in a span of time.
+    pub fn add_entry(&mut self, prices: &PriceList, entry: &Entry, span: &Range<Seconds>) {
+        let seconds = entry.until.at.min(span.end).saturating_sub(entry.from.at.max(span.start));
+        let Some(seconds) = u64::try_from(seconds).ok() else { return };
+        for (resource, amount) in &entry.amounts {
+            if let Some(rate) = prices.rates.get(resource) {
+                let cost = cost(rate, priced_unit(resource), AmountSeconds::of(amount, seconds));
+                self.add(&prices.currency, &entry.namespace, cost);
+            }
         }
     }
 

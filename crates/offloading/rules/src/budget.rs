@@ -7,15 +7,20 @@
 //! round, and pods would come and go. A process that starts again judges anew.
 //!
 //! What cannot be counted is never taken for nothing: a cluster that asks for money without a contract, be it in one pool only, or in
-//! another currency, gets no new pods of whoever has a budget.
+//! another currency, gets no new pods of whoever has a budget. Pods that run already in a pool without a contract count by an estimate, see
+//! [`unmetered`].
+
+pub mod unmetered;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use liqo_api::conditions::DesiredCondition;
-use liqo_api::{Budget, BudgetPeriod, ClusterId, Money, WITHIN_BUDGET, WhenSpent, WithinBudgetReason, rfc3339};
+use liqo_api::{Budget, BudgetPeriod, ClusterId, Money, PriceList, WITHIN_BUDGET, WhenSpent, WithinBudgetReason, rfc3339};
+use liqo_metering::Entry;
 use liqo_metering::spending::{Account, Costs, span_of};
+use unmetered::{unmetered_costs, unmetered_pools};
 
 /// Time between two rounds.
 pub const ROUND: Duration = Duration::from_secs(10);
@@ -66,7 +71,7 @@ pub struct Provider {
     pub policy: Option<String>,
     /// The currencies in which its virtual nodes ask for something.
     pub asks: BTreeSet<String>,
-    /// The pools that ask for something and are in no contract in force: their costs are not counted.
+    /// The pools that ask for something and are in no contract in force: nothing meters what new pods would cost there.
     pub unmetered: BTreeSet<String>,
     /// The currencies of its contract; `None` while none is in force.
     pub contract: Option<BTreeSet<String>>,
@@ -77,20 +82,21 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// A provider with these accounts, one for each contract, also for those that ended. `asks` has the currency of each pool that asks
-    /// for something.
+    /// A provider with these accounts, one for each contract, also for those that ended. `asks` has the prices of each pool that asks for
+    /// something. `running` are entries of the pods that run now, from their start on, at least of those in pools without a contract.
     pub fn of(
         id: ClusterId,
         name: String,
         policy: Option<String>,
-        asks: BTreeMap<String, String>,
+        asks: &BTreeMap<String, PriceList>,
         accounts: &[Account],
+        running: &[Entry],
         now: Timestamp,
     ) -> Self {
         let now = now.as_second();
-        let (mut day, mut month, mut per_hour) = (Costs::default(), Costs::default(), Costs::default());
+        let pools = unmetered_pools(asks, accounts, now);
+        let unmetered::UnmeteredCosts { mut day, mut month, mut per_hour } = unmetered_costs(&pools, running, now);
         let mut contract: Option<BTreeSet<String>> = None;
-        let mut unmetered: BTreeSet<String> = asks.keys().cloned().collect();
         for account in accounts {
             day.add_all(&account.spent(BudgetPeriod::Day, now));
             month.add_all(&account.spent(BudgetPeriod::Month, now));
@@ -98,10 +104,10 @@ impl Provider {
             if let Some(version) = account.contract.version_at(now) {
                 let with_prices = version.prices.values().filter(|prices| !prices.rates.is_empty());
                 contract.get_or_insert_default().extend(with_prices.map(|prices| prices.currency.clone()));
-                unmetered.retain(|pool| !version.prices.contains_key(pool));
             }
         }
-        Self { id, name, policy, asks: asks.into_values().collect(), unmetered, contract, day, month, per_hour }
+        let (asks, unmetered) = (asks.values().map(|prices| prices.currency.clone()).collect(), pools.into_keys().collect());
+        Self { id, name, policy, asks, unmetered, contract, day, month, per_hour }
     }
 
     fn spent(&self, period: BudgetPeriod) -> &Costs {
@@ -188,7 +194,8 @@ pub fn judge(held: &HeldBudget, providers: &[Provider], former: Option<&Verdict>
     let mut closed = BTreeMap::new();
     for provider in concerned() {
         if let Some(why) = provider.uncounted(&budget.currency) {
-            closed.insert(provider.id.clone(), format!("the costs do not count for the budget of {}: {why}", holder.in_words()));
+            let budget = holder.in_words();
+            closed.insert(provider.id.clone(), format!("the costs of new pods do not count for the budget of {budget}: {why}"));
         } else if is_spent && !provider.is_free() {
             closed.insert(provider.id.clone(), spent_message(held, span.end));
         }

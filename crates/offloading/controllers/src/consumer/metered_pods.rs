@@ -1,5 +1,6 @@
 //! What this cluster counts for its pods at a provider, by its own clock where it does not know the provider's.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -7,7 +8,8 @@ use liqo_api::{ClusterId, Key, ResourceList, provider_namespace};
 use liqo_metering::observation::parts_with_witnesses;
 use liqo_metering::spending::Account;
 use liqo_metering::{Charges, Entry, Observation, Period, Seconds};
-use liqo_offloading_rules::pod::chargeable::{AtPeriodEnd, at_period_end, chargeable, gone_at, sent_at};
+use liqo_offloading_rules::budget::unmetered::UnmeteredPool;
+use liqo_offloading_rules::pod::chargeable::{AtPeriodEnd, at_period_end, chargeable, gone_at, running_entry, sent_at};
 use liqo_offloading_rules::pod::local::{PeerState as Reachability, Sent};
 use liqo_offloading_rules::pod::local_state::{LocalPod, Shadow};
 use liqo_offloading_rules::pod::shadow_pod::MAX_GRACE_SECONDS;
@@ -93,6 +95,14 @@ impl Consumer {
             }
         }
         accounts
+    }
+
+    /// What the pods use now that run in these pools of a provider, where nothing meters them.
+    pub fn running(&self, id: &ClusterId, pools: &BTreeMap<String, UnmeteredPool>) -> Vec<Entry> {
+        let Some(peer) = self.peers.get(id).filter(|_| !pools.is_empty()) else { return Vec::new() };
+        let now = Timestamp::now().as_second();
+        let with_pool = peer.pods().into_iter().map(|pod| (self.pool_of(&peer, &pod), pod));
+        with_pool.filter(|(pool, _)| pools.contains_key(pool)).filter_map(|(pool, pod)| running_entry(&pod, &pool, now)).collect()
     }
 
     /// The entries of a pod of which only the provider's word counts: it is gone here, or about to get other amounts. Only the pods that

@@ -1,4 +1,3 @@
-use liqo_api::PriceList;
 use liqo_metering::receipt::{Contract, Version};
 use liqo_metering::spending::Settled;
 use proptest::prelude::*;
@@ -103,21 +102,61 @@ fn what_cannot_be_counted_closes_a_provider_before_anything_is_spent() {
     assert_eq!(judged(&of_demo("1"), &[provider(3, &[], &[])]).condition().status, Some(true));
 }
 
+fn eur(cpu: &str) -> PriceList {
+    PriceList { currency: "EUR".to_owned(), rates: [("cpu", money(cpu))].into_iter().collect() }
+}
+
+/// A contract for pool `default` from noon on.
+fn account(end: Option<i64>) -> Account {
+    let prices = BTreeMap::from([("default".to_owned(), eur("0.04"))]);
+    let versions = vec![Version { version: 1, digest: String::new(), from: noon().as_second(), prices }];
+    Account::new(Contract { id: "c".to_owned(), provider: id(1), consumer: id(2), versions, end }, 3600, Settled::default())
+}
+
+/// Milan, one hour after noon, with pools that ask for so much for a core, and with pods that run.
+fn milan(asks: &[(&str, &str)], accounts: &[Account], running: &[Entry]) -> Provider {
+    let asks = asks.iter().map(|(pool, cpu)| ((*pool).to_owned(), eur(cpu))).collect();
+    Provider::of(id(1), "milan".to_owned(), None, &asks, accounts, running, at("2026-01-31T13:00:00Z"))
+}
+
 #[test]
 fn a_pool_that_asks_for_money_beside_the_contract_is_not_taken_for_nothing() {
-    let rates = [("cpu", "0.04".parse().unwrap())].into_iter().collect();
-    let prices = BTreeMap::from([("default".to_owned(), PriceList { currency: "EUR".to_owned(), rates })]);
-    let versions = vec![Version { version: 1, digest: String::new(), from: 0, prices }];
-    let contract = Contract { id: "c".to_owned(), provider: id(1), consumer: id(2), versions, end: None };
-    let account = Account::new(contract, 3600, Settled::default());
-    let closed = |asks: &[(&str, &str)]| {
-        let asks = asks.iter().map(|(pool, currency)| ((*pool).to_owned(), (*currency).to_owned())).collect();
-        let one = Provider::of(id(1), "milan".to_owned(), None, asks, std::slice::from_ref(&account), noon());
-        judged(&of_demo("1"), &[one]).closed.into_values().next()
-    };
-    assert_eq!((closed(&[("default", "EUR")]), closed(&[])), (None, None), "a pool without prices is free");
-    let why = closed(&[("default", "EUR"), ("gold", "EUR")]).unwrap();
+    let closed = |asks: &[(&str, &str)]| judged(&of_demo("1"), &[milan(asks, &[account(None)], &[])]).closed.into_values().next();
+    assert_eq!((closed(&[("default", "0.04")]), closed(&[])), (None, None), "a pool without prices is free");
+    let why = closed(&[("default", "0.04"), ("gold", "0.04")]).unwrap();
     assert!(why.contains("milan asks for EUR without a contract for pool gold"), "{why}");
+}
+
+#[test]
+fn what_runs_in_a_pool_without_a_contract_counts_at_the_prices_that_it_asks_for_since_it_started() {
+    // Since the 30th: 37 hours, of which 13 are today.
+    let gold: Entry =
+        format!("u gold {} {} cpu=2 demo", noon().as_second() - 36 * 3600, noon().as_second() + 3600).parse().unwrap();
+    let with = |asks: &[(&str, &str)]| milan(asks, &[account(None)], std::slice::from_ref(&gold));
+    let one = with(&[("gold", "0.5"), ("default", "0.04")]);
+    assert_eq!((one.day.of("EUR", "demo"), one.month.of("EUR", "demo")), (money("13"), money("37")));
+    assert_eq!(one.per_hour.of("EUR", "demo"), money("1"));
+    let verdict = judged(&of_demo("13"), std::slice::from_ref(&one));
+    assert!(verdict.is_spent && verdict.closed.contains_key(&id(1)), "{verdict:?}");
+    assert_eq!(with(&[("default", "0.04")]).month, Costs::default(), "it asks for nothing any more");
+    assert_eq!(milan(&[("gold", "0.5")], &[], &[]).day, Costs::default(), "it has ended");
+}
+
+#[test]
+fn a_pod_that_outlives_its_contract_counts_once() {
+    let (noon, half_past) = (noon().as_second(), noon().as_second() + 1800);
+    let pod: Entry = format!("u default {noon} {} cpu=1 demo", noon + 3600).parse().unwrap();
+    let spent = |end: Option<i64>, asks: &str| {
+        let mut account = account(end);
+        account.add_running(std::slice::from_ref(&pod));
+        milan(&[("default", asks)], &[account], std::slice::from_ref(&pod)).day.of("EUR", "demo")
+    };
+    assert_eq!(spent(None, "0.04"), money("0.04"), "the contract counts it");
+    assert_eq!(
+        spent(Some(half_past), "1"),
+        money("0.52"),
+        "half an hour under the contract, half an hour at the price that is asked"
+    );
 }
 
 #[test]

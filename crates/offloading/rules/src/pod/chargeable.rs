@@ -4,19 +4,30 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use liqo_api::Charge;
 use liqo_api::requests::Effective;
-use liqo_metering::Seconds;
+use liqo_metering::{Entry, Seconds};
 use liqo_quantity::ResourceList;
 use serde::Deserialize as _;
 use serde_json::Value;
 
+use crate::json::text;
 use crate::pod::carry::amounts::{Amounts, EPHEMERAL_STORAGE, MEMORY, complete};
 use crate::pod::carry::api_server::bound_at;
 use crate::pod::local_state::{LocalPod, Shadow};
+use crate::pod::saving::amounts;
 use crate::pod::shadow_pod::end_of_charges;
 
 /// When a local pod was sent at the earliest: when it was bound to its node. Second 0 if nobody knows.
 pub fn sent_at(pod: &LocalPod) -> Timestamp {
     bound_at(&pod.json()).unwrap_or_default()
+}
+
+/// What a local pod that has not ended uses where nothing meters it: from when it shows that it started at the provider.
+pub fn running_entry(pod: &LocalPod, pool: &str, now: Seconds) -> Option<Entry> {
+    let amounts = amounts(pod)?;
+    // Only Liqo writes the start time of a pod on a virtual node, from its remote pod.
+    let started: Timestamp = text(&pod.json(), "/status/startTime")?.parse().ok()?;
+    let entry = Entry::exact(&pod.uid, pool, started.as_second(), now, &amounts)?;
+    Some(Entry { namespace: pod.key.namespace.clone(), ..entry })
 }
 
 /// What the consumer knows of a local pod that still exists when a period is completed.
@@ -125,6 +136,24 @@ mod tests {
             assert_eq!(at_period_end(pod, shadow, is_charged, false), expected, "case {at}");
             assert_eq!(at_period_end(pod, shadow, is_charged, true), AtPeriodEnd::Nothing, "case {at}");
         }
+    }
+
+    #[test]
+    fn where_nothing_meters_a_pod_it_counts_from_its_start_while_it_runs() {
+        let local = |status: Value| {
+            let container = json!({ "name": "c", "resources": { "requests": { "cpu": "2", "memory": "1Gi" } } });
+            let object = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" },
+                "spec": { "containers": [container] }, "status": status });
+            LocalPod::of(serde_json::from_value(object).unwrap(), &Key::new("liqo", "milan")).unwrap()
+        };
+        let entry = |status: Value| running_entry(&local(status), "gold", 1_767_225_660).map(|entry| entry.to_string());
+        let started = "2026-01-01T00:00:00Z";
+        let running = entry(json!({ "phase": "Running", "startTime": started })).unwrap();
+        assert!(
+            running.starts_with("u gold 1767225600 1767225660 cpu=2,memory=1073741824,") && running.ends_with(" demo"),
+            "{running}"
+        );
+        assert_eq!((entry(json!({})), entry(json!({ "phase": "Failed", "startTime": started }))), (None, None));
     }
 
     #[test]

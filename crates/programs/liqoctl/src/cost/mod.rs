@@ -1,7 +1,7 @@
 //! `liqoctl cost`: what the pods in other clusters cost now and so far, what is left of budgets, and what workloads would cost where.
 //!
 //! Costs of now are amounts times the prices on the virtual nodes, as the webhook computes them for the placement of pods. Costs so far are
-//! what this cluster metered under contracts.
+//! what this cluster metered under contracts. Pods that run without a contract count at the prices of now, since they started.
 
 pub mod plan;
 pub mod running;
@@ -63,7 +63,9 @@ pub async fn running(cluster: &Cluster, namespace: Option<&str>, peer: Option<&s
     contracts.retain(|contract| peer.as_ref().is_none_or(|peer| contract.provider.as_str() == peer));
     spent::add_running(&mut contracts, &running, now);
     let names = names(cluster).await?;
-    let mut costs = running::costs(&running, &names, &spent::spent(&contracts, namespace, now));
+    let mut spent = spent::spent(&contracts, namespace, now);
+    spent.extend(spent::unmetered(&contracts, &running, now));
+    let mut costs = running::costs(&running, &names, &spent);
     if peer.is_none() {
         costs.budgets = spent::budgets(cluster, &contracts, &running, namespace, now).await?;
     }

@@ -29,13 +29,13 @@ pub struct Costs {
     pub budgets: Vec<BudgetLine>,
 }
 
-/// What one namespace spent under one contract.
+/// What one namespace spent under one contract, or without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spent {
     /// ID of the provider.
     pub provider: String,
-    /// Name of the contract.
-    pub contract: String,
+    /// Name of the contract. Without one, this is what still runs.
+    pub contract: Option<String>,
     /// Whether what runs now is charged under it.
     pub in_force: bool,
     /// Empty if it is not known.
@@ -125,7 +125,7 @@ impl Sum {
 /// What the pods on these nodes cost, and what was spent so far. `names` are the names of peers by their ID.
 pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spent]) -> Costs {
     let name = |id: &str| names.get(id).map_or_else(|| id.to_owned(), Clone::clone);
-    let in_force = |id: &str| spent.iter().find(|one| one.in_force && one.provider == id).map(|one| one.contract.clone());
+    let in_force = |id: &str| spent.iter().find(|one| one.in_force && one.provider == id).and_then(|one| one.contract.clone());
     let mut sums: BTreeMap<Key, Sum> = BTreeMap::new();
     for Running { node, pods } in running {
         let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
@@ -139,7 +139,7 @@ pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spe
     }
     for one in spent.iter().filter(|one| !one.this_month.is_zero() || !one.today.is_zero()) {
         let namespace = if one.namespace.is_empty() { "(unknown)" } else { &one.namespace };
-        let key = (namespace.to_owned(), name(&one.provider), Some(one.contract.clone()), Some(one.currency.clone()));
+        let key = (namespace.to_owned(), name(&one.provider), one.contract.clone(), Some(one.currency.clone()));
         sums.entry(key).or_default().add(Sum { today: one.today, this_month: one.this_month, ..Sum::default() });
     }
     let mut totals: BTreeMap<Option<String>, Sum> = BTreeMap::new();
@@ -280,7 +280,7 @@ namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   it is spent";
         let all = [running("milan", Some(eur), &[("demo", "2")])];
         let spent = |contract: &str, in_force, namespace: &str, today: &str| Spent {
             provider: "id-of-milan".to_owned(),
-            contract: contract.to_owned(),
+            contract: Some(contract.to_owned()),
             in_force,
             namespace: namespace.to_owned(),
             currency: "EUR".to_owned(),

@@ -1,18 +1,21 @@
-//! What was spent so far under contracts, and what is left of budgets, as the manager computes it.
+//! What was spent so far under contracts, and without them by what still runs, and what is left of budgets, as the manager computes it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use liqo_api::policies::{PolicyPeer, of_peer};
 use liqo_api::{
     BudgetPeriod, ClusterId, Contract, ForeignCluster, Money, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy,
-    UsageRecord, WITHIN_BUDGET, WithinBudgetReason, labels,
+    PriceList, UsageRecord, WITHIN_BUDGET, WithinBudgetReason, labels,
 };
+use liqo_metering::Entry;
+use liqo_metering::entry::normalized;
 use liqo_metering::receipt::{self, period_of};
 use liqo_metering::spending::{Account, Settled};
+use liqo_offloading_rules::budget::unmetered::{unmetered_costs, unmetered_pools};
 use liqo_offloading_rules::budget::{HeldBudget, Holder, Provider, ROUND, judge};
 use liqo_offloading_rules::node::priced::PricedNode;
 
@@ -99,11 +102,52 @@ pub fn spent(contracts: &[ContractCosts], namespace: Option<&str>, now: Timestam
         }
         let is_meant = |currency: &str, of: &str| currency.is_empty() || namespace.is_none_or(|namespace| namespace == of);
         for ((currency, of), [today, this_month]) in sums.into_iter().filter(|((currency, of), _)| is_meant(currency, of)) {
-            let (provider, contract) = (provider.to_string(), name.clone());
+            let (provider, contract) = (provider.to_string(), Some(name.clone()));
             all.push(Spent { provider, contract, in_force, namespace: of, currency, today, this_month });
         }
     }
     all
+}
+
+/// What the pods that run now cost so far in pools without a contract, as the manager estimates it.
+pub fn unmetered(contracts: &[ContractCosts], running: &[Running], now: Timestamp) -> Vec<Spent> {
+    let mut all = Vec::new();
+    for (id, asks) in asks(contracts, running) {
+        let pools = unmetered_pools(&asks, &accounts(contracts, &id), now.as_second());
+        let costs = unmetered_costs(&pools, &entries(running, &id, now), now.as_second());
+        for (currency, namespace, this_month) in costs.month.iter() {
+            let (today, provider) = (costs.day.of(currency, namespace), id.to_string());
+            let (namespace, currency) = (namespace.to_owned(), currency.to_owned());
+            all.push(Spent { provider, contract: None, in_force: false, namespace, currency, today, this_month });
+        }
+    }
+    all
+}
+
+/// The prices of the pools that ask for something, of each provider with a virtual node or a contract.
+fn asks(contracts: &[ContractCosts], running: &[Running]) -> BTreeMap<ClusterId, BTreeMap<String, PriceList>> {
+    let mut asks: BTreeMap<ClusterId, BTreeMap<String, PriceList>> =
+        contracts.iter().map(|contract| (contract.provider.clone(), BTreeMap::new())).collect();
+    for Running { node, .. } in running {
+        let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
+        let Ok(id) = node.cluster_id().parse() else { continue };
+        let prices = node.prices.filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()));
+        let pool = node.labels.get(labels::POOL).cloned().unwrap_or_default();
+        asks.entry(id).or_default().extend(prices.map(|prices| (pool, prices)));
+    }
+    asks
+}
+
+fn accounts(contracts: &[ContractCosts], id: &ClusterId) -> Vec<Account> {
+    contracts.iter().filter(|contract| contract.provider == *id).map(|contract| contract.account.clone()).collect()
+}
+
+/// What the pods at a provider use, from their start on.
+fn entries(running: &[Running], id: &ClusterId, now: Timestamp) -> Vec<Entry> {
+    let label = |node: &Node, name: &str| node.labels().get(name).cloned().unwrap_or_default();
+    let here = running.iter().filter(|one| label(&one.node, labels::REMOTE_CLUSTER_ID) == id.as_str());
+    let entry = |pool: &str, pod: &Pod| Some(Entry { amounts: normalized(&amounts(pod)), ..local_entry(pod, pool, now)? });
+    here.flat_map(|one| one.pods.iter().filter_map(move |pod| entry(&label(&one.node, labels::POOL), pod))).collect()
 }
 
 /// The budgets of one namespace, or all budgets.
@@ -149,24 +193,14 @@ fn providers(
     peers: &[ForeignCluster],
     now: Timestamp,
 ) -> Vec<Provider> {
-    let mut asks: BTreeMap<ClusterId, BTreeMap<String, String>> =
-        contracts.iter().map(|contract| (contract.provider.clone(), BTreeMap::new())).collect();
-    for Running { node, .. } in running {
-        let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
-        let Ok(id) = node.cluster_id().parse() else { continue };
-        let prices = node.prices.filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()));
-        let pool = node.labels.get(labels::POOL).cloned().unwrap_or_default();
-        asks.entry(id).or_default().extend(prices.map(|prices| (pool, prices.currency)));
-    }
-    let provider = |(id, asks): (ClusterId, BTreeMap<String, String>)| {
+    let provider = |(id, asks): (ClusterId, BTreeMap<String, PriceList>)| {
         let peer = peers.iter().find(|peer| peer.spec.cluster_id == id);
         let policy = of_peer(policies, &PolicyPeer::new(&id, peer)).first().map(|policy| policy.name_any());
-        let accounts: Vec<Account> =
-            contracts.iter().filter(|contract| contract.provider == id).map(|contract| contract.account.clone()).collect();
         let name = peer.map_or_else(|| id.to_string(), ResourceExt::name_any);
-        Provider::of(id, name, policy, asks, &accounts, now)
+        let (accounts, running) = (accounts(contracts, &id), entries(running, &id, now));
+        Provider::of(id, name, policy, &asks, &accounts, &running, now)
     };
-    asks.into_iter().map(provider).collect()
+    asks(contracts, running).into_iter().map(provider).collect()
 }
 
 fn line(held: &HeldBudget, providers: &[Provider], now: Timestamp) -> BudgetLine {
@@ -255,6 +289,20 @@ mod tests {
         let budget = liqo_api::Budget { currency, amount: "3.5".parse().unwrap(), period: BudgetPeriod::Day, when_spent };
         let shop = line(&HeldBudget { holder: Holder::Namespace("shop".to_owned()), budget }, &providers, now);
         assert_eq!((shop.spent.to_string().as_str(), shop.left.to_string().as_str(), shop.open), ("3", "0.5", true));
+    }
+
+    #[test]
+    fn what_runs_without_a_contract_counts_at_the_prices_of_its_node() {
+        let now: Timestamp = "2026-01-02T10:45:00Z".parse().unwrap();
+        let costs: Vec<_> = unmetered(&[], &[on_milan()], now)
+            .into_iter()
+            .map(|one| format!("{} {:?} {} {}", one.namespace, one.contract, one.today, one.this_month))
+            .collect();
+        assert_eq!(costs, ["shop None 3 3"]);
+        let providers = providers(&[], &[on_milan()], &[], &[], now);
+        assert_eq!(providers[0].day.of("EUR", "shop").to_string(), "3");
+        let under_contract = [of_contract(&contract(), &[]).unwrap()];
+        assert!(unmetered(&under_contract, &[on_milan()], now).is_empty(), "the contract counts it");
     }
 
     #[test]

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use liqo_api::policies::PolicyPeer;
-use liqo_api::{ClusterId, NAMESPACE_OFFLOADING};
+use liqo_api::{ClusterId, NAMESPACE_OFFLOADING, PriceList};
 use liqo_controller_runtime::policies;
+use liqo_offloading_rules::budget::unmetered::unmetered_pools;
 use liqo_offloading_rules::budget::{HeldBudget, Holder, Provider, ROUND, Standing};
 
 use crate::consumer::state::{Consumer, NamespaceKey, NodeKey};
@@ -98,11 +99,12 @@ fn provider(consumer: &Consumer, id: ClusterId, name: String) -> Provider {
     let policy = policies::effective(&consumer.policies, &PolicyPeer::new(&id, cluster.map(AsRef::as_ref)));
     let asks = consumer.nodes_of(&id).into_iter().filter_map(|(_, node)| {
         let prices = node.spec.prices.as_ref().filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()))?;
-        Some((node.spec.pool.clone(), prices.currency.clone()))
+        Some((node.spec.pool.clone(), prices.clone()))
     });
-    let accounts = consumer.accounts(&id);
+    let (asks, accounts, now): (BTreeMap<String, PriceList>, _, _) = (asks.collect(), consumer.accounts(&id), Timestamp::now());
+    let running = consumer.running(&id, &unmetered_pools(&asks, &accounts, now.as_second()));
     let policy = policy.and_then(|policy| policy.metadata.name.clone());
-    Provider::of(id, name, policy, asks.collect(), &accounts, Timestamp::now())
+    Provider::of(id, name, policy, &asks, &accounts, &running, now)
 }
 
 #[cfg(test)]

@@ -1,0 +1,68 @@
+//! What pods cost that run in pools which ask for money without a contract in force.
+//!
+//! Nothing meters them, so nothing is stored. A pod counts while it runs, at the prices that its pool asks for now, since it started or
+//! since the last contract about its pool was over. So it has no cost twice, and none any more when it has ended.
+
+use std::collections::BTreeMap;
+
+use liqo_api::{BudgetPeriod, PriceList};
+use liqo_metering::receipt::Contract;
+use liqo_metering::spending::{Account, Costs, span_of};
+use liqo_metering::{Entry, Seconds};
+use liqo_quantity::per_hour;
+
+/// A pool that asks for something and is in no contract in force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnmeteredPool {
+    /// What it asks for now.
+    pub prices: PriceList,
+    /// When the last contract about it was over.
+    pub since: Seconds,
+}
+
+/// What pods cost in one day, in one month and for one hour.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct UnmeteredCosts {
+    pub day: Costs,
+    pub month: Costs,
+    pub per_hour: Costs,
+}
+
+/// The pools of a provider that nothing meters. `asks` are the prices of those that ask for something.
+pub fn unmetered_pools(
+    asks: &BTreeMap<String, PriceList>,
+    accounts: &[Account],
+    now: Seconds,
+) -> BTreeMap<String, UnmeteredPool> {
+    let contracts = || accounts.iter().map(|account| &account.contract);
+    let is_metered = |pool: &str| {
+        let mut versions = contracts().filter_map(|contract| contract.version_at(now));
+        versions.any(|version| version.prices.contains_key(pool))
+    };
+    let unmetered = asks.iter().filter(|(pool, _)| !is_metered(pool));
+    let with_time = |(pool, prices): (&String, &PriceList)| {
+        let since = contracts().map(|contract| end_of_prices(contract, pool)).max().unwrap_or_default();
+        (pool.clone(), UnmeteredPool { prices: prices.clone(), since })
+    };
+    unmetered.map(with_time).collect()
+}
+
+/// When the last version with prices of this pool was over; second 0 if there is none.
+fn end_of_prices(contract: &Contract, pool: &str) -> Seconds {
+    let ends = contract.versions.iter().skip(1).map(|next| Some(next.from)).chain([contract.end]);
+    let with_ends = contract.versions.iter().zip(ends).filter(|(version, _)| version.prices.contains_key(pool));
+    with_ends.filter_map(|(_, end)| end).max().unwrap_or_default()
+}
+
+/// What the pods that run now cost in these pools. `running` are their entries from their start until now, also of those elsewhere.
+pub fn unmetered_costs(pools: &BTreeMap<String, UnmeteredPool>, running: &[Entry], now: Seconds) -> UnmeteredCosts {
+    let (today, this_month) = (span_of(BudgetPeriod::Day, now), span_of(BudgetPeriod::Month, now));
+    let mut costs = UnmeteredCosts::default();
+    for entry in running {
+        let Some(UnmeteredPool { prices, since }) = pools.get(&entry.pool) else { continue };
+        costs.day.add_entry(prices, entry, &(today.start.max(*since)..today.end));
+        costs.month.add_entry(prices, entry, &(this_month.start.max(*since)..this_month.end));
+        costs.per_hour.add(&prices.currency, &entry.namespace, per_hour(&prices.rates, &entry.amounts));
+    }
+    costs
+}
