@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, future::try_join, stream, try_join};
 use liqo_tests::{
-    Cluster, World,
+    Cluster, SHORT_LIVED, World,
     compare::{Normalizer, Row, Section, grouped, joined, listed, sections, split},
     eventually,
 };
@@ -250,8 +250,7 @@ async fn answer(world: &World, namespace: &str, row: &Row) -> Result<String> {
 async fn bash(script: &str, scratch: &Path, namespace: &str, kubectl: &str) -> Result<String> {
     let mut command = Command::new("bash");
     command.args(["-c", script]).env("NS", namespace).env("TMP", scratch).env("KUBECTL", kubectl);
-    // Most of kubectl's time is the CPU's, and it ends before a garbage collection pays. The limit is for rows that move much data.
-    command.envs([("GOGC", "off"), ("GOMEMLIMIT", "150MiB"), ("GOMAXPROCS", "1")]);
+    command.envs(SHORT_LIVED);
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.context("starting bash")?;
     let code = output.status.code().filter(|code| *code != 0);
     let code = code.map(|code| format!("\nexit code {code}")).unwrap_or_default();

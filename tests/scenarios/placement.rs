@@ -106,9 +106,9 @@ pub async fn a_deployment_goes_to_the_cheaper_provider_and_after_a_price_change_
     ensure!(line("turin", "0.0008 EUR") && line("milan", "0.0002 EUR") && line("(total)", "0.001 EUR"), "{table}");
 
     rome.liqoctl(&["offload", "namespace", "cheapest", "--move-when-cheaper"]).await?;
-    eventually("one running pod moves to the cheaper provider, and the other one waits", Duration::from_secs(120), || async {
-        let nodes = nodes_of(rome, "first", 2).await?;
-        Ok((nodes.iter().filter(|node| *node == "milan").count() == 1).then_some(()))
+    eventually("the running pods move to the cheaper provider, one after another", Duration::from_secs(240), || async {
+        let pods = rome.pods("cheapest", "app=first").await?;
+        Ok((pods.len() == 2 && pods.iter().all(|pod| node_of(pod) == "milan")).then_some(()))
     })
     .await?;
     rome.end_namespace("cheapest").await?;

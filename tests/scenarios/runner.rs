@@ -95,9 +95,7 @@ struct Shared {
     permits: Semaphore,
     /// Each running scenario reads it. Who has the whole machine writes it: some scenarios, and the start of clusters.
     machine: RwLock<()>,
-    /// Each running scenario has a clone.
-    running: Arc<()>,
-    /// Who holds it decides whether another scenario may start.
+    /// Held while a parallel scenario waits for room: they start one after another.
     admission: Mutex<()>,
     ended: mpsc::UnboundedSender<Ended>,
 }
@@ -106,7 +104,8 @@ impl Shared {
     /// Waits until the processors have room for another scenario, or none runs.
     async fn admit(&self) {
         let _admission = self.admission.lock().await;
-        while Arc::strong_count(&self.running) > 1 && is_overloaded().await {}
+        let is_idle = || self.machine.try_write().is_ok();
+        while !is_idle() && is_overloaded().await {}
     }
 }
 
@@ -157,7 +156,6 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         built: OnceCell::new(),
         permits: Semaphore::new(MAX_CONCURRENT),
         machine: RwLock::default(),
-        running: Arc::default(),
         admission: Mutex::default(),
         ended,
     });
@@ -281,7 +279,6 @@ async fn run_admitted(world: &Arc<World>, Task { scenario, report }: Task, share
     let is_whole = scenario.has_whole_machine;
     let _whole = if is_whole { Some(shared.machine.write().await) } else { None };
     let _part = if is_whole { None } else { Some(shared.machine.read().await) };
-    let _running = shared.running.clone();
     let (name, begun) = (scenario.name, Instant::now());
     let outcome = match tokio::spawn((scenario.run)(world.clone())).await {
         Ok(outcome) => outcome.map_err(|error| format!("{error:#}")),

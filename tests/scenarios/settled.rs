@@ -76,6 +76,6 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
         });
         ensure!(writes.is_empty(), "a resync wrote at {}: {writes:#?}", cluster.name);
     }
-    writes_nothing(&world, Duration::from_secs(30)).await?;
+    writes_nothing(&world, EVERY_PERIOD).await?;
     rome.end_namespace("settled").await
 }

@@ -30,8 +30,9 @@ use crate::{
 
 /// Timeout of a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
-/// Environment of kubectl, which ends before it pays to collect garbage, or to use several processors.
-pub(crate) const SHORT_LIVED: [(&str, &str); 3] = [("GOGC", "off"), ("GOMEMLIMIT", "200MiB"), ("GOMAXPROCS", "1")];
+/// Environment of kubectl, which ends before it pays to collect garbage, or to use several processors. The limit is for commands that move
+/// much data.
+pub const SHORT_LIVED: [(&str, &str); 3] = [("GOGC", "off"), ("GOMEMLIMIT", "200MiB"), ("GOMAXPROCS", "1")];
 
 /// The outcome of a command.
 #[derive(Debug, Clone)]

@@ -21,6 +21,6 @@ mod wait;
 mod world;
 
 pub use baseline::Baseline;
-pub use cluster::{Cluster, Output};
+pub use cluster::{Cluster, Output, SHORT_LIVED};
 pub use wait::{PATIENCE, eventually, still};
 pub use world::{Built, Clusters, World};

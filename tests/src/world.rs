@@ -124,7 +124,7 @@ impl World {
             playground.down().await?;
         }
         playground.up(&specs, &Lines(instance)).await.context("starting the clusters")?;
-        let kubectl = itself(liqo_playground::kubectl(&Lines(instance)).await?);
+        let kubectl = without_dispatcher(liqo_playground::kubectl(&Lines(instance)).await?);
         let programs = Programs { kubectl, liqoctl: built.program("liqoctl")?.to_owned() };
         let (manager, fabric) = (built.program("liqo-controller-manager")?, built.program("liqo-fabric")?);
         let images = [
@@ -302,16 +302,16 @@ impl World {
     }
 }
 
-/// Some packages install a program `kubectl` that asks the API server for its version, each time, and starts `kubectl.VERSION`, which is
-/// beside it. Returns the newest of these, or else the same path.
-fn itself(kubectl: PathBuf) -> PathBuf {
-    let beside = || {
+/// Some packages install a dispatcher as `kubectl`. It asks the API server for its version each time, and then starts one of the programs
+/// `kubectl.1.NUMBER` in its folder. Returns the newest of them, or `kubectl` if there are none.
+fn without_dispatcher(kubectl: PathBuf) -> PathBuf {
+    let newest = || {
         let real = kubectl.canonicalize().ok()?;
         let files = real.parent()?.read_dir().ok()?.flatten().map(|entry| entry.path());
         let version = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("kubectl.1.")?.parse::<u32>().ok();
         files.filter_map(|path| Some((version(&path)?, path))).max().map(|(_, path)| path)
     };
-    beside().unwrap_or(kubectl)
+    newest().unwrap_or(kubectl)
 }
 
 /// The first characters of the digest of a file, for an image tag that changes with its content.

@@ -1,5 +1,5 @@
-//! Who may read the catalog: callers with a token that this cluster issued for the catalog, and customers of this cluster that sign in with
-//! their key. The API server says which of them have the right to get its path.
+//! Who may read the catalog: callers with a token that this cluster issued for it, and its customers, which sign in with their key. The API
+//! server says which of them have the right to get its path.
 //!
 //! ```text
 //!   Bearer token         ──▶ TokenReview ───────────────────────▶ user ─┐

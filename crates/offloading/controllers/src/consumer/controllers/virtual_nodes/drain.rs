@@ -73,6 +73,7 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
         if due.contains(&pod.uid) {
             events::warn(consumer, &pod, "VirtualNodeRemoved", message).await;
         }
+        // When the node is gone, nobody says of a pod that does not run at the peer that it has ended.
         match deletion(&pod, at_once || !peer.may_run(&pod)) {
             Some(parameters) => delete_pod(client, &pod, parameters).await,
             None => Ok(false),
@@ -95,8 +96,7 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
     Ok(Next::OnChange)
 }
 
-/// How to delete a pod of a drained node; nothing if it is being deleted so already. A pod that does not run at the peer has no time to end:
-/// after the node is gone, nobody would say that it has ended, and Kubernetes collects it only a minute later.
+/// How to delete a pod of a drained node; nothing if it is being deleted so already.
 fn deletion(pod: &LocalPod, at_once: bool) -> Option<DeleteParams> {
     let parameters = |grace: i64| DeleteParams::default().grace_period(u32::try_from(grace).unwrap_or_default());
     match pod.deletion {
