@@ -36,6 +36,8 @@ mod metering;
 mod networks;
 mod provider;
 pub mod server;
+#[cfg(test)]
+mod testing;
 pub mod webhook;
 
 use liqo_controller_runtime::Context;

@@ -8,13 +8,11 @@ use http::{Method, Response};
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use liqo_api::{ClusterId, provider_namespace, tenant_namespace};
-use liqo_controller_runtime::{Peers, events::Events};
 use liqo_metering::Usage;
 use serde_json::{Value, json};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::testing;
 
 const CONTRACT: &str = "0123456789abcdef0123456789abcdef";
 const RECORDS: &str = "/usagerecords";
@@ -136,20 +134,7 @@ impl Side for Pods {
 
 /// A process of a cluster with this API server.
 fn context(server: &Arc<Mutex<Server>>) -> Context {
-    let (client, stop) = (client(server), CancellationToken::new());
-    let config = json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig", "metadata": { "name": "liqo" },
-        "spec": { "clusterName": "milan" } });
-    Context {
-        namespace: "liqo".into(),
-        pod_ip: [10, 0, 0, 1].into(),
-        cluster_id: ClusterId::of_public_key(&[1; 32]),
-        config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
-        peers: Peers::default(),
-        events: Events::new(client.clone(), None),
-        unwatched_since: None,
-        stop,
-        client,
-    }
+    testing::context("milan", client(server))
 }
 
 /// Runs a recorder.

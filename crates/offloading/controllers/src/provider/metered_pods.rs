@@ -72,12 +72,11 @@ mod tests {
     use http_body_util::BodyExt as _;
     use kube::{Client, client::Body};
     use liqo_api::{ClusterId, labels, tenant_namespace};
-    use liqo_controller_runtime::{Context, Peers, events::Events};
+    use liqo_controller_runtime::Context;
     use serde_json::{Value, json};
-    use tokio::sync::watch;
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::testing;
 
     const MAPPED: &str = "demo-rome";
 
@@ -146,20 +145,8 @@ mod tests {
 
     /// A provider with these objects, whose former manager was alive until this time.
     async fn provider(objects: Value, unwatched_since: Timestamp) -> Arc<Provider> {
-        let client = api_server(objects);
-        let config = json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig", "metadata": { "name": "liqo" },
-            "spec": { "clusterName": "milan" } });
-        let provider = Arc::new(Provider::start(Context {
-            namespace: "liqo".into(),
-            pod_ip: [10, 0, 0, 1].into(),
-            cluster_id: ClusterId::of_public_key(&[1; 32]),
-            config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
-            peers: Peers::default(),
-            events: Events::new(client.clone(), None),
-            unwatched_since: Some(unwatched_since),
-            stop: CancellationToken::new(),
-            client,
-        }));
+        let context = testing::context("milan", api_server(objects));
+        let provider = Arc::new(Provider::start(Context { unwatched_since: Some(unwatched_since), ..context }));
         assert!(provider.synced().await);
         provider
     }

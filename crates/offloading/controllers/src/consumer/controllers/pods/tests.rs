@@ -7,13 +7,14 @@ use http::{Method, Response};
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use liqo_api::ClusterId;
-use liqo_controller_runtime::{Context, Health, PeerConnection, events::Events};
+use liqo_controller_runtime::{Health, PeerConnection};
 use tokio::sync::watch;
 
 use super::send::NO_POLICIES_RETRY;
 use super::*;
 use crate::consumer::controllers::connections;
 use crate::consumer::{run_peers, watches};
+use crate::testing;
 use liqo_offloading_rules::replica::kind::Kind;
 
 /// An API server with these objects, by the last part of the path at which they are listed; it reports no change, and creates objects
@@ -47,25 +48,9 @@ where
     Client::new(service, "default")
 }
 
-fn context(client: Client) -> Context {
-    let config = json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig", "metadata": { "name": "liqo" },
-        "spec": { "clusterName": "rome" } });
-    Context {
-        namespace: "liqo".into(),
-        pod_ip: [10, 0, 0, 1].into(),
-        cluster_id: ClusterId::of_public_key(&[1; 32]),
-        config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
-        peers: liqo_controller_runtime::Peers::default(),
-        events: Events::new(client.clone(), None),
-        unwatched_since: None,
-        stop: CancellationToken::new(),
-        client,
-    }
-}
-
 /// The state, with the controllers of providers.
 pub(in crate::consumer::controllers) fn started(client: Client) -> Arc<Consumer> {
-    let (consumer, new_peers) = watches::start(context(client));
+    let (consumer, new_peers) = watches::start(testing::context("rome", client));
     tokio::spawn(run_peers(consumer.clone(), new_peers));
     consumer
 }

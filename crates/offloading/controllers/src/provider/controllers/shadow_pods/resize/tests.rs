@@ -6,16 +6,14 @@ use http::{Method, Response};
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use liqo_api::{Charge, ClusterId, annotations, labels, tenant_namespace};
-use liqo_controller_runtime::{Context, Key, Peers, events::Events};
+use liqo_controller_runtime::Key;
 use liqo_offloading_rules::namespace::mapped;
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::super::Memory;
 use super::*;
-use crate::provider::state::Provider;
+use crate::{provider::state::Provider, testing};
 
 const NAMESPACE: &str = "demo-rome";
 
@@ -109,19 +107,7 @@ fn api_server(live: Arc<Mutex<Value>>, wanted: &'static str, codes: Vec<u16>) ->
 }
 
 async fn provider(client: Client) -> Arc<Provider> {
-    let config = json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig", "metadata": { "name": "liqo" },
-        "spec": { "clusterName": "milan" } });
-    let provider = Arc::new(Provider::start(Context {
-        namespace: "liqo".into(),
-        pod_ip: [10, 0, 0, 1].into(),
-        cluster_id: ClusterId::of_public_key(&[1; 32]),
-        config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
-        peers: Peers::default(),
-        events: Events::new(client.clone(), None),
-        unwatched_since: None,
-        stop: CancellationToken::new(),
-        client,
-    }));
+    let provider = Arc::new(Provider::start(testing::context("milan", client)));
     assert!(provider.synced().await);
     provider
 }
