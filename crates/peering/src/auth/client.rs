@@ -19,7 +19,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::TlsConnector;
 
@@ -37,6 +37,8 @@ use crate::{
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a call that makes the provider do something may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Delay before a provider that was busy, or did not answer, is told again that the peering has ended.
+const END_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum length of an answer in bytes.
 const MAX_ANSWER_LEN: usize = 256 * 1024;
 
@@ -227,6 +229,24 @@ impl AuthClient {
             cluster_id: identity.id().to_string(),
         })
         .await
+    }
+
+    /// The same, and again while the provider is busy or does not answer: one that does not know of the end keeps what it lent
+    /// until the consumer counts as expired. After `limit` no new attempt is made.
+    pub async fn end_peering_within(&self, limit: Duration, identity: &ClusterIdentity) -> Result<PeeringAnswer, ClientError> {
+        let started = Instant::now();
+        loop {
+            let result = self.end_peering(identity).await;
+            let is_final = match &result {
+                Ok(PeeringAnswer::Denied(refusal)) => refusal.reason != reasons::BUSY,
+                Ok(_) => true,
+                Err(_) => false,
+            };
+            if is_final || started.elapsed() + END_RETRY_DELAY >= limit {
+                return result;
+            }
+            sleep(END_RETRY_DELAY).await;
+        }
     }
 
     /// Sends a signed document with a fresh challenge; once more if the provider restarted in between.

@@ -188,6 +188,7 @@ impl Tenancies for InMemory {
     }
 
     async fn end(&self, consumer: &ClusterId) -> Result<(), TenancyError> {
+        self.work()?;
         self.tenants.lock().unwrap().remove(consumer);
         Ok(())
     }
@@ -481,6 +482,18 @@ async fn ending_is_for_the_own_peering_only_and_may_be_repeated() {
         assert_eq!(milan.client().end_peering(&rome).await.unwrap(), PeeringAnswer::Ended {});
         assert_eq!(milan.cluster.tenants.lock().unwrap().len(), 0);
     }
+}
+
+#[tokio::test]
+async fn a_provider_with_a_problem_is_told_of_the_end_again() {
+    let milan = Provider::start(InMemory::default()).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    ask(&milan, &rome, "rome", Some("reusable")).await;
+    *milan.cluster.fails.lock().unwrap() = 2;
+    assert!(milan.client().end_peering_within(Duration::ZERO, &rome).await.is_err());
+    let answer = milan.client().end_peering_within(Duration::from_secs(60), &rome).await;
+    assert_eq!(answer.unwrap(), PeeringAnswer::Ended {});
+    assert_eq!(milan.cluster.tenants.lock().unwrap().len(), 0);
 }
 
 #[tokio::test]
