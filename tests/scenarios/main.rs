@@ -1,7 +1,6 @@
 //! Scenarios on real clusters: each one is a sentence that Liqo promises to its users.
 //!
-//! There are three sets, each with its own clusters. Two start at once, and the third when the first has run its parallel scenarios. Each set
-//! has three lists:
+//! There are three sets, each with its own clusters. Two run at a time. Each set has three lists:
 //!
 //! ```text
 //!   parallel     run several at a time: they change nothing that another scenario sees
@@ -157,7 +156,6 @@ fn pods_and_policies() -> Set {
         }
         .into_iter()
         .chain(settled())
-        .chain(jobs_and_metering())
         .chain(network_and_nodes())
         .chain(attacks_at_full_speed())
         .chain(doctor_and_the_end())
@@ -182,6 +180,9 @@ fn jobs_and_metering() -> Vec<Scenario> {
             a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
         metering:
             both_sides_count_the_same_seconds_over_restarts_and_sign_receipts;
+        // It ends the peering of rome and milan, and peers them again.
+        disputes:
+            a_cheat_is_named_an_absent_consumer_signs_later_and_no_second_counts_twice;
     }
 }
 
@@ -338,9 +339,6 @@ fn network() -> Set {
                 a_long_outage_shows_on_node_and_pods_and_heals,
                 an_absent_consumer_loses_endpoints_and_room_and_gets_both_back,
                 unpeering_from_a_dead_peer_succeeds_and_leaves_nothing;
-            // It stops managers, ends the peering of rome and milan, and peers them again.
-            disputes:
-                a_cheat_is_named_an_absent_consumer_signs_later_and_no_second_counts_twice;
         },
     }
 }
@@ -431,6 +429,7 @@ fn sharing() -> Set {
         }
         .into_iter()
         .chain(contracts())
+        .chain(jobs_and_metering())
         .collect(),
     }
 }

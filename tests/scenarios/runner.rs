@@ -15,14 +15,13 @@ use liqo_tests::{
 };
 use tokio::{
     runtime::Runtime,
-    sync::{Mutex, OnceCell, RwLock, Semaphore, mpsc, oneshot, watch},
+    sync::{Mutex, OnceCell, RwLock, Semaphore, mpsc, oneshot},
 };
 
 /// Maximum number of scenarios that run at a time, in all sets together, besides one of each set's `alone`: as many as two cores can handle.
 const MAX_CONCURRENT: usize = 3;
-/// A set starts when the one so many places before it has run its parallel scenarios. Until then two cores have enough to do, and three
-/// idle clusters use a sixth of them.
-const BUSY_SETS: usize = 2;
+/// Maximum number of sets that run at a time. Two keep two cores busy, and the three clusters of another use a sixth of them while idle.
+const MAX_SETS: usize = 2;
 /// Number of programs that want a processor, for each processor, above which no scenario starts beside another. Then more at a time would
 /// finish nothing earlier, and managers would lose their Leases.
 const MAX_RUNNABLE: usize = 6;
@@ -150,7 +149,6 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         Err(error) => return fail(&error.into()),
     };
     let (mut trials, mut runs) = (Vec::new(), Vec::new());
-    let mut all_less_busy: Vec<watch::Receiver<bool>> = Vec::new();
     let (ended, mut all_ended) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared {
         built: OnceCell::new(),
@@ -183,20 +181,16 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         };
         let tasks = Tasks { parallel: tasks(set.parallel), with_turin: tasks(set.with_turin), alone: tasks(set.alone) };
         if !tasks.is_empty() {
-            let (is_less_busy, less_busy) = watch::channel(false);
-            let former = runs.len().checked_sub(BUSY_SETS).map(|former| all_less_busy[former].clone());
-            all_less_busy.push(less_busy);
-            runs.push(runtime.spawn(run_set(set.clusters, tasks, former, is_less_busy, shared.clone())));
+            runs.push(run_set(set.clusters, tasks, shared.clone()));
         }
     }
     drop(shared);
+    let run = runtime.spawn(stream::iter(runs).buffer_unordered(MAX_SETS).collect::<Vec<Result<()>>>());
     let conclusion = libtest_mimic::run(&arguments, trials);
-    for run in runs {
-        match runtime.block_on(run) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return fail(&error),
-            Err(error) => return fail(&error.into()),
-        }
+    match runtime.block_on(run).map(|results| results.into_iter().collect::<Result<()>>()) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return fail(&error),
+        Err(error) => return fail(&error.into()),
     }
     let mut scenarios = Vec::new();
     while let Ok(ended) = all_ended.try_recv() {
@@ -216,18 +210,8 @@ fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str, is_attack:
     filters.is_none_or(|filters| filters.split(',').any(fits)) && !arguments.skip.iter().any(|filter| fits(filter))
 }
 
-/// Starts the clusters of a set when `former` is true or will never be, and runs its scenarios. `is_less_busy` becomes true after the parallel
-/// ones. After a failure it restores the clusters before others run.
-async fn run_set(
-    clusters: Clusters,
-    tasks: Tasks,
-    former: Option<watch::Receiver<bool>>,
-    is_less_busy: watch::Sender<bool>,
-    shared: Arc<Shared>,
-) -> Result<()> {
-    if let Some(mut former) = former {
-        let _ = former.wait_for(|is_less_busy| *is_less_busy).await;
-    }
+/// Starts the clusters of a set and runs its scenarios. After a failure it restores the clusters before others run.
+async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Result<()> {
     let (begun, instance) = (Instant::now(), clusters.instance);
     let built = shared.built.get_or_try_init(Built::build).await?;
     // Beside it, API servers would not answer for a minute, and managers would lose their Leases.
@@ -240,7 +224,6 @@ async fn run_set(
     let Tasks { parallel, with_turin, alone } = tasks;
     let (parallel, with_turin) =
         tokio::join!(run_some(MAX_CONCURRENT, &world, parallel, &shared), run_some(1, &world, with_turin, &shared));
-    is_less_busy.send_replace(true);
     let mut are_gone = world.ended_namespaces_are_gone().await;
     let mut has_failed = !(parallel && with_turin) || are_gone.is_err();
     eprintln!("{instance}: the parallel scenarios are done after {} s", begun.elapsed().as_secs());
