@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -43,7 +43,7 @@ spec:
 ";
 
 /// Peers milan with turin, and lets milan lend to rome only what it borrows.
-async fn broker(world: &World) -> Result<()> {
+pub async fn broker(world: &World) -> Result<()> {
     broker_by(world, &json!({ "offers": {} })).await
 }
 
@@ -64,7 +64,7 @@ async fn broker_by(world: &World, source: &Value) -> Result<()> {
     .await
 }
 
-async fn no_broker(world: &World) -> Result<()> {
+pub async fn no_broker(world: &World) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     milan.kubectl(&["delete", "peeringpolicy", "broker"]).await?;
     eventually("milan lends its own nodes again", TIMEOUT, || async {
@@ -76,7 +76,7 @@ async fn no_broker(world: &World) -> Result<()> {
 }
 
 /// Waits until the mapped namespace of a namespace is ready at a provider.
-async fn mapped(consumer: &Cluster, namespace: &str, provider: &Cluster) -> Result<String> {
+pub async fn mapped(consumer: &Cluster, namespace: &str, provider: &Cluster) -> Result<String> {
     consumer.wait_for(&["-n", namespace, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
     consumer.remote_namespace(namespace, provider).await
 }
@@ -119,10 +119,7 @@ pub async fn a_deployment_runs_at_a_provider_of_the_provider(world: Arc<World>) 
     })
     .await?;
 
-    rome.kubectl(&["-n", NAMESPACE, "scale", "deployment/web", "--replicas=1"]).await?;
-    for (cluster, namespace) in [(rome, NAMESPACE), (milan, &at_milan), (turin, &at_turin)] {
-        cluster.ready_pods(namespace, "app=web", 1).await?;
-    }
+    writes_of_a_pod(&world, &[(rome, NAMESPACE), (milan, &at_milan), (turin, &at_turin)]).await?;
     rome.delete_namespace(NAMESPACE).await?;
     eventually("the namespaces are gone everywhere", Duration::from_secs(120), || async {
         let left = [milan.object(&["namespace", &at_milan]).await?, turin.object(&["namespace", &at_turin]).await?];
@@ -130,6 +127,26 @@ pub async fn a_deployment_runs_at_a_provider_of_the_provider(world: Arc<World>) 
     })
     .await?;
     no_broker(&world).await
+}
+
+/// Prints Liqo's writes for each pod in each cluster of a chain, while two pods become six and one.
+async fn writes_of_a_pod(world: &World, chain: &[(&Cluster, &str)]) -> Result<()> {
+    let (rome, namespace) = chain[0];
+    let all: Vec<_> = chain.iter().map(|(cluster, _)| *cluster).collect();
+    for (what, changed, now) in [("created", 4_u32, 6_usize), ("deleted", 5, 1)] {
+        world.quiet(&all).await?;
+        let before = all.iter().map(|cluster| cluster.audit_length()).collect::<Result<Vec<_>>>()?;
+        rome.kubectl(&["-n", namespace, "scale", "deployment/web", &format!("--replicas={now}")]).await?;
+        for (cluster, namespace) in chain {
+            cluster.ready_pods(namespace, "app=web", now).await?;
+        }
+        world.quiet(&all).await?;
+        for (cluster, before) in all.iter().zip(before) {
+            let writes = f64::from(u32::try_from(cluster.liqo_writes(before)?.len())?) / f64::from(changed);
+            println!("writes in {} for each pod that is {what} behind a broker: {writes:.1}", cluster.name);
+        }
+    }
+    Ok(())
 }
 
 pub async fn a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls(world: Arc<World>) -> Result<()> {
@@ -306,6 +323,13 @@ pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Res
 
     // A node without new pods is not lent on, and that is said.
     milan.kubectl(&["cordon", "turin"]).await?;
+    let begun = Instant::now();
+    eventually("rome's node takes no new pods", TIMEOUT, || async {
+        let node = rome.object(&["node", "milan"]).await?;
+        Ok(node.is_none_or(|node| node["spec"]["unschedulable"] == true).then_some(()))
+    })
+    .await?;
+    println!("a withdrawal reaches the customer's node after {:.1} s", begun.elapsed().as_secs_f64());
     eventually("the broker is warned", TIMEOUT, || async {
         let tree = milan.liqoctl(&["broker", "status"]).await?;
         Ok(tree.contains("node turin of turin is cordoned, so nothing of it is lent on").then_some(()))
@@ -444,9 +468,13 @@ pub async fn a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token(
     milan.kubectl(&["delete", "clusterrolebinding", READER]).await?;
     milan.kubectl(&["-n", "default", "delete", "serviceaccount", READER]).await?;
 
-    // What the documents of the original broker create in Liqo's namespace is accepted, and has nothing to do.
+    // What the documents of the original broker create in Liqo's namespace is accepted, and reflects the Service. Nothing needs that here.
     milan.apply(ORIGINAL_OFFLOADING).await?;
-    milan.wait_for(&["-n", "liqo", "namespaceoffloading/offloading"], "condition=Ready", 30).await?;
+    let reflected = mapped(milan, "liqo", turin).await?;
+    eventually("the Service of the plugin is at turin", TIMEOUT, || async {
+        Ok(turin.object(&["-n", &reflected, "service", PLUGIN]).await?.map(drop))
+    })
+    .await?;
     milan.kubectl(&["-n", "liqo", "delete", "namespaceoffloading", "offloading"]).await?;
     no_broker(&world).await?;
     milan.kubectl(&["delete", "-f", &world.manifests("broker"), "-n", "liqo"]).await.map(drop)

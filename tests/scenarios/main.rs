@@ -17,6 +17,7 @@ mod as_at_home;
 mod attacks;
 mod broker;
 mod budgets;
+mod chains;
 mod command_line;
 mod contracts;
 mod credentials;
@@ -416,10 +417,15 @@ fn sharing() -> Set {
                 a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token,
                 nobody_is_offered_what_comes_from_itself,
                 commands_make_a_broker_show_it_and_end_it;
+            // They cut milan and turin off, end the peering of rome and milan, and peer rome with turin.
+            chains:
+                pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_customer,
+                two_ways_to_one_provider_share_what_it_has;
             // Rome is tethered to milan, which borrows from rome. They cut milan off, and turin peers with rome.
             tethering:
                 a_laptop_hands_itself_over_to_the_office_and_gets_control_back,
                 a_short_cut_changes_nothing_and_a_long_one_brings_control_back,
+                a_power_cut_in_any_state_ends_in_the_state_that_was_wanted,
                 each_refusal_has_its_reason;
             lending:
                 when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends,

@@ -1,6 +1,9 @@
 //! Tethered: rome, a laptop, hands itself over to milan, the office, and gets control back.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use liqo_tests::{Cluster, World, eventually, still};
@@ -73,7 +76,9 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(worl
     let before = rome.ready_pods(NAMESPACE, "app=before", 1).await?[0].metadata.uid.clone();
     let lent = allocatable(milan, "rome").await?.get("cpu");
 
+    let begun = Instant::now();
     rome.liqoctl(&["tether", "milan", "--timeout", "3m"]).await?;
+    println!("tethering took {:.1} s", begun.elapsed().as_secs_f64());
     ensure!(rome.liqoctl(&["status"]).await?.contains("tethered to milan"), "the status does not say it");
     eventually("milan has all of rome", TIMEOUT, || async {
         Ok((allocatable(milan, "rome").await?.get("cpu") > lent).then_some(()))
@@ -93,7 +98,9 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(worl
     comes_back_to_the_laptop(&world).await?;
     the_admin_cannot_schedule_around_it(rome).await?;
 
+    let begun = Instant::now();
     rome.liqoctl(&["untether", "--timeout", "5m"]).await?;
+    println!("the release took {:.1} s", begun.elapsed().as_secs_f64());
     for (app, count) in [("web", 2), ("back", 1), ("before", 1)] {
         let pods = rome.ready_pods(NAMESPACE, &format!("app={app}"), count).await?;
         ensure!(pods.iter().all(|pod| node_of(pod).starts_with("rome")), "pods of {app} are not at home");
@@ -179,6 +186,46 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     world.heal("milan").await?;
     // The user still wants it.
     reaches(rome, "Tethered").await?;
+    rome.end_namespace(NAMESPACE).await?;
+    as_before(&world).await
+}
+
+pub async fn a_power_cut_in_any_state_ends_in_the_state_that_was_wanted(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let wishes = async |peer: Option<&str>| {
+        let wish = json!({ "spec": { "tethering": { "clusterID": peer } } }).to_string();
+        rome.kubectl(&["patch", "clusterconfig", "liqo", "--type=merge", "-p", &wish]).await
+    };
+    ready_to_tether(&world).await?;
+    rome.kubectl(&["create", "namespace", NAMESPACE]).await?;
+    rome.apply(&deployment(NAMESPACE, "before", 1)).await?;
+    let before = rome.ready_pods(NAMESPACE, "app=before", 1).await?[0].metadata.uid.clone();
+
+    // While it is about to be tethered.
+    wishes(Some(&milan.cluster_id().await?)).await?;
+    eventually("rome begins", TIMEOUT, || async { Ok((state(rome).await? != "Autonomous").then_some(())) }).await?;
+    world.power_cut(rome).await?;
+    reaches(rome, "Tethered").await?;
+    rome.wait_for(&["-n", NAMESPACE, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
+    rome.apply(&deployment(NAMESPACE, "web", 1)).await?;
+    let web = rome.ready_pods(NAMESPACE, "app=web", 1).await?;
+    ensure!(node_of(&web[0]) == "milan", "it is on {}", node_of(&web[0]));
+
+    // While it is tethered.
+    world.power_cut(rome).await?;
+    rome.restart_manager().await?;
+    reaches(rome, "Tethered").await?;
+    ensure!(rome.ready_pods(NAMESPACE, "app=web", 1).await?[0].metadata.uid == web[0].metadata.uid, "a pod was replaced");
+
+    // While it gets control back.
+    wishes(None).await?;
+    eventually("rome begins", TIMEOUT, || async { Ok((state(rome).await? != "Tethered").then_some(())) }).await?;
+    world.power_cut(rome).await?;
+    reaches(rome, "Autonomous").await?;
+    let web = rome.ready_pods(NAMESPACE, "app=web", 1).await?;
+    ensure!(node_of(&web[0]).starts_with("rome"), "it is on {}", node_of(&web[0]));
+    let same = rome.ready_pods(NAMESPACE, "app=before", 1).await?[0].metadata.uid == before;
+    ensure!(same, "a pod that ran here all the time was replaced");
     rome.end_namespace(NAMESPACE).await?;
     as_before(&world).await
 }

@@ -235,10 +235,27 @@ impl World {
     /// Kills the API server of a cluster, so every watch breaks. The supervisor starts it again. Returns when it answers.
     pub async fn break_watches(&self, cluster: &Cluster) -> Result<()> {
         self.playground.cluster(&cluster.name)?.kill("kube-apiserver").await?;
+        self.api_server_answers(cluster).await
+    }
+
+    async fn api_server_answers(&self, cluster: &Cluster) -> Result<()> {
         eventually("the API server answers again", Duration::from_secs(60), || async {
             Ok(cluster.try_kubectl(&["get", "--raw", "/readyz"]).await?.success.then_some(()))
         })
         .await
+    }
+
+    /// Kills the manager of a cluster, its API server and its store at once, as a power cut does. All of them start again by themselves. Returns
+    /// when the API server answers.
+    pub async fn power_cut(&self, cluster: &Cluster) -> Result<()> {
+        let machinery = self.machinery(cluster)?;
+        let killed = ["liqo-controller-manager", "kube-apiserver", "etcd"];
+        let mut line = "kill -9".to_owned();
+        for process in machinery.processes().iter().filter(|process| killed.contains(&process.program.as_str())) {
+            line.push_str(&format!(" {}", process.pid));
+        }
+        self.shell(&line, 10).await?;
+        self.api_server_answers(cluster).await
     }
 
     /// Waits until Liqo has written only leases for a while.
