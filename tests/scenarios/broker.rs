@@ -468,13 +468,9 @@ pub async fn a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token(
     milan.kubectl(&["delete", "clusterrolebinding", READER]).await?;
     milan.kubectl(&["-n", "default", "delete", "serviceaccount", READER]).await?;
 
-    // What the documents of the original broker create in Liqo's namespace is accepted, and reflects the Service. Nothing needs that here.
+    // What the documents of the original broker create in Liqo's namespace is accepted, and has nothing to do.
     milan.apply(ORIGINAL_OFFLOADING).await?;
-    let reflected = mapped(milan, "liqo", turin).await?;
-    eventually("the Service of the plugin is at turin", TIMEOUT, || async {
-        Ok(turin.object(&["-n", &reflected, "service", PLUGIN]).await?.map(drop))
-    })
-    .await?;
+    milan.wait_for(&["-n", "liqo", "namespaceoffloading/offloading"], "condition=Ready", 30).await?;
     milan.kubectl(&["-n", "liqo", "delete", "namespaceoffloading", "offloading"]).await?;
     no_broker(&world).await?;
     milan.kubectl(&["delete", "-f", &world.manifests("broker"), "-n", "liqo"]).await.map(drop)
