@@ -187,6 +187,30 @@ fn jobs_and_metering() -> Vec<Scenario> {
     }
 }
 
+/// More than two clusters, or two that lend to each other.
+fn brokers_and_tethering() -> Vec<Scenario> {
+    scenarios! {
+        // Milan peers with turin, and lends to rome only what turin lends.
+        broker:
+            a_deployment_runs_at_a_provider_of_the_provider,
+            a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls,
+            a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_home,
+            a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token,
+            nobody_is_offered_what_comes_from_itself,
+            commands_make_a_broker_show_it_and_end_it;
+        // They cut milan and turin off, end the peering of rome and milan, and peer rome with turin.
+        chains:
+            pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_customer,
+            two_ways_to_one_provider_share_what_it_has;
+        // Rome is tethered to milan, which borrows from rome. They cut milan off, and turin peers with rome.
+        tethering:
+            a_laptop_hands_itself_over_to_the_office_and_gets_control_back,
+            a_short_cut_changes_nothing_and_a_long_one_brings_control_back,
+            a_power_cut_in_any_state_ends_in_the_state_that_was_wanted,
+            each_refusal_has_its_reason;
+    }
+}
+
 /// They change the policies for rome's pods, and stop managers.
 fn contracts() -> Vec<Scenario> {
     scenarios! {
@@ -409,24 +433,6 @@ fn sharing() -> Set {
                 clusters_of_a_dns_domain_are_found_and_a_broken_entry_does_not_matter;
             pools:
                 each_pool_is_a_virtual_node_and_its_pods_run_on_nodes_of_the_pool;
-            // Milan peers with turin, and lends to rome only what turin lends.
-            broker:
-                a_deployment_runs_at_a_provider_of_the_provider,
-                a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls,
-                a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_home,
-                a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token,
-                nobody_is_offered_what_comes_from_itself,
-                commands_make_a_broker_show_it_and_end_it;
-            // They cut milan and turin off, end the peering of rome and milan, and peer rome with turin.
-            chains:
-                pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_customer,
-                two_ways_to_one_provider_share_what_it_has;
-            // Rome is tethered to milan, which borrows from rome. They cut milan off, and turin peers with rome.
-            tethering:
-                a_laptop_hands_itself_over_to_the_office_and_gets_control_back,
-                a_short_cut_changes_nothing_and_a_long_one_brings_control_back,
-                a_power_cut_in_any_state_ends_in_the_state_that_was_wanted,
-                each_refusal_has_its_reason;
             lending:
                 when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends,
                 two_clusters_lend_to_each_other,
@@ -434,6 +440,7 @@ fn sharing() -> Set {
                 a_withdrawn_pool_is_drained_within_disruption_budgets;
         }
         .into_iter()
+        .chain(brokers_and_tethering())
         .chain(contracts())
         .chain(jobs_and_metering())
         .collect(),

@@ -250,11 +250,10 @@ impl World {
     pub async fn power_cut(&self, cluster: &Cluster) -> Result<()> {
         let machinery = self.machinery(cluster)?;
         let killed = ["liqo-controller-manager", "kube-apiserver", "etcd"];
-        let mut line = "kill -9".to_owned();
-        for process in machinery.processes().iter().filter(|process| killed.contains(&process.program.as_str())) {
-            line.push_str(&format!(" {}", process.pid));
-        }
-        self.shell(&line, 10).await?;
+        let processes = machinery.processes();
+        let killed = processes.iter().filter(|process| killed.contains(&process.program.as_str()));
+        let pids: Vec<String> = killed.map(|process| process.pid.to_string()).collect();
+        self.shell(&format!("kill -9 {}", pids.join(" ")), 10).await?;
         self.api_server_answers(cluster).await
     }
 

@@ -18,6 +18,7 @@
 //! * [`conditions`], [`events`]: inform the user, without a write when nothing changed.
 //! * [`eviction`]: evicts pods as disruption budgets allow.
 //! * [`put`]: writes what one controller owns completely.
+//! * [`batches`]: how long changes are collected before they are processed together.
 //! * [`writes`]: creates, deletes, handles finalizers; the error of a step.
 //! * `process`: logs, signals and the health server of a program (feature `process`).
 //! * [`start`]: tries again what a program needs to start.
@@ -27,6 +28,7 @@
 //! A reconcile depends only on the current state. It may run at any time, twice, or after a restart, and then does nothing if nothing
 //! is to do.
 
+pub mod batches;
 pub mod cache;
 pub mod conditions;
 pub mod context;
@@ -48,6 +50,7 @@ pub mod start;
 pub mod unread;
 pub mod writes;
 
+pub use batches::Batches;
 pub use cache::Cache;
 pub use context::Context;
 pub use liqo_api::Key;

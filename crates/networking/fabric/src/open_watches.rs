@@ -18,8 +18,11 @@ use k8s_openapi::api::{
 use kube::{Api, Client, runtime::watcher};
 use liqo_api::reflection;
 use liqo_api::{ClusterId, NamespaceOffloading, labels};
-use liqo_controller_runtime::{Cache, Key};
-use tokio::sync::{Notify, watch};
+use liqo_controller_runtime::{Batches, Cache, Key};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
@@ -27,8 +30,9 @@ use crate::{
     view::{self, Backends, OffloadingView},
 };
 
-/// Changes come in groups; after this time they are processed together.
+/// How long changes are collected: a node lists all addresses in its kernel for each batch.
 const SETTLE: Duration = Duration::from_millis(70);
+const MAX_SETTLE: Duration = Duration::from_secs(1);
 /// Page size of lists of remote pods: each may be as large as a consumer's record.
 const POD_PAGE: u32 = 50;
 
@@ -190,14 +194,16 @@ impl ExposureWatches {
         self.api_clients.watch(&self.namespaces_of_api_clients());
         // Otherwise a gateway that starts would close connections that exist.
         self.api_clients.synced().await;
+        let mut batches = Batches::new(SETTLE, MAX_SETTLE);
         loop {
             self.api_clients.watch(&self.namespaces_of_api_clients());
             publish(self.addresses(context.borrow_and_update().clone()));
+            let published = Instant::now();
             tokio::select! {
                 () = dirty.notified() => {}
                 still = context.changed() => if still.is_err() { return },
             }
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(batches.next(published.elapsed())).await;
         }
     }
 

@@ -1,8 +1,8 @@
 //! Stores what pods used: the usage records of one side, in its own namespaces.
 //!
 //! A controller that lets a pod go calls [`Recorder::store`] first, and goes on when the entries are stored; then its key is enqueued again.
-//! Entries are written in batches: the first at once, then at most one write a second for each namespace. At the end of a period the
-//! pods that still run are added, and the period is marked as complete.
+//! Entries are written in batches: the first at once, then at most one write a second for each namespace, and fewer while pods go on to end.
+//! At the end of a period the pods that still run are added, and the period is marked as complete.
 //!
 //! A namespace without a contract costs nothing.
 
@@ -18,7 +18,7 @@ use liqo_api::{ClusterId, UsageRecord, UsageRecordSpec, labels};
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::put::{marked, put};
 use liqo_controller_runtime::writes::{Step as _, StepError};
-use liqo_controller_runtime::{Cache, Context, Key, Next, Queue, metrics};
+use liqo_controller_runtime::{Batches, Cache, Context, Key, Next, Queue, metrics};
 use liqo_metering::receipt::{api_period, period_label, period_of};
 use liqo_metering::spending::Account;
 use liqo_metering::{Book, ChunkWrite, Entry, Period, Seconds};
@@ -28,8 +28,9 @@ use tokio::time::Instant;
 
 pub use contracts::{Contracts, MeteredContract};
 
-/// Minimum time between two writes in one namespace.
+/// Minimum time between two writes in one namespace, at first and while pods go on to end. A pod that ends waits as long.
 const PACE: Duration = Duration::from_secs(1);
+const MAX_PACE: Duration = Duration::from_secs(3);
 /// How long after its end a period takes entries of pods that ended before.
 pub const GRACE: Seconds = 60;
 /// Delay before a period is completed whose pods are not known now.
@@ -67,7 +68,6 @@ struct FoundChunk {
 type LastChunk = (u32, Option<u32>);
 
 /// What is known of one namespace.
-#[derive(Default)]
 struct Namespace {
     /// `None` until it was read from the cache, and after a write of unknown outcome.
     book: Option<Book>,
@@ -81,7 +81,23 @@ struct Namespace {
     ended: HashSet<String>,
     /// The last chunk that this process wrote, of each of the latest periods: the cache may not show it yet.
     chunks: BTreeMap<(Period, String), LastChunk>,
+    batches: Batches,
     written: Option<Instant>,
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self {
+            book: None,
+            pending: BTreeMap::new(),
+            writing: HashSet::new(),
+            stored: HashSet::new(),
+            ended: HashSet::new(),
+            chunks: BTreeMap::new(),
+            batches: Batches::new(PACE, MAX_PACE),
+            written: None,
+        }
+    }
 }
 
 /// Writes the usage records of one side.
@@ -187,7 +203,7 @@ impl Recorder {
             return false;
         }
         known.pending.insert(pod.to_owned(), entries);
-        let waits = known.written.map_or(Duration::ZERO, |written| PACE.saturating_sub(written.elapsed()));
+        let waits = known.written.map_or(Duration::ZERO, |written| known.batches.interval().saturating_sub(written.elapsed()));
         drop(all);
         if waits.is_zero() {
             self.queue.add(namespace.to_owned());
@@ -244,8 +260,11 @@ impl Recorder {
         }
         let stored: Vec<String> = pending.into_keys().collect();
         known.stored.extend(stored.iter().cloned());
-        known.written = Some(Instant::now());
-        let more = !known.pending.is_empty();
+        if !stored.is_empty() {
+            let before = known.written.replace(Instant::now());
+            known.batches.next(before.map_or(Duration::MAX, |before| before.elapsed()));
+        }
+        let (more, pace) = (!known.pending.is_empty(), known.batches.interval());
         if contracts.is_empty() && !more {
             all.remove(namespace);
         }
@@ -254,7 +273,7 @@ impl Recorder {
             side.stored(namespace, stored);
         }
         if more {
-            return Ok(Next::After(PACE));
+            return Ok(Next::After(pace));
         }
         if !is_known {
             return Ok(Next::After(UNKNOWN_RETRY));
