@@ -129,24 +129,26 @@ pub async fn a_deployment_runs_at_a_provider_of_the_provider(world: Arc<World>) 
     no_broker(&world).await
 }
 
-/// Prints Liqo's writes for each pod in each cluster of a chain, while two pods become six and one.
+/// Prints Liqo's writes for each pod in each cluster of a chain, when a Deployment of two pods grows to six. Then one pod is left.
 async fn writes_of_a_pod(world: &World, chain: &[(&Cluster, &str)]) -> Result<()> {
-    let (rome, namespace) = chain[0];
-    let all: Vec<_> = chain.iter().map(|(cluster, _)| *cluster).collect();
-    for (what, changed, now) in [("created", 4_u32, 6_usize), ("deleted", 5, 1)] {
-        world.quiet(&all).await?;
-        let before = all.iter().map(|cluster| cluster.audit_length()).collect::<Result<Vec<_>>>()?;
-        rome.kubectl(&["-n", namespace, "scale", "deployment/web", &format!("--replicas={now}")]).await?;
+    let scaled = async |replicas: usize| {
+        let (home, namespace) = chain[0];
+        home.kubectl(&["-n", namespace, "scale", "deployment/web", &format!("--replicas={replicas}")]).await?;
         for (cluster, namespace) in chain {
-            cluster.ready_pods(namespace, "app=web", now).await?;
+            cluster.ready_pods(namespace, "app=web", replicas).await?;
         }
-        world.quiet(&all).await?;
-        for (cluster, before) in all.iter().zip(before) {
-            let writes = f64::from(u32::try_from(cluster.liqo_writes(before)?.len())?) / f64::from(changed);
-            println!("writes in {} for each pod that is {what} behind a broker: {writes:.1}", cluster.name);
-        }
+        anyhow::Ok(())
+    };
+    let all: Vec<_> = chain.iter().map(|(cluster, _)| *cluster).collect();
+    world.quiet(&all).await?;
+    let before = all.iter().map(|cluster| cluster.audit_length()).collect::<Result<Vec<_>>>()?;
+    scaled(6).await?;
+    world.quiet(&all).await?;
+    for (cluster, before) in all.iter().zip(before) {
+        let writes = f64::from(u32::try_from(cluster.liqo_writes(before)?.len())?) / 4.0;
+        println!("writes in {} for each pod behind a broker: {writes:.1}", cluster.name);
     }
-    Ok(())
+    scaled(1).await
 }
 
 pub async fn a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls(world: Arc<World>) -> Result<()> {

@@ -97,7 +97,7 @@ async fn lie(cluster: &Cluster) -> Result<()> {
 pub async fn clusters_on_a_network_find_each_other_and_peer_by_a_policy(world: Arc<World>) -> Result<()> {
     let (rome, turin, milan) = (&world.rome, &world.turin, &world.milan);
     let (turins, milans) = (turin.cluster_id().await?, milan.cluster_id().await?);
-    // A consumer that came by itself would not be found: an earlier scenario ended its peering.
+    // Milan finds no cluster that it still knows as a consumer, and an earlier scenario has just ended that peering.
     eventually("milan forgot turin", TIMEOUT, || async { Ok(record(milan, &turins).await?.is_none().then_some(())) }).await?;
     peer_automatically(turin, milan, "LAN").await?;
     for cluster in [rome, turin, milan] {

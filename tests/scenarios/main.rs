@@ -225,8 +225,8 @@ fn contracts() -> Vec<Scenario> {
     }
 }
 
-/// Their figures mean something only if nothing else runs, and they would make other scenarios late. So they come when the other sets are
-/// nearly done. They stop turin's manager, and peer turin with milan or rome with turin.
+/// Their figures mean something only if nothing else runs, and they would make other scenarios late. They stop turin's manager, and peer
+/// turin with milan or rome with turin.
 fn attacks_at_full_speed() -> Vec<Scenario> {
     let all = scenarios! {
         attacks:
@@ -368,7 +368,7 @@ fn network() -> Set {
     }
 }
 
-/// What is offered, to whom, and who decides.
+/// What is offered, to whom, who decides, and what it costs; brokers and tethered clusters.
 fn sharing() -> Set {
     Set {
         clusters: Clusters {

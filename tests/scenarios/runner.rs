@@ -181,7 +181,9 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         };
         let tasks = Tasks { parallel: tasks(set.parallel), with_turin: tasks(set.with_turin), alone: tasks(set.alone) };
         if !tasks.is_empty() {
-            runs.push(run_set(set.clusters, tasks, shared.clone()));
+            let run = run_set(set.clusters, tasks, shared.clone());
+            // In a task of its own, so that a panic ends only this set.
+            runs.push(async move { tokio::spawn(run).await? });
         }
     }
     drop(shared);

@@ -109,7 +109,7 @@ impl World {
         let spec = |name: &str| ClusterSpec {
             dual_stack,
             pod_sync_seconds: Some(10),
-            // Nine clusters run on a few processors.
+            // Six clusters run on a few processors.
             processors: Some(1),
             ..ClusterSpec::new(name)
         };
@@ -249,10 +249,14 @@ impl World {
     /// when the API server answers.
     pub async fn power_cut(&self, cluster: &Cluster) -> Result<()> {
         let machinery = self.machinery(cluster)?;
-        let killed = ["liqo-controller-manager", "kube-apiserver", "etcd"];
-        let processes = machinery.processes();
-        let killed = processes.iter().filter(|process| killed.contains(&process.program.as_str()));
-        let pids: Vec<String> = killed.map(|process| process.pid.to_string()).collect();
+        let programs = ["liqo-controller-manager", "kube-apiserver", "etcd"];
+        let pids = eventually(&format!("{programs:?} run in {}", cluster.name), Duration::from_secs(60), || async {
+            let processes = machinery.processes();
+            let running = processes.iter().filter(|process| programs.contains(&process.program.as_str()));
+            let pids: Vec<String> = running.map(|process| process.pid.to_string()).collect();
+            Ok((pids.len() == programs.len()).then_some(pids))
+        })
+        .await?;
         self.shell(&format!("kill -9 {}", pids.join(" ")), 10).await?;
         self.api_server_answers(cluster).await
     }

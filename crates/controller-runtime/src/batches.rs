@@ -2,29 +2,26 @@
 
 use std::time::Duration;
 
-/// The time between two batches. It doubles up to the maximum while changes go on, because a large batch costs hardly more than a small one.
-/// After a quiet time it is the minimum again, so a single change does not wait long.
-#[derive(Clone, Copy, Debug)]
+use tokio::time::Instant;
+
+/// Processes a single change soon, and many in few batches: a large batch costs hardly more than a small one.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Batches {
-    min: Duration,
-    max: Duration,
-    last: Duration,
+    interval: Duration,
+    last: Option<Instant>,
 }
 
 impl Batches {
-    pub const fn new(min: Duration, max: Duration) -> Self {
-        Self { min, max, last: min }
+    /// How long to wait before the next batch.
+    pub fn wait(&self, now: Instant) -> Duration {
+        self.last.map_or(Duration::ZERO, |last| self.interval.saturating_sub(now - last))
     }
 
-    /// The current time between two batches.
-    pub fn interval(&self) -> Duration {
-        self.last
-    }
-
-    /// The time after a batch that followed `after` the one before.
-    pub fn next(&mut self, after: Duration) -> Duration {
-        self.last = if after < self.last * 2 { (self.last * 2).min(self.max) } else { self.min };
-        self.last
+    /// A batch was processed. The next one comes after `min` at the earliest. The time doubles up to `max` while batches follow one another.
+    pub fn processed(&mut self, now: Instant, min: Duration, max: Duration) {
+        let follows = self.last.is_some_and(|last| now - last < self.interval * 2);
+        self.interval = if follows { (self.interval * 2).min(max) } else { min };
+        self.last = Some(now);
     }
 }
 
@@ -33,17 +30,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_grow_while_changes_go_on_and_are_small_after_a_quiet_time() {
+    fn batches_grow_while_they_follow_one_another_and_are_small_after_a_quiet_time() {
         let (min, max) = (Duration::from_millis(70), Duration::from_secs(1));
-        let mut batches = Batches::new(min, max);
-        assert_eq!(batches.interval(), min);
-        let mut intervals = vec![batches.interval()];
+        let (mut batches, mut now) = (Batches::default(), Instant::now());
+        assert_eq!(batches.wait(now), Duration::ZERO);
+        let mut waits = Vec::new();
         for _ in 0..6 {
-            let last = batches.interval();
-            intervals.push(batches.next(last));
+            batches.processed(now, min, max);
+            waits.push(batches.wait(now));
+            now += batches.wait(now);
+            assert_eq!(batches.wait(now), Duration::ZERO);
         }
-        assert!(intervals.is_sorted() && intervals[1] == min * 2);
-        assert_eq!(batches.interval(), max);
-        assert_eq!(batches.next(max * 2), min);
+        assert!(waits.is_sorted() && waits[..3] == [min, min * 2, min * 4] && waits[5] == max, "{waits:?}");
+        now += max * 2;
+        batches.processed(now, min, max);
+        assert_eq!(batches.wait(now), min);
     }
 }

@@ -214,7 +214,7 @@ impl Lifecycle {
             }
             return Ok(Next::After(CLEANUP_POLL_INTERVAL));
         }
-        let is_silent = self.sessions().get(id).is_some_and(|session| session.view().reachable.status == Some(false));
+        let answered = self.sessions().get(id).is_some_and(|session| session.view().answers());
         let tunnel_connections = self.end_session(id);
         if let (Some(tunnel_connections), Some(record)) = (&tunnel_connections, record) {
             tunnel_connections.set_gateways(&self.gateways(record));
@@ -228,7 +228,7 @@ impl Lifecycle {
         {
             let tunnel_connections =
                 tunnel_connections.unwrap_or_else(|| TunnelConnections::new(&self.gateways(record), &self.identity).into());
-            end_at_provider(&self.identity, id, url, &tunnel_connections, is_silent).await;
+            end_at_provider(&self.identity, id, url, &tunnel_connections, answered).await;
         }
         objects::delete(&secrets, CREDENTIAL_SECRET).await?;
         objects::delete(&Api::<Namespace>::all(client.clone()), &name).await?;

@@ -30,8 +30,9 @@ use crate::{
     view::{self, Backends, OffloadingView},
 };
 
-/// How long changes are collected: a node lists all addresses in its kernel for each batch.
+/// Changes come in groups; after this time they are processed together.
 const SETTLE: Duration = Duration::from_millis(70);
+/// The same while addresses go on to change: for each batch, the node lists all of them in its kernel.
 const MAX_SETTLE: Duration = Duration::from_secs(1);
 /// Page size of lists of remote pods: each may be as large as a consumer's record.
 const POD_PAGE: u32 = 50;
@@ -114,6 +115,7 @@ impl OpenWatches {
                 if is_new {
                     changed.notify_one();
                 }
+                is_new
             });
             tokio::select! {
                 () = stopped.cancelled() => {}
@@ -183,7 +185,13 @@ impl ExposureWatches {
         }
     }
 
-    async fn follow(mut self, dirty: &Notify, mut context: watch::Receiver<ExposureContext>, publish: impl Fn(OpenAddresses)) {
+    /// `publish` returns whether the addresses changed.
+    async fn follow(
+        mut self,
+        dirty: &Notify,
+        mut context: watch::Receiver<ExposureContext>,
+        publish: impl Fn(OpenAddresses) -> bool,
+    ) {
         tokio::join!(
             self.mapped.synced(),
             self.pods.synced(),
@@ -194,16 +202,17 @@ impl ExposureWatches {
         self.api_clients.watch(&self.namespaces_of_api_clients());
         // Otherwise a gateway that starts would close connections that exist.
         self.api_clients.synced().await;
-        let mut batches = Batches::new(SETTLE, MAX_SETTLE);
+        let mut batches = Batches::default();
         loop {
             self.api_clients.watch(&self.namespaces_of_api_clients());
-            publish(self.addresses(context.borrow_and_update().clone()));
-            let published = Instant::now();
+            if publish(self.addresses(context.borrow_and_update().clone())) {
+                batches.processed(Instant::now(), SETTLE, MAX_SETTLE);
+            }
             tokio::select! {
                 () = dirty.notified() => {}
                 still = context.changed() => if still.is_err() { return },
             }
-            tokio::time::sleep(batches.next(published.elapsed())).await;
+            tokio::time::sleep(batches.wait(Instant::now()).max(SETTLE)).await;
         }
     }
 

@@ -28,8 +28,9 @@ use tokio::time::Instant;
 
 pub use contracts::{Contracts, MeteredContract};
 
-/// Minimum time between two writes in one namespace, at first and while pods go on to end. A pod that ends waits as long.
+/// Minimum time between two writes in one namespace.
 const PACE: Duration = Duration::from_secs(1);
+/// The same while pods go on to end. A pod that ends waits as long.
 const MAX_PACE: Duration = Duration::from_secs(3);
 /// How long after its end a period takes entries of pods that ended before.
 pub const GRACE: Seconds = 60;
@@ -68,6 +69,7 @@ struct FoundChunk {
 type LastChunk = (u32, Option<u32>);
 
 /// What is known of one namespace.
+#[derive(Default)]
 struct Namespace {
     /// `None` until it was read from the cache, and after a write of unknown outcome.
     book: Option<Book>,
@@ -82,22 +84,6 @@ struct Namespace {
     /// The last chunk that this process wrote, of each of the latest periods: the cache may not show it yet.
     chunks: BTreeMap<(Period, String), LastChunk>,
     batches: Batches,
-    written: Option<Instant>,
-}
-
-impl Default for Namespace {
-    fn default() -> Self {
-        Self {
-            book: None,
-            pending: BTreeMap::new(),
-            writing: HashSet::new(),
-            stored: HashSet::new(),
-            ended: HashSet::new(),
-            chunks: BTreeMap::new(),
-            batches: Batches::new(PACE, MAX_PACE),
-            written: None,
-        }
-    }
 }
 
 /// Writes the usage records of one side.
@@ -203,7 +189,11 @@ impl Recorder {
             return false;
         }
         known.pending.insert(pod.to_owned(), entries);
-        let waits = known.written.map_or(Duration::ZERO, |written| known.batches.interval().saturating_sub(written.elapsed()));
+        // What is written just now is followed by a batch of what came meanwhile.
+        if !known.writing.is_empty() {
+            return false;
+        }
+        let waits = known.batches.wait(Instant::now());
         drop(all);
         if waits.is_zero() {
             self.queue.add(namespace.to_owned());
@@ -261,10 +251,9 @@ impl Recorder {
         let stored: Vec<String> = pending.into_keys().collect();
         known.stored.extend(stored.iter().cloned());
         if !stored.is_empty() {
-            let before = known.written.replace(Instant::now());
-            known.batches.next(before.map_or(Duration::MAX, |before| before.elapsed()));
+            known.batches.processed(Instant::now(), PACE, MAX_PACE);
         }
-        let (more, pace) = (!known.pending.is_empty(), known.batches.interval());
+        let (more, pace) = (!known.pending.is_empty(), known.batches.wait(Instant::now()));
         if contracts.is_empty() && !more {
             all.remove(namespace);
         }

@@ -123,6 +123,14 @@ pub enum ClientError {
     Sign(#[from] EnvelopeError),
 }
 
+impl ClientError {
+    /// Whether the same call may succeed a moment later.
+    fn is_transient(&self) -> bool {
+        use ClientError::{Connect, Http, Timeout, Tunnel, Unavailable};
+        matches!(self, Connect { .. } | Tunnel(_) | Timeout { .. } | Http { .. } | Unavailable { .. })
+    }
+}
+
 /// A client of one cluster's auth endpoint.
 #[derive(Clone, Debug)]
 pub struct AuthClient {
@@ -231,18 +239,18 @@ impl AuthClient {
         .await
     }
 
-    /// The same, and again while the provider is busy or does not answer: one that does not know of the end keeps what it lent
-    /// until the consumer counts as expired. After `limit` no new attempt is made.
+    /// Tells the provider that the peering has ended, and tries again while the provider is busy or does not answer: one that does not
+    /// know of the end keeps what it lent until the consumer counts as expired. After `limit` no new attempt is made.
     pub async fn end_peering_within(&self, limit: Duration, identity: &ClusterIdentity) -> Result<PeeringAnswer, ClientError> {
         let started = Instant::now();
         loop {
             let result = self.end_peering(identity).await;
-            let is_final = match &result {
-                Ok(PeeringAnswer::Denied(refusal)) => refusal.reason != reasons::BUSY,
-                Ok(_) => true,
-                Err(_) => false,
+            let may_change = match &result {
+                Ok(PeeringAnswer::Denied(refusal)) => refusal.reason == reasons::BUSY,
+                Ok(_) => false,
+                Err(error) => error.is_transient(),
             };
-            if is_final || started.elapsed() + END_RETRY_DELAY >= limit {
+            if !may_change || started.elapsed() + END_RETRY_DELAY >= limit {
                 return result;
             }
             sleep(END_RETRY_DELAY).await;

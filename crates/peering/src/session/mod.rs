@@ -74,7 +74,7 @@ const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 /// The same, if a person has to do something first.
 const DENIED_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// How long telling a provider that the peering has ended is tried, if the provider answered before.
+/// How long telling a provider that the peering has ended may take.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Minimum delay before a credential is renewed, even if the provider says that its life is shorter.
@@ -629,23 +629,24 @@ enum HoldError {
     Client(#[source] kube::Error),
 }
 
-/// Tells a provider that the peering has ended. Tries only once if it has been silent, and goes on without it.
+/// Tells a provider that the peering has ended. Tries only once unless it answered until now, and goes on without it.
 pub async fn end_at_provider(
     identity: &ClusterIdentity,
     id: &ClusterId,
     url: &str,
     tunnel_connections: &TunnelConnections,
-    is_silent: bool,
+    answered: bool,
 ) {
-    let limit = if is_silent { Duration::ZERO } else { END_TIMEOUT };
+    let limit = if answered { END_TIMEOUT } else { Duration::ZERO };
     let call = async {
         let tunnel = tunnel_connections.own().map_err(ClientError::Tunnel)?;
         AuthClient::new(id, url)?.through(tunnel).end_peering_within(limit, identity).await
     };
-    match call.await {
-        Ok(PeeringAnswer::Ended {}) => tracing::info!(provider = %id, "the provider knows that the peering has ended"),
-        Ok(answer) => tracing::warn!(provider = %id, ?answer, "the provider did not accept the end of the peering"),
-        Err(error) => tracing::warn!(provider = %id, error = error_chain(&error), "ended the peering without the provider"),
+    match timeout(END_TIMEOUT, call).await {
+        Ok(Ok(PeeringAnswer::Ended {})) => tracing::info!(provider = %id, "the provider knows that the peering has ended"),
+        Ok(Ok(answer)) => tracing::warn!(provider = %id, ?answer, "the provider did not accept the end of the peering"),
+        Ok(Err(error)) => tracing::warn!(provider = %id, error = error_chain(&error), "ended the peering without the provider"),
+        Err(_) => tracing::warn!(provider = %id, "ended the peering without the provider, which does not answer"),
     }
 }
 

@@ -39,6 +39,11 @@ pub struct Granted {
 }
 
 impl View {
+    /// Whether anything of the provider answers, as far as that is known.
+    pub fn answers(&self) -> bool {
+        self.reachable.reason != CallReason::Unreachable.as_str()
+    }
+
     pub(super) fn new() -> Self {
         Self {
             identity: DesiredCondition::unknown(
