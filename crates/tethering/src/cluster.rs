@@ -151,20 +151,25 @@ impl Cluster {
         }
     }
 
-    /// The namespaces whose pods come home: they went to the peer only because the cluster was tethered.
-    pub fn namespaces_to_bring_home(&self) -> Vec<String> {
+    /// The namespaces that Liqo offloaded because of the working mode: their pods went to the peer only because of that.
+    fn namespaces_of_mode(&self) -> impl Iterator<Item = (String, Arc<NamespaceOffloading>)> {
         let all = self.offloadings.all().into_iter().filter(|(key, live)| {
             let is_of_user = self.namespaces.get(&Key::new("", &key.namespace)).is_some_and(|namespace| !namespace.managed);
-            let is_local = live.spec.pod_offloading_strategy == PodOffloadingStrategy::Local;
-            key.name == NAMESPACE_OFFLOADING && is_ours(live) && is_local && is_of_user
+            key.name == NAMESPACE_OFFLOADING && is_ours(live) && is_of_user
         });
-        all.map(|(key, _)| key.namespace).collect()
+        all.map(|(key, live)| (key.namespace, live))
     }
 
-    /// Number of pods that still have to come home.
+    /// Those whose pods come home now.
+    pub fn namespaces_to_bring_home(&self) -> Vec<String> {
+        let is_local = |live: &NamespaceOffloading| live.spec.pod_offloading_strategy == PodOffloadingStrategy::Local;
+        self.namespaces_of_mode().filter(|(_, live)| is_local(live)).map(|(namespace, _)| namespace).collect()
+    }
+
+    /// Number of pods that still have to come home. Just after the mode ended, its namespaces are not local yet.
     pub async fn pods_away(&self) -> Result<usize, StepError> {
         let mut away = 0;
-        for namespace in self.namespaces_to_bring_home() {
+        for (namespace, _) in self.namespaces_of_mode() {
             away += self.pods(&namespace).await?.iter().filter(|pod| pod.has_to_come_home()).count();
         }
         Ok(away)
