@@ -190,6 +190,13 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     as_before(&world).await
 }
 
+/// The ID of the container of the manager, if that is ready.
+async fn running_manager(cluster: &Cluster) -> Result<Option<String>> {
+    let pods = cluster.pods("liqo", "app.kubernetes.io/name=liqo-controller-manager").await?;
+    let statuses = pods.into_iter().filter_map(|pod| pod.status?.container_statuses).flatten();
+    Ok(statuses.filter(|status| status.ready).find_map(|status| status.container_id))
+}
+
 pub async fn a_power_cut_in_any_state_ends_in_the_state_that_was_wanted(world: Arc<World>) -> Result<()> {
     const NAMESPACE: &str = "cut-laptop";
     let (rome, milan) = (&world.rome, &world.milan);
@@ -219,8 +226,14 @@ pub async fn a_power_cut_in_any_state_ends_in_the_state_that_was_wanted(world: A
     let web = rome.ready_pods(NAMESPACE, "app=web", 1).await?;
     ensure!(node_of(&web[0]) == "milan", "it is on {}", node_of(&web[0]));
 
-    // While it is tethered. The Lease of the manager that was killed lasts 15 seconds.
+    // While it is tethered. When the Lease of the former manager is over, after 15 seconds, the next one decides.
+    let former = running_manager(rome).await?;
     world.power_cut(rome).await?;
+    eventually("another manager runs", TIMEOUT, || async {
+        let manager = running_manager(rome).await?;
+        Ok((manager.is_some() && manager != former).then_some(()))
+    })
+    .await?;
     still("it stays tethered", Duration::from_secs(20), "Tethered".to_owned(), || state(rome)).await?;
     ensure!(rome.ready_pods(NAMESPACE, "app=web", 1).await?[0].metadata.uid == web[0].metadata.uid, "a pod was replaced");
 

@@ -245,19 +245,11 @@ impl World {
         .await
     }
 
-    /// Kills the manager of a cluster, its API server and its store at once, as a power cut does. All of them start again by themselves. Returns
-    /// when the API server answers.
+    /// Takes the power from the only node of a cluster, and gives it back. Returns when the API server answers.
     pub async fn power_cut(&self, cluster: &Cluster) -> Result<()> {
-        let machinery = self.machinery(cluster)?;
-        let programs = ["liqo-controller-manager", "kube-apiserver", "etcd"];
-        let pids = eventually(&format!("{programs:?} run in {}", cluster.name), Duration::from_secs(60), || async {
-            let processes = machinery.processes();
-            let running = processes.iter().filter(|process| programs.contains(&process.program.as_str()));
-            let pids: Vec<String> = running.map(|process| process.pid.to_string()).collect();
-            Ok((pids.len() == programs.len()).then_some(pids))
-        })
-        .await?;
-        self.shell(&format!("kill -9 {}", pids.join(" ")), 10).await?;
+        let (machinery, node) = (self.machinery(cluster)?, format!("{}-1", cluster.name));
+        machinery.stop_node(&node).await?;
+        machinery.start_node(&node).await?;
         self.api_server_answers(cluster).await
     }
 
