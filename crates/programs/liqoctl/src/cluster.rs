@@ -12,6 +12,11 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId};
+use tokio::time::{Instant, sleep};
+
+/// How long a list waits for an API server that is busy.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(15);
+const BUSY_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Which cluster: a kubeconfig file and a context in it. The default is kubectl's.
 #[derive(Clone, Debug, Default)]
@@ -195,16 +200,25 @@ pub fn is_absent(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Lists objects; none where the kind is unknown.
+/// Lists objects; none where the kind is unknown. Waits for an API server that is busy, as it is with a kind that it has just learnt.
 pub async fn list_or_none<K>(api: &Api<K>, parameters: &kube::api::ListParams) -> kube::Result<Vec<K>>
 where
     K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
-    match api.list(parameters).await {
-        Ok(list) => Ok(list.items),
-        Err(error) if is_absent(&error) => Ok(Vec::new()),
-        Err(error) => Err(error),
+    let started = Instant::now();
+    loop {
+        match Box::pin(api.list(parameters)).await {
+            Ok(list) => return Ok(list.items),
+            Err(error) if is_absent(&error) => return Ok(Vec::new()),
+            Err(error) if is_busy(&error) && started.elapsed() < BUSY_TIMEOUT => sleep(BUSY_RETRY_DELAY).await,
+            Err(error) => return Err(error),
+        }
     }
+}
+
+/// Whether the same request may succeed a moment later.
+fn is_busy(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 429)
 }
 
 /// `namespace/name`, or the name alone.
@@ -217,7 +231,33 @@ pub fn full_name(object: &impl ResourceExt) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::Namespace;
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_list_waits_for_an_api_server_that_is_busy() {
+        let asked = std::sync::Arc::new(AtomicUsize::new(0));
+        let counted = asked.clone();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let (code, answer) = if counted.fetch_add(1, Ordering::Relaxed) < 2 {
+                let text = "storage is (re)initializing";
+                (429, json!({ "kind": "Status", "status": "Failure", "reason": "TooManyRequests", "message": text, "code": 429 }))
+            } else {
+                (200, json!({ "apiVersion": "v1", "kind": "NamespaceList", "metadata": {}, "items": [] }))
+            };
+            let answer = Body::from(serde_json::to_vec(&answer).unwrap());
+            std::future::ready(Ok::<_, kube::Error>(Response::builder().status(code).body(answer).unwrap()))
+        });
+        let api: Api<Namespace> = Api::all(Client::new(service, "default"));
+        assert!(list_or_none(&api, &kube::api::ListParams::default()).await.unwrap().is_empty());
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
+    }
 
     #[tokio::test]
     async fn a_missing_kubeconfig_is_named_once_and_without_quotes() {
