@@ -76,9 +76,19 @@ pub async fn no_broker(world: &World) -> Result<()> {
 }
 
 /// Waits until the mapped namespace of a namespace is ready at a provider.
-pub async fn mapped(consumer: &Cluster, namespace: &str, provider: &Cluster) -> Result<String> {
+async fn mapped(consumer: &Cluster, namespace: &str, provider: &Cluster) -> Result<String> {
     consumer.wait_for(&["-n", namespace, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
     consumer.remote_namespace(namespace, provider).await
+}
+
+/// Offloads a namespace of rome, and creates two pods `app=web` in it. Returns the names of its remote namespaces at milan and at turin.
+pub async fn two_pods_behind_the_broker(world: &World, namespace: &str) -> Result<(String, String)> {
+    let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
+    rome.offloaded_namespace(namespace, "Remote").await?;
+    rome.apply(&deployment(namespace, "web", 2)).await?;
+    let at_milan = mapped(rome, namespace, milan).await?;
+    let at_turin = mapped(milan, &at_milan, turin).await?;
+    Ok((at_milan, at_turin))
 }
 
 fn nodes(pods: &[Pod]) -> Vec<&str> {
@@ -88,10 +98,7 @@ fn nodes(pods: &[Pod]) -> Vec<&str> {
 pub async fn a_deployment_runs_at_a_provider_of_the_provider(world: Arc<World>) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
     broker(&world).await?;
-    rome.offloaded_namespace(NAMESPACE, "Remote").await?;
-    rome.apply(&deployment(NAMESPACE, "web", 2)).await?;
-    let at_milan = mapped(rome, NAMESPACE, milan).await?;
-    let at_turin = mapped(milan, &at_milan, turin).await?;
+    let (at_milan, at_turin) = two_pods_behind_the_broker(&world, NAMESPACE).await?;
 
     let here = rome.ready_pods(NAMESPACE, "app=web", 2).await?;
     let between = milan.ready_pods(&at_milan, "app=web", 2).await?;

@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use liqo_tests::{Cluster, World, eventually};
+use liqo_tests::{World, eventually};
 
 use crate::{
-    broker::{broker, mapped, no_broker},
+    broker::{broker, no_broker, two_pods_behind_the_broker},
     pods::{deployment, node_of},
     policies::{allocatable, offer},
 };
@@ -16,17 +16,6 @@ const NAMESPACE: &str = "long-chain";
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a dead cluster may take to show: a virtual node is not ready after 40 seconds.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(90);
-
-/// Waits until a condition of a peer has this status.
-async fn is(cluster: &Cluster, peer: &str, condition: &str, status: &str) -> Result<()> {
-    eventually(&format!("{condition} of {peer} is {status} at {}", cluster.name), TIMEOUT, || async {
-        let found = cluster.object(&["foreigncluster", peer]).await?.context("it is not known")?;
-        let conditions = found["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        ensure!(conditions.iter().any(|one| one["type"] == condition && one["status"] == status), "{conditions:?}");
-        Ok(Some(()))
-    })
-    .await
-}
 
 /// What must not change while a pod runs on: its UID, and how often its containers started.
 fn incarnations(pods: &[Pod]) -> Vec<(Option<&str>, i32)> {
@@ -41,23 +30,20 @@ fn incarnations(pods: &[Pod]) -> Vec<(Option<&str>, i32)> {
 pub async fn pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_customer(world: Arc<World>) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
     broker(&world).await?;
-    rome.offloaded_namespace(NAMESPACE, "Remote").await?;
-    rome.apply(&deployment(NAMESPACE, "web", 2)).await?;
-    let at_milan = mapped(rome, NAMESPACE, milan).await?;
-    let at_turin = mapped(milan, &at_milan, turin).await?;
+    let (at_milan, at_turin) = two_pods_behind_the_broker(&world, NAMESPACE).await?;
     let home = rome.ready_pods(NAMESPACE, "app=web", 2).await?;
     let there = turin.ready_pods(&at_turin, "app=web", 2).await?;
 
     // The broker dies: what it resold runs on, and obeys again when the broker is back.
     world.cut("milan").await?;
-    is(rome, "milan", "PeerReachable", "False").await?;
-    is(turin, "milan", "ConsumerReachable", "False").await?;
+    rome.wait_for(&["foreigncluster/milan"], "condition=PeerReachable=False", 60).await?;
+    turin.wait_for(&["foreigncluster/milan"], "condition=ConsumerReachable=False", 60).await?;
     let meanwhile = turin.ready_pods(&at_turin, "app=web", 2).await?;
     ensure!(incarnations(&meanwhile) == incarnations(&there), "pods at turin were replaced while the broker was dead");
     // Nobody can tell the broker now, so it has to find out later.
     rome.kubectl(&["-n", NAMESPACE, "scale", "deployment/web", "--replicas=1"]).await?;
     world.heal("milan").await?;
-    is(rome, "milan", "PeerReachable", "True").await?;
+    rome.wait_for(&["foreigncluster/milan"], "condition=PeerReachable=True", 60).await?;
     milan.ready_pods(&at_milan, "app=web", 1).await?;
     let here = rome.ready_pods(NAMESPACE, "app=web", 1).await?;
     let there = turin.ready_pods(&at_turin, "app=web", 1).await?;
@@ -74,7 +60,7 @@ pub async fn pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_c
     })
     .await?;
     world.heal("turin").await?;
-    is(milan, "turin", "PeerReachable", "True").await?;
+    milan.wait_for(&["foreigncluster/turin"], "condition=PeerReachable=True", 60).await?;
     for (cluster, namespace) in [(turin, at_turin.as_str()), (milan, &at_milan), (rome, NAMESPACE)] {
         cluster.ready_pods(namespace, "app=web", 1).await?;
     }
