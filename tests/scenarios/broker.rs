@@ -192,7 +192,7 @@ pub async fn a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_cal
         ensure!(answer == called.name_any(), "{answer:?} is not {}", called.name_any());
         let seen_as = ask(rome, NAMESPACE, &name, address, "cgi-bin/who").await?;
         ensure!(seen_as == *source, "{name} is seen as {seen_as}, not as {source}");
-        let large = exec(rome, NAMESPACE, &name, &format!("timeout 30 wget -qO- http://{address}:8080/large | md5sum")).await?;
+        let large = exec(rome, NAMESPACE, &name, &format!("timeout 150 wget -qO- http://{address}:8080/large | md5sum")).await?;
         let sent = exec(rome, NAMESPACE, &called.name_any(), "md5sum < /tmp/w/large").await?;
         ensure!(large == sent, "a large answer arrives damaged");
     }
@@ -258,8 +258,8 @@ pub async fn nobody_is_offered_what_comes_from_itself(world: Arc<World>) -> Resu
     // Turin borrows from the broker, too. All that the broker has comes from turin.
     let peers = json!({ "clusterIDs": [turin.cluster_id().await?] });
     apply_policy(milan, "back", json!({ "priority": 10, "peers": peers, "provide": { "source": { "offers": {} } } })).await?;
-    // It never gets a node, so the command gives up.
-    turin.try_liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string(), "--timeout", "20s"]).await?;
+    // It never gets a node.
+    turin.liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string(), "--no-wait"]).await?;
     let tenant = liqo_api::tenant_namespace(&turin.cluster_id().await?.parse()?);
     eventually("the request is answered with NothingFree", TIMEOUT, || async {
         let request = milan.object(&["-n", &tenant, "resourcerequest", liqo_api::RESOURCE_REQUEST]).await?;

@@ -17,7 +17,7 @@ use kube::{
 };
 use liqo_api::{ClusterConfig, ClusterId, provider_namespace};
 use liqo_peering::credential::{CREDENTIAL_SECRET, Credential};
-use liqo_tests::{Cluster, World, eventually};
+use liqo_tests::{Cluster, PATIENCE, World, eventually};
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
@@ -142,7 +142,7 @@ impl Echo {
 
     async fn answers(&mut self, line: &str) -> Result<()> {
         self.input.write_all(format!("{line}\n").as_bytes()).await?;
-        let answer = tokio::time::timeout(Duration::from_secs(10), self.output.next_line()).await;
+        let answer = tokio::time::timeout(Duration::from_secs(10) * PATIENCE, self.output.next_line()).await;
         let answer = answer.with_context(|| format!("the command does not answer {line}"))??;
         ensure!(answer.as_deref() == Some(format!("got {line}").as_str()), "the command answered {answer:?} to {line}");
         Ok(())

@@ -141,7 +141,7 @@ pub async fn pods_and_services_have_addresses_of_both_families_on_both_sides(wor
             let seen_as = ask(rome, namespace, caller, &address, "cgi-bin/who").await?;
             ensure!(seen_as.trim_start_matches('[').parse() == Ok(source), "{caller} is seen as {seen_as}, not as {source}");
             // Larger than one packet: routers do not fragment IPv6.
-            let line = format!("timeout 30 wget -qO- http://{address}:8080/large | md5sum");
+            let line = format!("timeout 150 wget -qO- http://{address}:8080/large | md5sum");
             let large = exec(rome, namespace, caller, &line).await?;
             let sent = exec(rome, namespace, called, "md5sum < /tmp/w/large").await?;
             ensure!(large == sent, "a large answer of {address} arrives damaged");

@@ -256,9 +256,13 @@ async fn a_chosen_name_that_is_taken_has_no_other(world: &World) -> Result<()> {
     milan.kubectl(&["-n", taken, "create", "configmap", "precious"]).await?;
     rome.kubectl(&["create", "namespace", "chosen"]).await?;
     let chosen = ["--namespace-mapping-strategy", "SelectedName", "--remote-namespace-name", taken];
-    let offloaded = rome.liqoctl(&[&["offload", "namespace", "chosen", "--timeout", "5s"][..], &chosen].concat()).await;
-    let said = offloaded.err().map(|error| format!("{error:#}")).unwrap_or_default();
-    ensure!(said.contains("same-taken exists in this cluster and is not this consumer's"), "liqoctl says: {said}");
+    eventually("the command says that the name is taken", Duration::from_secs(30), || async {
+        let offloaded = rome.liqoctl(&[&["offload", "namespace", "chosen", "--timeout", "5s"][..], &chosen].concat()).await;
+        let said = offloaded.err().map(|error| format!("{error:#}")).unwrap_or_default();
+        ensure!(said.contains("same-taken exists in this cluster and is not this consumer's"), "liqoctl says: {said}");
+        Ok(Some(()))
+    })
+    .await?;
     rome.delete_namespace("chosen").await?;
     ensure!(
         milan.object(&["-n", taken, "configmap", "precious"]).await?.is_some(),

@@ -54,8 +54,12 @@ pub async fn a_cluster_selector_limits_where_pods_go(world: Arc<World>) -> Resul
         "--timeout",
         "5s",
     ];
-    let waited = rome.try_liqoctl(&offload).await?;
-    ensure!(!waited.success && waited.stderr.contains("NoClusterSelected"), "{waited:?}");
+    eventually("the command says that no cluster is selected", Duration::from_secs(30), || async {
+        let waited = rome.try_liqoctl(&offload).await?;
+        ensure!(!waited.success && waited.stderr.contains("NoClusterSelected"), "{waited:?}");
+        Ok(Some(()))
+    })
+    .await?;
     eventually("the webhook applies to this namespace", Duration::from_secs(20), || async {
         let webhook = rome.kubectl(&["get", "mutatingwebhookconfiguration", "liqo", "-o", "yaml"]).await?;
         Ok(webhook.contains("- nowhere").then_some(()))

@@ -92,8 +92,12 @@ pub async fn logs_work_with_follow_tail_previous_and_since(world: Arc<World>) ->
     rome.apply(&pod("logs", "counter", "Always", "for i in 1 2 3; do echo line $i; sleep 1; done; sleep 600")).await?;
     rome.ready_pods("logs", "app=counter", 1).await?;
     let followed = format!("timeout 8 {}", rome.kubectl_line("-n logs logs -f counter"));
-    let output = world.shell(&followed, 30).await?;
-    ensure!(output.contains("line 1") && output.contains("line 3"), "followed: {output}");
+    eventually("the log can be followed", Duration::from_secs(30), || async {
+        let output = world.shell(&followed, 30).await?;
+        ensure!(output.contains("line 1") && output.contains("line 3"), "followed: {output}");
+        Ok(Some(()))
+    })
+    .await?;
     ensure!(rome.kubectl(&["-n", "logs", "logs", "counter", "--tail=1"]).await? == "line 3\n");
     let since = rome.kubectl(&["-n", "logs", "logs", "counter", "--since=1h", "--timestamps"]).await?;
     ensure!(since.lines().count() == 3 && since.starts_with("20"), "since an hour: {since}");
@@ -395,7 +399,7 @@ pub async fn a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_
     rome.offloaded_namespace("cut", "Remote").await?;
     rome.apply(&deployment("cut", "shell", 1)).await?;
     rome.ready_pods("cut", "app=shell", 1).await?;
-    let command = ["-n", "cut", "exec", "deployment/shell", "--", "sh", "-c", "touch /tmp/begun; sleep 90; exit 5"];
+    let command = ["-n", "cut", "exec", "deployment/shell", "--", "sh", "-c", "touch /tmp/begun; sleep 580; exit 5"];
     let restart = async {
         eventually("the command runs", Duration::from_secs(30), || async {
             let begun = ["-n", "cut", "exec", "deployment/shell", "--", "test", "-e", "/tmp/begun"];

@@ -158,8 +158,11 @@ async fn the_admin_cannot_schedule_around_it(rome: &Cluster) -> Result<()> {
 pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     ready_to_tether(&world).await?;
-    let patience = r#"{"spec":{"tethering":{"releaseAfterSeconds":60}}}"#;
-    rome.kubectl(&["patch", "clusterconfig", "liqo", "--type=merge", "-p", patience]).await?;
+    let release_after = async |seconds: u32| {
+        let patch = json!({ "spec": { "tethering": { "releaseAfterSeconds": seconds } } }).to_string();
+        rome.kubectl(&["patch", "clusterconfig", "liqo", "--type=merge", "-p", &patch]).await
+    };
+    release_after(240).await?;
     rome.kubectl(&["create", "namespace", NAMESPACE]).await?;
     rome.liqoctl(&["tether", "milan", "--timeout", "3m"]).await?;
     rome.wait_for(&["-n", NAMESPACE, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
@@ -176,6 +179,7 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     })
     .await?;
 
+    release_after(60).await?;
     world.cut("milan").await?;
     eventually("control is back", TIMEOUT, || async { Ok((state(rome).await? != "Tethered").then_some(())) }).await?;
     rome.restart_manager().await?;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{Namespace, Pod},
@@ -30,6 +31,8 @@ use crate::{
 
 /// Timeout of a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long each step of a command of liqoctl that waits for managers may take.
+const LIQOCTL_TIMEOUT: &str = "6m";
 /// Environment of kubectl, which ends before it pays to collect garbage, or to use several processors. The limit is for commands that move
 /// much data.
 pub const SHORT_LIVED: [(&str, &str); 3] = [("GOGC", "off"), ("GOMEMLIMIT", "200MiB"), ("GOMAXPROCS", "1")];
@@ -121,7 +124,11 @@ impl Cluster {
 
     /// Runs liqoctl, which may fail.
     pub async fn try_liqoctl(&self, arguments: &[&str]) -> Result<Output> {
-        run(&self.programs.liqoctl, &self.kubeconfig, arguments, None).await
+        let waits = matches!(arguments.first(), Some(&("install" | "peer" | "offload")));
+        let is_limited = arguments.iter().any(|argument| ["--timeout", "--no-wait"].contains(argument));
+        let patient =
+            if waits && !is_limited { [arguments, &["--timeout", LIQOCTL_TIMEOUT]].concat() } else { arguments.to_vec() };
+        run(&self.programs.liqoctl, &self.kubeconfig, &patient, None).await
     }
 
     /// Runs a command line that the docs print, in this directory, and returns its standard output. Fails if it fails.
@@ -267,10 +274,17 @@ impl Cluster {
         self.kubectl(&["-n", "liqo", "scale", "deployment/liqo-controller-manager", "--replicas=0"]).await?;
         let gone = ["-n", "liqo", "pods", "-l", "app.kubernetes.io/name=liqo-controller-manager"];
         self.wait_for(&gone, "delete", 60).await?;
-        let lease = self.object(&["-n", "liqo", "lease", "liqo-controller-manager"]).await?.unwrap_or_default();
-        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
-        ensure!(holder.is_empty(), "the manager of {} ended and still holds its lease as {holder}", self.name);
-        Ok(())
+        // If the API server is too slow for the last write, the Lease expires instead.
+        eventually("the manager holds its Lease no more", Duration::from_secs(15), || async {
+            let lease = self.object(&["-n", "liqo", "lease", "liqo-controller-manager"]).await?.unwrap_or_default();
+            let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+            let renewed: Option<Timestamp> = lease["spec"]["renewTime"].as_str().and_then(|time| time.parse().ok());
+            let lasts = SignedDuration::from_secs(lease["spec"]["leaseDurationSeconds"].as_i64().unwrap_or_default());
+            let is_over = renewed.is_some_and(|renewed| Timestamp::now() > renewed + lasts);
+            ensure!(holder.is_empty() || is_over, "the manager of {} ended and still holds its lease as {holder}", self.name);
+            Ok(Some(()))
+        })
+        .await
     }
 
     /// Scales the manager to one and waits until it is available.

@@ -16,7 +16,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 
-use crate::{Cluster, cluster::Programs, eventually};
+use crate::{Cluster, PATIENCE, cluster::Programs, eventually};
 
 /// The clusters of a set.
 #[derive(Clone, Copy, Debug, Default)]
@@ -279,7 +279,7 @@ impl World {
     pub async fn shell(&self, line: &str, seconds: u64) -> Result<String> {
         let mut command = Command::new("sh");
         command.args(["-c", line]).stdin(Stdio::null()).kill_on_drop(true);
-        let output = tokio::time::timeout(Duration::from_secs(seconds), command.output())
+        let output = tokio::time::timeout(Duration::from_secs(seconds) * PATIENCE, command.output())
             .await
             .with_context(|| format!("{line} did not end"))??;
         Ok(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)))

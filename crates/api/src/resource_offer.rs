@@ -45,11 +45,11 @@ pub struct ResourceOfferSpec {
     /// IDs of the provider and of all clusters behind it from which resources of the pool come, or which pass them on: the provider first,
     /// the others in the order of their IDs. None of them may be offered the pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = 128))]
     pub path: Vec<ClusterId>,
     /// How many clusters the resources come through, with the provider: 1 for what the provider owns.
     #[serde(default = "owned", skip_serializing_if = "is_owned")]
-    #[schemars(range(min = 1, max = 64))]
+    #[schemars(range(min = 1, max = 128))]
     pub hops: u8,
     /// Storage classes that pods of the pool may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -82,7 +82,7 @@ pub struct ResourceOfferSpec {
 }
 
 /// Maximum number of clusters in the path of an offer.
-pub const MAX_PATH_LEN: usize = 64;
+pub const MAX_PATH_LEN: usize = 128;
 
 fn owned() -> u8 {
     1

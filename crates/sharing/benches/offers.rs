@@ -2,6 +2,8 @@
 //!
 //! 1,000 peers, 5,000 nodes and 100,000 pods, a tenth of which belong to peers; with one policy, and with four that divide the
 //! nodes differently. Measures the first decision, and a decision after one pod changed. Also prints the memory of the snapshot.
+//!
+//! The same for a broker with 100 providers and 100 customers, whose 10,000 pods run on what the providers offer.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,12 +14,14 @@ use std::{
 
 use criterion::{BatchSize, Criterion};
 use jiff::Timestamp;
-use liqo_api::{ClusterId, DEFAULT_POOL, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, tenant_namespace};
+use liqo_api::{
+    ClusterId, DEFAULT_POOL, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, provider_namespace, tenant_namespace,
+};
 use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 use liqo_sharing::decide::{
     pods::Pods,
     provider::decide,
-    reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, PodUsage, Request},
+    reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, PodUsage, Request, Upstream},
     snapshot::Snapshot,
 };
 use serde_json::{Value, json};
@@ -25,6 +29,9 @@ use serde_json::{Value, json};
 const PEERS: u32 = 1_000;
 const NODES: u32 = 5_000;
 const PODS: u32 = 100_000;
+/// Providers of a broker; it has as many customers.
+const PROVIDERS: u32 = 100;
+const BROKERED_PODS: u32 = 10_000;
 
 fn list(text: &[(&str, &str)]) -> ResourceList {
     text.iter().filter_map(|(name, amount)| Some((*name, amount.parse().ok()?))).collect()
@@ -101,6 +108,44 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
     }
 }
 
+/// A broker: each node is an offer of a provider, and customers' pods run there.
+fn broker(policy: Arc<PeeringPolicy>) -> Snapshot {
+    let provider = |number: u32| peer(PEERS + number);
+    let node = |number: u32| {
+        let upstream = Upstream { provider: provider(number), pool: DEFAULT_POOL.to_owned(), offer: None };
+        let allocatable = list(&[("cpu", "64"), ("memory", "256Gi"), ("pods", "110"), ("ephemeral-storage", "1Ti")]);
+        let node = LocalNode { eligible: true, allocatable, labels: BTreeMap::new(), upstream: Some(upstream) };
+        (Key::new("", format!("node-{number}")), node.into())
+    };
+    let offer = |number: u32| {
+        let offer: ResourceOffer = serde_json::from_value(json!({
+            "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "ResourceOffer",
+            "metadata": { "name": DEFAULT_POOL, "namespace": provider_namespace(&provider(number)) },
+            "spec": { "clusterID": provider(number), "pool": DEFAULT_POOL, "path": [provider(number)],
+                "resourceQuota": { "hard": { "cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti" } } },
+        }))
+        .unwrap_or_else(|error| unreachable!("{error}"));
+        (Key::of(&offer), offer.into())
+    };
+    let all = snapshot(vec![policy]);
+    let pods = (0..BROKERED_PODS).map(|number| {
+        let owner = ClaimedOwner {
+            namespace: format!("mapped-{}", number % PROVIDERS),
+            consumer: peer(number % PROVIDERS).to_string(),
+            pool: DEFAULT_POOL.to_owned(),
+        };
+        PodUsage { node: Some(format!("node-{}", number / PROVIDERS)), owner: Some(owner), ..pod(number) }
+    });
+    Snapshot {
+        nodes: (0..PROVIDERS).map(node).collect(),
+        pods: Arc::new(pods.collect()),
+        peers: all.peers.into_iter().filter(|(id, _)| (0..PROVIDERS).any(|number| peer(number) == *id)).collect(),
+        requests: all.requests.into_iter().take(PROVIDERS as usize).collect(),
+        offers: (0..PROVIDERS).map(offer).collect(),
+        ..all
+    }
+}
+
 /// The snapshot after all offers were written.
 fn settled(mut snapshot: Snapshot) -> Snapshot {
     let plan = decide(&snapshot, Instant::now());
@@ -168,6 +213,36 @@ fn offers(criterion: &mut Criterion) {
             });
         });
     }
+    group.finish();
+    broker_offers(criterion);
+}
+
+fn broker_offers(criterion: &mut Criterion) {
+    let policy = policy("default", 0, &json!({ "provide": { "percentage": 100, "source": { "offers": {} } } }));
+    let mut snapshot = settled(broker(policy));
+    let made = snapshot.offers.iter().filter(|(_, offer)| offer.spec.cluster_id == snapshot.own).map(|(_, offer)| offer);
+    let longest = made.clone().map(|offer| offer.spec.path.len()).max().unwrap_or_default();
+    println!("a broker offers to {} customers, through {longest} clusters", made.count());
+    let mut group = criterion.benchmark_group("a broker with 100 providers, 100 customers, 10,000 pods");
+    group.sample_size(10);
+    group.bench_function("first decision", |bencher| {
+        let fresh = || Snapshot { pods: Arc::new(Pods::clone(&snapshot.pods)), ..snapshot.clone() };
+        bencher.iter_batched_ref(fresh, |snapshot| decide(black_box(snapshot), Instant::now()), BatchSize::PerIteration);
+    });
+    group.bench_function("an offer of a provider changed", |bencher| {
+        let hard = [
+            list(&[("cpu", "64"), ("memory", "256Gi"), ("pods", "110")]),
+            list(&[("cpu", "32"), ("memory", "128Gi"), ("pods", "55")]),
+        ];
+        let mut round = 0;
+        bencher.iter(|| {
+            round += 1;
+            let (key, node) = &snapshot.nodes[0];
+            snapshot.nodes[0] =
+                (key.clone(), LocalNode { allocatable: hard[round % 2].clone(), ..LocalNode::clone(node) }.into());
+            decide(black_box(&snapshot), Instant::now())
+        });
+    });
     group.finish();
 }
 

@@ -22,7 +22,7 @@ const LIQOCTL: &str = "liqoctl";
 const PLUGINS: [&str; 3] = ["broker", "fixed-resources", "node-labels-resources"];
 pub const BUILDING: &str = "Building the programs";
 
-/// The paths of the programs that run in the clusters, by name. Plugins that are not in the directory of this program are left out.
+/// The paths of the programs that run in the clusters, by name.
 pub async fn programs(with_plugins: bool, progress: &Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     if source.join("Cargo.toml").is_file() && std::env::var_os("CARGO").is_some() {
@@ -30,13 +30,13 @@ pub async fn programs(with_plugins: bool, progress: &Progress) -> anyhow::Result
     }
     let here = std::env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned)).unwrap_or_default();
     let all = [MANAGER, FABRIC].into_iter().chain(PLUGINS.into_iter().filter(|_| with_plugins));
-    let found: BTreeMap<_, _> = all.map(|name| (name.to_owned(), here.join(name))).filter(|(_, path)| path.is_file()).collect();
-    if let Some(missing) = [MANAGER, FABRIC].into_iter().find(|name| !found.contains_key(*name)) {
+    let all: BTreeMap<_, _> = all.map(|name| (name.to_owned(), here.join(name))).collect();
+    if let Some((missing, _)) = all.iter().find(|(_, path)| !path.is_file()) {
         bail!(
             "{missing} is missing, so no image can be built: run `cargo playground up` in the source tree, or put the program next to liqo-playground"
         );
     }
-    Ok(found)
+    Ok(all)
 }
 
 /// Liqo's programs and, if wanted, the packages in the folder `plugins`: each builds a program of the same name.

@@ -9,6 +9,9 @@ use kube::{
 
 use crate::error::{Error, Result};
 
+/// How long a connection, or an answer to whether the API server is ready, may take where many clusters share few cores.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A client with the rights of the kubeconfig's user.
 pub(crate) async fn client(cluster: &str, kubeconfig: &Path) -> Result<Client> {
     let failed = |reason: String| Error::Kubeconfig { cluster: cluster.to_owned(), reason };
@@ -18,13 +21,13 @@ pub(crate) async fn client(cluster: &str, kubeconfig: &Path) -> Result<Client> {
         .map_err(|error| failed(error.to_string()))?;
     // The clusters are on this machine, so proxies of the environment do not apply.
     config.proxy_url = None;
-    config.connect_timeout = Some(Duration::from_secs(2));
+    config.connect_timeout = Some(TIMEOUT);
     Client::try_from(config).map_err(|error| failed(error.to_string()))
 }
 
 /// Whether the API server reports that it is ready. An open port is not enough: the default RBAC rules come later.
 pub(crate) async fn is_ready(client: &Client) -> bool {
     let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else { return false };
-    let answer = tokio::time::timeout(Duration::from_secs(2), client.request_text(request)).await;
+    let answer = tokio::time::timeout(TIMEOUT, client.request_text(request)).await;
     matches!(answer, Ok(Ok(text)) if text == "ok")
 }

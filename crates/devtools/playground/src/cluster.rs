@@ -164,7 +164,7 @@ impl Cluster {
             self.instance.write_state(&state)?;
         }
         let ready = || async { fake_nodes::are_ready(self.name(), &client, count).await.then_some(()) };
-        nodes::wait(&self.instance, &self.layout, "fake nodes", 60 + u64::from(count) / 20, ready).await
+        nodes::wait(&self.instance, &self.layout, "fake nodes", 180 + u64::from(count) / 20, ready).await
     }
 
     /// The names of the fake nodes that it should have.

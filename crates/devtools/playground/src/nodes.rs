@@ -73,7 +73,7 @@ impl Nodes<'_> {
 
     async fn load_base_images(&self, node: &NodeLayout, images: &[Archive]) -> Result<()> {
         let connected = || async { tokio::net::UnixStream::connect(node.containerd_socket()).await.ok() };
-        self.wait("containerd", 30, connected).await?;
+        self.wait("containerd", 120, connected).await?;
         for archive in images {
             image::import(node, archive).await?;
         }
@@ -86,7 +86,7 @@ impl Nodes<'_> {
         let ready = || async { nodes.get(&node.name).await.ok().filter(fake_nodes::is_ready) };
         self.wait("node", 120, ready).await?;
         if self.cluster.spec.network_policies {
-            self.wait("network policies", 60, || network::enforces_policies(node)).await?;
+            self.wait("network policies", 180, || network::enforces_policies(node)).await?;
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Nodes<'_> {
         objects::apply_kwok(self.cluster, self.client).await?;
         fake_nodes::ensure(name, self.client, wanted).await?;
         let ready = || async { fake_nodes::are_ready(name, self.client, wanted.count).await.then_some(()) };
-        self.wait("fake nodes", 60 + u64::from(wanted.count) / 20, ready).await?;
+        self.wait("fake nodes", 180 + u64::from(wanted.count) / 20, ready).await?;
         self.progress.finished(&step);
         Ok(())
     }

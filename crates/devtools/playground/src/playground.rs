@@ -274,7 +274,7 @@ impl Playground {
             Supervision::Detached(program) => supervisor::start_detached(&self.instance, program)?,
         }
         let answers = || async { supervisor::ask(&self.instance, &Request::Status).await.ok() };
-        if poll(Duration::from_secs(10), answers).await.is_none() {
+        if poll(Duration::from_secs(60), answers).await.is_none() {
             let reason = format!("see {}", self.instance.supervisor_log().display());
             return Err(Error::NoSupervisor { instance: self.instance.name.clone(), reason });
         }
@@ -285,10 +285,10 @@ impl Playground {
         let step = format!("{}: control plane", cluster.name);
         progress.started(&step);
         let client = api::client(&cluster.name, &cluster.kubeconfig()).await?;
-        nodes::wait(&self.instance, cluster, "API server", 120, || async { api::is_ready(&client).await.then_some(()) }).await?;
+        nodes::wait(&self.instance, cluster, "API server", 300, || async { api::is_ready(&client).await.then_some(()) }).await?;
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let kube_public = || async { namespaces.get_opt("kube-public").await.ok().flatten() };
-        nodes::wait(&self.instance, cluster, "namespace kube-public", 30, kube_public).await?;
+        nodes::wait(&self.instance, cluster, "namespace kube-public", 120, kube_public).await?;
         objects::apply(cluster, &client, &read(&cluster.pki("ca.crt"))?).await?;
         progress.finished(&step);
         Ok(client)

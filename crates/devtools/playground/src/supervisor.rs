@@ -38,8 +38,9 @@ use crate::{
 const SUPERVISE: &str = "LIQO_PLAYGROUND_SUPERVISE";
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
-/// The longest start. Most programs wait for the API server of their cluster, which takes a minute where many clusters share few cores.
-const START_LIMIT: Duration = Duration::from_secs(180);
+/// The longest start or stop. Most programs wait for the API server of their cluster, which takes a minute where many clusters share few
+/// cores.
+const LIMIT: Duration = Duration::from_secs(180);
 const MIN_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// A log that is larger, in bytes, is renamed when its program restarts.
@@ -173,7 +174,7 @@ pub(crate) async fn ask(instance: &Instance, request: &Request) -> Result<Respon
         BufReader::new(stream).read_line(&mut line).await?;
         std::io::Result::Ok(serde_json::from_str(&line)?)
     };
-    match tokio::time::timeout(START_LIMIT + GRACE, talk).await {
+    match tokio::time::timeout(LIMIT + GRACE, talk).await {
         Ok(Ok(Response::Refused { reason })) => Err(Error::Refused { instance: instance.name.clone(), reason }),
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) => Err(failed(error.to_string())),
@@ -271,8 +272,7 @@ async fn set(
         return Response::Refused { reason: format!("cluster {} has no component {}", key.0, key.1) };
     };
     sender.send_replace(wanted);
-    let limit = if wanted == DesiredState::Running { START_LIMIT } else { GRACE * 2 };
-    let reached = tokio::time::timeout(limit, status.wait_for(|status| status.state == state)).await;
+    let reached = tokio::time::timeout(LIMIT, status.wait_for(|status| status.state == state)).await;
     match reached {
         Ok(Ok(_)) => Response::Done,
         _ => Response::Refused { reason: format!("{} of cluster {} did not become {state:?}; see its log", key.1, key.0) },

@@ -100,7 +100,7 @@ pub async fn untether(cluster: &Cluster, timeout: Option<Duration>, progress: &P
 }
 
 /// How long the manager may take to forget a former attempt.
-const UNTIL_FORGOTTEN: Duration = Duration::from_secs(30);
+const UNTIL_FORGOTTEN: Duration = Duration::from_secs(120);
 
 /// What the status says about an attempt with this peer; the error is why it failed.
 fn outcome(status: Option<&TetheringStatus>, peer: &ClusterId) -> Result<Poll<TetheringState>, String> {

@@ -10,7 +10,7 @@ use kube::{
 };
 use liqo_api::policies::{PolicyPeer, of_peer};
 use liqo_api::{
-    ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, VirtualNode, links, provider_namespace, tenant_namespace,
+    CallReason, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, VirtualNode, links, provider_namespace, tenant_namespace,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -43,6 +43,8 @@ pub struct Unpeered {
     pub name: String,
     /// Whether the peer still borrows from this cluster.
     pub still_lending: bool,
+    /// Whether the provider did not answer before, so that probably nobody could tell it.
+    pub was_silent: bool,
 }
 
 /// The peer of this name or ID.
@@ -97,7 +99,12 @@ pub async fn unpeer(
     let ended =
         until(&what, options.timeout, |text| progress.message(&step, text), || left(cluster, foreign, still_lending, by_policy));
     progress.step(&step, ended).await?;
-    Ok(Unpeered { name, still_lending })
+    Ok(Unpeered { name, still_lending, was_silent: was_silent(foreign) })
+}
+
+/// Whether nothing of the provider answered when this was read.
+fn was_silent(foreign: &ForeignCluster) -> bool {
+    foreign.condition(links::PEER_REACHABLE).is_some_and(|condition| condition.reason == CallReason::Unreachable.as_str())
 }
 
 /// Whether a policy lets this peer borrow again without a token.
@@ -247,12 +254,20 @@ async fn left(cluster: &Cluster, foreign: &ForeignCluster, still_lending: bool, 
 /// The result as text for people.
 pub fn table(unpeered: &Unpeered) -> String {
     let name = &unpeered.name;
-    if unpeered.still_lending {
+    let ended = if unpeered.still_lending {
         format!(
             "This cluster does not borrow from {name} any more. {name} still borrows from this cluster; `liqoctl unpeer {name} --incoming` ends that, too."
         )
     } else {
         format!("The peering with {name} is ended.")
+    };
+    if unpeered.was_silent {
+        format!(
+            "{ended}\nNote: {name} did not answer, so it may not know. It takes this cluster for silent, and keeps what this cluster had \
+             there until its policy ends that; `liqoctl refuse` there ends it at once."
+        )
+    } else {
+        ended
     }
 }
 
@@ -359,6 +374,23 @@ mod tests {
         assert!(text.contains("cannot delete ForeignCluster milan: no") && text.contains("The peering goes on"), "{text}");
         let state = state.lock();
         assert_eq!((state.evicted, state.cordons.as_slice()), (true, &[true, false][..]));
+    }
+
+    #[test]
+    fn a_provider_that_did_not_answer_may_not_know() {
+        let mut foreign = known("milan", 1);
+        let note_with = |foreign: &ForeignCluster| {
+            table(&Unpeered { name: "milan".into(), still_lending: false, was_silent: was_silent(foreign) })
+        };
+        assert_eq!(note_with(&foreign), "The peering with milan is ended.");
+        let conditions = |reason: &str| {
+            json!({ "conditions": [{ "type": "PeerReachable", "status": "False", "reason": reason, "message": "m",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }] })
+        };
+        foreign.status = serde_json::from_value(conditions("ManagerSilent")).unwrap();
+        assert_eq!(note_with(&foreign), "The peering with milan is ended.", "its API server answers");
+        foreign.status = serde_json::from_value(conditions("Unreachable")).unwrap();
+        assert!(note_with(&foreign).contains("Note: milan did not answer, so it may not know."));
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub struct OfferDecide {
     /// The pool, as `offer list` names it [default: the only one that waits for a decision]
     pub pool: Option<String>,
     /// How long to wait for the controllers
-    #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
@@ -95,7 +95,7 @@ pub enum Contracts {
         #[arg(short, long)]
         yes: bool,
         /// How long to wait until the end is announced
-        #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
+        #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
         timeout: Duration,
     },
     /// Undo all decisions on contracts with a peer, so that the policies decide again

@@ -165,9 +165,9 @@ fn a_node_that_is_being_deleted_stays_unchanged_until_it_is_gone() {
 fn invalid_offers_are_refused_with_the_reason() {
     assert!(refusal(|offer| offer.spec.cluster_id = cluster(9)).contains("as its provider"));
     assert!(refusal(|offer| offer.spec.path.push(cluster(ROME))).contains("belong to this cluster"));
-    assert!(refusal(|offer| offer.spec.path = vec![cluster(MILAN); 65]).contains("more than 64 clusters"));
+    assert!(refusal(|offer| offer.spec.path = vec![cluster(MILAN); 129]).contains("more than 128 clusters"));
     assert!(
-        refusal(|offer| offer.spec.hops = 0).contains("1 to 64") && refusal(|offer| offer.spec.hops = 65).contains("1 to 64")
+        refusal(|offer| offer.spec.hops = 0).contains("1 to 128") && refusal(|offer| offer.spec.hops = 129).contains("1 to 128")
     );
     assert!(refusal(|offer| offer.spec.hops = 2).contains("not from which clusters"));
     assert!(refusal(|offer| offer.spec.pool = "another".to_owned()).contains("name of the offer"));
@@ -243,7 +243,7 @@ fn pools_without_a_dns_label_as_name_are_refused_and_not_copied() {
 #[test]
 fn an_offer_that_comes_an_impossible_way_is_not_copied_and_a_former_copy_goes() {
     let changes: [fn(&mut ResourceOfferSpec); 3] =
-        [|spec| spec.hops = 0, |spec| spec.hops = 65, |spec| spec.path = vec![cluster(MILAN); 65]];
+        [|spec| spec.hops = 0, |spec| spec.hops = 129, |spec| spec.path = vec![cluster(MILAN); 129]];
     for change in changes {
         let (mut bad, local) = settled("cpu=4");
         change(&mut bad.spec);

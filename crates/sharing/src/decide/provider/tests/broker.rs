@@ -260,12 +260,12 @@ fn a_node_whose_offer_is_unknown_is_not_lent() {
 fn an_offer_names_no_more_clusters_than_its_consumer_accepts() {
     let long = |from: u8| {
         move |spec: &mut ResourceOfferSpec| {
-            spec.path.extend((from..from + 50).map(|number| ClusterId::of_public_key(&[number; 32])));
+            spec.path.extend((from..from + 100).map(|number| ClusterId::of_public_key(&[number; 32])));
         }
     };
-    let snapshot = broker(&json!({})).borrows(TURIN, "a", "cpu=4", long(20)).borrows(GENOA, "b", "cpu=6", long(90));
+    let snapshot = broker(&json!({})).borrows(TURIN, "a", "cpu=4", long(20)).borrows(GENOA, "b", "cpu=6", long(130));
     let offer = snapshot.asks(ROME, "").settled().offer(ROME, DEFAULT_POOL).unwrap();
-    assert_eq!((offer.path.len(), offer.resource_quota.hard.to_string().as_str()), (52, "cpu=4"));
+    assert_eq!((offer.path.len(), offer.resource_quota.hard.to_string().as_str()), (102, "cpu=4"));
 }
 
 #[test]
