@@ -83,7 +83,7 @@ pub async fn unoffloading_evicts_pods_as_disruption_budgets_allow(world: Arc<Wor
     rome.apply(&budget("guarded", 2)).await?;
     rome.ready_pods("guarded", "app=web", 2).await?;
     rome.wait_for(&["-n", "guarded", "pdb/web"], "jsonpath={.status.currentHealthy}=2", 30).await?;
-    let held = rome.try_liqoctl(&["unoffload", "namespace", "guarded", "--yes", "--timeout", "40s"]).await?;
+    let held = rome.try_liqoctl(&["unoffload", "namespace", "guarded", "--yes", "--timeout", "20s"]).await?;
     ensure!(!held.success && held.stderr.contains("disruption budget web needs 2"), "{held:?}");
     ensure!(held.stderr.contains("--now") && held.stderr.contains("--pod-offloading-strategy Remote"), "{held:?}");
     let pods = rome.ready_pods("guarded", "app=web", 2).await?;

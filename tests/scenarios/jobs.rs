@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use kube::ResourceExt as _;
 use liqo_tests::{World, eventually, still};
 
 fn job(namespace: &str, name: &str, script: &str) -> String {
@@ -70,7 +71,8 @@ pub async fn a_job_whose_remote_pod_was_removed_while_managers_were_down_does_no
     }
     milan.stop_manager().await?;
     rome.stop_manager().await?;
-    milan.kubectl(&["-n", &remote, "exec", "job/short", "--", "touch", "/tmp/go"]).await?;
+    let short = milan.ready_pods(&remote, "app=short", 1).await?;
+    milan.kubectl(&["-n", &remote, "exec", &short[0].name_any(), "--", "touch", "/tmp/go"]).await?;
     eventually("the short job ended at the peer", Duration::from_secs(90), || async {
         let pods = milan.pods(&remote, "app=short").await?;
         Ok(pods

@@ -253,7 +253,7 @@ pub async fn pods_that_are_not_offloaded_stay_closed(world: Arc<World>) -> Resul
         ensure!(!tried.success, "the kubelet of a node answers at {node}");
     }
     // An open connection ends when the policy closes its destination.
-    let call = format!("timeout 100 wget -qO- http://{}:8080/cgi-bin/count?400", seen(&to_milan, &ip(&near)?)?);
+    let call = format!("timeout 40 wget -qO- http://{}:8080/cgi-bin/count?120", seen(&to_milan, &ip(&near)?)?);
     let (near, far) = (near.name_any(), far.name_any());
     let arguments = ["-n", namespace, "exec", &far, "--", "sh", "-c", &call];
     let close = async {
@@ -267,7 +267,7 @@ pub async fn pods_that_are_not_offloaded_stay_closed(world: Arc<World>) -> Resul
     };
     let (stream, _) = tokio::try_join!(rome.try_kubectl(&arguments), close)?;
     let numbers: Vec<&str> = stream.stdout.lines().collect();
-    ensure!(!stream.success && !numbers.contains(&"399"), "it went on: {numbers:?}");
+    ensure!(!stream.success && !numbers.contains(&"119"), "it went on: {numbers:?}");
     milan.kubectl(&["-n", "default", "delete", "deployment", "own"]).await?;
     rome.end_namespace(namespace).await
 }
