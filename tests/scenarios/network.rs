@@ -57,7 +57,8 @@ pub async fn enable_network(world: &World) -> Result<()> {
     connected(&world.rome, &world.milan).await
 }
 
-/// An HTTP server that answers with the pod's name, a large file, the caller's address, or forty numbers within eight seconds (or as many as the query says).
+/// An HTTP server that answers with the pod's name, a large file, the caller's address, or counts to 40, five
+/// numbers a second at most, or as far as the query says.
 const SERVER: &str = "mkdir -p /tmp/w/cgi-bin; cd /tmp/w; hostname > index.html; head -c 1000000 /dev/urandom > large; \
     begin='#!/bin/sh\necho Content-Type: text/plain; echo;'; \
     printf \"$begin echo \\$REMOTE_ADDR\" > cgi-bin/who; \
@@ -253,7 +254,7 @@ pub async fn pods_that_are_not_offloaded_stay_closed(world: Arc<World>) -> Resul
         ensure!(!tried.success, "the kubelet of a node answers at {node}");
     }
     // An open connection ends when the policy closes its destination.
-    let call = format!("timeout 40 wget -qO- http://{}:8080/cgi-bin/count?120", seen(&to_milan, &ip(&near)?)?);
+    let call = format!("timeout 60 wget -qO- http://{}:8080/cgi-bin/count?120", seen(&to_milan, &ip(&near)?)?);
     let (near, far) = (near.name_any(), far.name_any());
     let arguments = ["-n", namespace, "exec", &far, "--", "sh", "-c", &call];
     let close = async {

@@ -91,10 +91,12 @@ pub async fn logs_work_with_follow_tail_previous_and_since(world: Arc<World>) ->
     rome.offloaded_namespace("logs", "Remote").await?;
     rome.apply(&pod("logs", "counter", "Always", "for i in 1 2 3; do echo line $i; sleep 1; done; sleep 600")).await?;
     rome.ready_pods("logs", "app=counter", 1).await?;
-    let followed = format!("timeout 8 {}", rome.kubectl_line("-n logs logs -f counter"));
+    // Only `timeout` ends it, with 124.
+    let followed = format!("timeout 8 {}; echo ended $?", rome.kubectl_line("-n logs logs -f counter"));
     eventually("the log can be followed", Duration::from_secs(30), || async {
         let output = world.shell(&followed, 30).await?;
-        ensure!(output.contains("line 1") && output.contains("line 3"), "followed: {output}");
+        let is_whole = ["line 1", "line 3", "ended 124"].iter().all(|text| output.contains(text));
+        ensure!(is_whole, "followed: {output}");
         Ok(Some(()))
     })
     .await?;

@@ -9,7 +9,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{Namespace, Pod},
@@ -124,7 +123,7 @@ impl Cluster {
 
     /// Runs liqoctl, which may fail.
     pub async fn try_liqoctl(&self, arguments: &[&str]) -> Result<Output> {
-        let waits = matches!(arguments.first(), Some(&("install" | "peer" | "offload")));
+        let waits = matches!(arguments.first(), Some(&("peer" | "offload")));
         let is_limited = arguments.iter().any(|argument| ["--timeout", "--no-wait"].contains(argument));
         let patient =
             if waits && !is_limited { [arguments, &["--timeout", LIQOCTL_TIMEOUT]].concat() } else { arguments.to_vec() };
@@ -274,17 +273,10 @@ impl Cluster {
         self.kubectl(&["-n", "liqo", "scale", "deployment/liqo-controller-manager", "--replicas=0"]).await?;
         let gone = ["-n", "liqo", "pods", "-l", "app.kubernetes.io/name=liqo-controller-manager"];
         self.wait_for(&gone, "delete", 60).await?;
-        // If the API server is too slow for the last write, the Lease expires instead.
-        eventually("the manager holds its Lease no more", Duration::from_secs(15), || async {
-            let lease = self.object(&["-n", "liqo", "lease", "liqo-controller-manager"]).await?.unwrap_or_default();
-            let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
-            let renewed: Option<Timestamp> = lease["spec"]["renewTime"].as_str().and_then(|time| time.parse().ok());
-            let lasts = SignedDuration::from_secs(lease["spec"]["leaseDurationSeconds"].as_i64().unwrap_or_default());
-            let is_over = renewed.is_some_and(|renewed| Timestamp::now() > renewed + lasts);
-            ensure!(holder.is_empty() || is_over, "the manager of {} ended and still holds its lease as {holder}", self.name);
-            Ok(Some(()))
-        })
-        .await
+        let lease = self.object(&["-n", "liqo", "lease", "liqo-controller-manager"]).await?.unwrap_or_default();
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        ensure!(holder.is_empty(), "the manager of {} ended and still holds its lease as {holder}", self.name);
+        Ok(())
     }
 
     /// Scales the manager to one and waits until it is available.

@@ -222,14 +222,14 @@ fn broker_offers(criterion: &mut Criterion) {
     let mut snapshot = settled(broker(policy));
     let made = snapshot.offers.iter().filter(|(_, offer)| offer.spec.cluster_id == snapshot.own).map(|(_, offer)| offer);
     let longest = made.clone().map(|offer| offer.spec.path.len()).max().unwrap_or_default();
-    println!("a broker offers to {} customers, through {longest} clusters", made.count());
+    println!("a broker offers to {} customers: its path names {longest} clusters", made.count());
     let mut group = criterion.benchmark_group("a broker with 100 providers, 100 customers, 10,000 pods");
     group.sample_size(10);
     group.bench_function("first decision", |bencher| {
         let fresh = || Snapshot { pods: Arc::new(Pods::clone(&snapshot.pods)), ..snapshot.clone() };
         bencher.iter_batched_ref(fresh, |snapshot| decide(black_box(snapshot), Instant::now()), BatchSize::PerIteration);
     });
-    group.bench_function("an offer of a provider changed", |bencher| {
+    group.bench_function("a node of a provider changed", |bencher| {
         let hard = [
             list(&[("cpu", "64"), ("memory", "256Gi"), ("pods", "110")]),
             list(&[("cpu", "32"), ("memory", "128Gi"), ("pods", "55")]),

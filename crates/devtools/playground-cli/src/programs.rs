@@ -32,8 +32,9 @@ pub async fn programs(with_plugins: bool, progress: &Progress) -> anyhow::Result
     let all = [MANAGER, FABRIC].into_iter().chain(PLUGINS.into_iter().filter(|_| with_plugins));
     let all: BTreeMap<_, _> = all.map(|name| (name.to_owned(), here.join(name))).collect();
     if let Some((missing, _)) = all.iter().find(|(_, path)| !path.is_file()) {
+        let command = if with_plugins { "cargo playground up --plugins" } else { "cargo playground up" };
         bail!(
-            "{missing} is missing, so no image can be built: run `cargo playground up` in the source tree, or put the program next to liqo-playground"
+            "{missing} is missing, so no image can be built: run `{command}` in the source tree, or put the program next to liqo-playground"
         );
     }
     Ok(all)

@@ -9,7 +9,7 @@ use kube::{
 
 use crate::error::{Error, Result};
 
-/// How long a connection, or an answer to whether the API server is ready, may take where many clusters share few cores.
+/// Limit for a connection, and for the answer to `/readyz`: many clusters may share few cores.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client with the rights of the kubeconfig's user.

@@ -174,7 +174,8 @@ pub(crate) async fn ask(instance: &Instance, request: &Request) -> Result<Respon
         BufReader::new(stream).read_line(&mut line).await?;
         std::io::Result::Ok(serde_json::from_str(&line)?)
     };
-    match tokio::time::timeout(LIMIT + GRACE, talk).await {
+    let limit = if matches!(request, Request::Start { .. } | Request::Stop { .. }) { LIMIT + GRACE } else { GRACE * 3 };
+    match tokio::time::timeout(limit, talk).await {
         Ok(Ok(Response::Refused { reason })) => Err(Error::Refused { instance: instance.name.clone(), reason }),
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) => Err(failed(error.to_string())),

@@ -52,7 +52,7 @@ pub async fn tether(
         write(cluster, None).await?;
         wait::until(
             "the former attempt is forgotten",
-            UNTIL_FORGOTTEN,
+            timeout.map_or(UNTIL_FORGOTTEN, |timeout| timeout.max(UNTIL_FORGOTTEN)),
             |_| {},
             || async {
                 let config = installed(cluster).await?;
@@ -99,8 +99,8 @@ pub async fn untether(cluster: &Cluster, timeout: Option<Duration>, progress: &P
     Ok(Outcome { state: progress.step(step, releasing).await?, peer: None })
 }
 
-/// How long the manager may take to forget a former attempt.
-const UNTIL_FORGOTTEN: Duration = Duration::from_secs(120);
+/// How long the manager may take to forget a former attempt, unless the user waits longer.
+const UNTIL_FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// What the status says about an attempt with this peer; the error is why it failed.
 fn outcome(status: Option<&TetheringStatus>, peer: &ClusterId) -> Result<Poll<TetheringState>, String> {

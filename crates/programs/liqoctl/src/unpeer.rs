@@ -43,7 +43,7 @@ pub struct Unpeered {
     pub name: String,
     /// Whether the peer still borrows from this cluster.
     pub still_lending: bool,
-    /// Whether the provider did not answer before, so that probably nobody could tell it.
+    /// Whether the provider did not answer when the command began, so it may not know.
     pub was_silent: bool,
 }
 
@@ -102,9 +102,11 @@ pub async fn unpeer(
     Ok(Unpeered { name, still_lending, was_silent: was_silent(foreign) })
 }
 
-/// Whether nothing of the provider answered when this was read.
+/// Whether this cluster borrowed from the provider, and nothing of it answered when this was read.
 fn was_silent(foreign: &ForeignCluster) -> bool {
-    foreign.condition(links::PEER_REACHABLE).is_some_and(|condition| condition.reason == CallReason::Unreachable.as_str())
+    let has_access = foreign.status.as_ref().is_some_and(|status| status.remote_tenant_namespace.is_some());
+    let reason = foreign.condition(links::PEER_REACHABLE).map(|condition| condition.reason.as_str());
+    has_access && reason == Some(CallReason::Unreachable.as_str())
 }
 
 /// Whether a policy lets this peer borrow again without a token.
@@ -263,8 +265,8 @@ pub fn table(unpeered: &Unpeered) -> String {
     };
     if unpeered.was_silent {
         format!(
-            "{ended}\nNote: {name} did not answer, so it may not know. It takes this cluster for silent, and keeps what this cluster had \
-             there until its policy ends that; `liqoctl refuse` there ends it at once."
+            "{ended}\nNote: {name} did not answer, so it may not know. It keeps what this cluster had there until that expires (after a \
+             day by default). Whoever deletes the ForeignCluster of this cluster there ends it at once."
         )
     } else {
         ended
@@ -384,7 +386,7 @@ mod tests {
         };
         assert_eq!(note_with(&foreign), "The peering with milan is ended.");
         let conditions = |reason: &str| {
-            json!({ "conditions": [{ "type": "PeerReachable", "status": "False", "reason": reason, "message": "m",
+            json!({ "remoteTenantNamespace": "liqo-tenant-rome", "conditions": [{ "type": "PeerReachable", "status": "False", "reason": reason, "message": "m",
                 "lastTransitionTime": "2026-01-01T00:00:00Z" }] })
         };
         foreign.status = serde_json::from_value(conditions("ManagerSilent")).unwrap();
