@@ -79,21 +79,29 @@ pub async fn wait_for_virtual_node(consumer: &Cluster, provider: &Cluster, timeo
     .await
 }
 
-/// Waits until everything that this provider lends is borrowed, so that pods run at the clusters behind it.
-pub async fn wait_for_borrowed(consumer: &Cluster, provider: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+/// Waits until everything that this provider lends is borrowed, so that pods run at the clusters behind it. `news` gets what it waits for.
+pub async fn wait_for_borrowed(
+    consumer: &Cluster,
+    provider: &Cluster,
+    timeout: Duration,
+    news: impl FnMut(&str),
+) -> anyhow::Result<()> {
     let namespace = provider_namespace(&provider.installed().await?.id);
     let offers: Api<ResourceOffer> = Api::namespaced(consumer.client.clone(), &namespace);
-    until(
-        "the broker lends only what it borrows",
-        timeout,
-        |_| {},
-        || async {
-            let found = offers.list(&ListParams::default()).await.doing("list the offers of the broker")?.items;
-            let is_borrowed = !found.is_empty() && found.iter().all(|offer| offer.spec.is_borrowed());
-            Ok(if is_borrowed { Poll::Done(()) } else { Poll::NotYet("an offer has nodes of the broker itself".to_owned()) })
-        },
-    )
+    until("the broker lends only what it borrows", timeout, news, || async {
+        let found = offers.list(&ListParams::default()).await.doing("list the offers of the broker")?.items;
+        Ok(not_borrowed(&found).map_or(Poll::Done(()), Poll::NotYet))
+    })
     .await
+}
+
+/// What the offers of a broker have that it does not borrow; `None` if they have only what it borrows.
+fn not_borrowed(offers: &[ResourceOffer]) -> Option<String> {
+    let Some(own) = offers.iter().find(|offer| !offer.spec.is_borrowed()) else {
+        return offers.is_empty().then(|| "there is no offer yet".to_owned());
+    };
+    let ends = own.spec.withdrawal_timestamp.as_ref().map(|end| format!("; the broker takes it back at {}", end.0));
+    Some(format!("offer {} has nodes of the broker itself{}", own.name_any(), ends.unwrap_or_default()))
 }
 
 /// Runs two replicas for each cluster and waits until all are ready.
@@ -259,4 +267,26 @@ fn deployment(replicas: usize, nodes: &[String]) -> serde_json::Value {
             },
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(hops: u8, end: Option<&str>) -> ResourceOffer {
+        serde_json::from_value(json!({
+            "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "ResourceOffer", "metadata": { "name": "fake" },
+            "spec": { "clusterID": "a".repeat(32), "pool": "fake", "resourceQuota": { "hard": {} }, "hops": hops, "withdrawalTimestamp": end },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn it_is_said_when_the_broker_takes_its_own_nodes_back() {
+        assert_eq!(not_borrowed(&[]).unwrap(), "there is no offer yet");
+        assert_eq!(not_borrowed(&[offer(2, None)]), None);
+        assert_eq!(not_borrowed(&[offer(2, None), offer(1, None)]).unwrap(), "offer fake has nodes of the broker itself");
+        let end = not_borrowed(&[offer(1, Some("2026-01-01T00:05:00Z"))]).unwrap();
+        assert!(end.ends_with("the broker takes it back at 2026-01-01T00:05:00Z"), "{end}");
+    }
 }

@@ -123,7 +123,8 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
         progress.step(&step, peer_with(&clusters[*consumer], &clusters[*provider])).await?;
         if arguments.broker.as_ref() == Some(&specs[*provider].name) {
             let step = format!("Waiting until {} lends only what it borrows", specs[*provider].name);
-            progress.step(&step, demo::wait_for_borrowed(&clusters[*consumer], &clusters[*provider], TIMEOUT)).await?;
+            let news = |text: &str| progress.message(&step, text);
+            progress.step(&step, demo::wait_for_borrowed(&clusters[*consumer], &clusters[*provider], TIMEOUT, news)).await?;
         }
     }
     let borrowed = peerings.iter().filter(|(consumer, _)| *consumer == 0).count();
