@@ -32,6 +32,7 @@ use crate::{
     settings::{host, means_this_machine},
     token::{self, Use},
     unpeer,
+    wait::{Poll, until},
 };
 
 /// Lifetime of a token for one peering.
@@ -226,6 +227,33 @@ pub async fn question(cluster: &Cluster, source: &Source, options: &Options) -> 
     Ok(lost.map(|lost| format!("This gives back what is borrowed from {}{lost}. Continue?", target.cluster_name)))
 }
 
+/// The known clusters, once an earlier peering with this one has ended.
+async fn known_clusters(
+    api: &Api<ForeignCluster>,
+    target: &Target,
+    options: &Options,
+    progress: &Progress,
+) -> anyhow::Result<Vec<ForeignCluster>> {
+    let list = async || api.list(&ListParams::default()).await.doing("list the known clusters").map(|list| list.items);
+    let is_ending =
+        |foreign: &ForeignCluster| foreign.spec.cluster_id == target.cluster_id && foreign.metadata.deletion_timestamp.is_some();
+    let known = list().await?;
+    if !known.iter().any(is_ending) {
+        return Ok(known);
+    }
+    if !options.wait {
+        bail!("an earlier peering with {} is still ending: try again in some seconds", target.cluster_name);
+    }
+    let step = format!("Waiting until the earlier peering with {} has ended", target.cluster_name);
+    let what = format!("the earlier peering with {} has ended", target.cluster_name);
+    let look = || async {
+        let known = list().await?;
+        let is_over = !known.iter().any(is_ending);
+        Ok(if is_over { Poll::Done(known) } else { Poll::NotYet("it is still ending".to_owned()) })
+    };
+    progress.step(&step, until(&what, options.timeout, |text| progress.message(&step, text), look)).await
+}
+
 /// Peers, or changes the request to a peer.
 pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress: &Progress) -> anyhow::Result<Peered> {
     let own = cluster.installed().await?;
@@ -237,11 +265,8 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         );
     }
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let known = api.list(&ListParams::default()).await.doing("list the known clusters")?.items;
+    let known = known_clusters(&api, &target, options, progress).await?;
     let present = known.iter().find(|foreign| foreign.spec.cluster_id == target.cluster_id);
-    if present.is_some_and(|foreign| foreign.metadata.deletion_timestamp.is_some()) {
-        bail!("an earlier peering with {} is still ending: try again in some seconds", target.cluster_name);
-    }
     let name = choose_name(&known, options.name.as_deref(), &target)?;
     let before = present.map(|foreign| foreign.spec.request.clone());
     let request = options.request.after(before.as_ref());
