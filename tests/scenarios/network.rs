@@ -57,8 +57,8 @@ pub async fn enable_network(world: &World) -> Result<()> {
     connected(&world.rome, &world.milan).await
 }
 
-/// An HTTP server that answers with the pod's name, a large file, the caller's address, or counts to 40, five
-/// numbers a second at most, or as far as the query says.
+/// An HTTP server. It answers with the pod's name, a large file, or the caller's address, or it counts: up to 40 or as far as the query says,
+/// at most five numbers a second.
 const SERVER: &str = "mkdir -p /tmp/w/cgi-bin; cd /tmp/w; hostname > index.html; head -c 1000000 /dev/urandom > large; \
     begin='#!/bin/sh\necho Content-Type: text/plain; echo;'; \
     printf \"$begin echo \\$REMOTE_ADDR\" > cgi-bin/who; \

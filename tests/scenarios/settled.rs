@@ -56,6 +56,7 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
     rome.apply(&deployment("settled", "web", 6)).await?;
     rome.ready_pods("settled", "app=web", 6).await?;
     world.quiet(&[rome, milan]).await?;
+    writes_nothing(&world, EVERY_PERIOD).await?;
     // A forced resync: every watch of the managers breaks and starts again. Peers may report that an API server was away.
     let from = [rome.audit_length()?, milan.audit_length()?];
     for cluster in [rome, milan] {
