@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use liqo_api::conditions::{DesiredCondition, owners};
 use liqo_api::{
@@ -21,7 +21,7 @@ use liqo_api::{
 use liqo_controller_runtime::{
     Cache, Context, Key, Next, Queue, conditions, foreign_clusters,
     queue::error_chain,
-    writes::{Step as _, StepError, add_finalizer, delete_if_present, remove_finalizer, unless_gone},
+    writes::{Step as _, StepError, add_finalizer, remove_finalizer, unless_gone},
 };
 use liqo_signing::ClusterIdentity;
 use parking_lot::{Mutex, MutexGuard};
@@ -259,14 +259,7 @@ impl Lifecycle {
             }
             (Record::Release, Some(record)) => self.release(record).await,
             (Record::Forget, Some(record)) => self.tenants.forget(record).await,
-            // The consumer may have just come back, which the cache may not show yet.
-            (Record::Delete, Some(record)) if self.tenants.is_gone(id).await? => {
-                let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
-                let preconditions = Preconditions { resource_version: record.resource_version(), uid: record.uid() };
-                let params = DeleteParams::default().preconditions(preconditions);
-                let deleted = delete_if_present(&api, &record.name_any(), &params).await;
-                deleted.map(drop).step("delete", "ForeignCluster", Key::of(&**record))
-            }
+            (Record::Delete, Some(record)) => self.tenants.delete_record(record).await,
             _ => Ok(()),
         }
     }

@@ -459,15 +459,15 @@ impl Tenancies for Tenants {
             refused(reasons::ADDRESS_UNKNOWN, format!("the provider does not know the address of its API server: {problem}"))
         })?;
         let alone = self.lock(&consumer.id).await;
+        if self.is_record_leaving(&consumer.id).await? {
+            return Err(still_ending());
+        }
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let namespace = objects::ensure(&namespaces, &objects::tenant(consumer)).await?;
         match LiqoNamespace::of(namespace) {
             Some(namespace) if namespace.kind == objects::KIND_TENANT && namespace.cluster == consumer.id => {
                 if namespace.ending || namespace.terminating {
-                    return Err(refused(
-                        reasons::BUSY,
-                        "the previous peering is still being cleaned up: try again in some seconds",
-                    ));
+                    return Err(still_ending());
                 }
             }
             _ => {
@@ -526,6 +526,10 @@ async fn remove(api: &Api<Metadata>, object: &Metadata, mapped: bool) -> kube::R
         Err(kube::Error::SerdeError(_)) => Ok(()),
         done => done.map(drop),
     }
+}
+
+fn still_ending() -> TenancyError {
+    refused(reasons::BUSY, "the previous peering is still being cleaned up: try again in some seconds")
 }
 
 fn refused(reason: &str, message: impl Into<String>) -> TenancyError {

@@ -6,7 +6,7 @@ use data_encoding::BASE64;
 use jiff::Timestamp;
 use kube::{
     Api, ResourceExt as _,
-    api::{ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
 };
 use liqo_api::policies::PolicyPeer;
 use liqo_api::{
@@ -15,7 +15,7 @@ use liqo_api::{
 };
 use liqo_controller_runtime::{
     Key, foreign_clusters, policies,
-    writes::{Step as _, StepError, unless_changed},
+    writes::{Step as _, StepError, delete_if_present, unless_changed},
 };
 use liqo_signing::PublicKey;
 use serde_json::json;
@@ -105,6 +105,29 @@ impl Tenants {
             tracing::info!(consumer = %record.spec.cluster_id, "nobody approved the consumer in time");
         }
         Ok(())
+    }
+
+    /// Deletes the record of a consumer that is gone, unless the consumer has just come back, which the cache may not show yet.
+    pub async fn delete_record(&self, record: &ForeignCluster) -> Result<(), StepError> {
+        let consumer = &record.spec.cluster_id;
+        let _alone = self.lock(consumer).await;
+        if !self.is_gone(consumer).await? {
+            return Ok(());
+        }
+        let api: Api<ForeignCluster> = Api::all(self.client.clone());
+        let preconditions = Preconditions { resource_version: record.resource_version(), uid: record.uid() };
+        let params = DeleteParams::default().preconditions(preconditions);
+        let deleted = delete_if_present(&api, &record.name_any(), &params).await;
+        deleted.map(drop).step("delete", "ForeignCluster", Key::of(record))
+    }
+
+    /// Whether the record that the cache shows is being deleted, or gone. A tenancy that begins before the cache shows its end would end
+    /// with it.
+    pub(super) async fn is_record_leaving(&self, consumer: &ClusterId) -> Result<bool, StepError> {
+        let Some(cached) = self.find_record(consumer) else { return Ok(false) };
+        let (api, name) = (Api::<ForeignCluster>::all(self.client.clone()), cached.name_any());
+        let live = api.get_metadata_opt(&name).await.step("read", "ForeignCluster", Key::new("", name))?;
+        Ok(live.is_none_or(|live| live.metadata.uid != cached.metadata.uid || live.metadata.deletion_timestamp.is_some()))
     }
 
     pub fn waiting(&self, record: &ForeignCluster) -> Waiting {
