@@ -166,11 +166,12 @@ impl World {
         let name = format!("discovery.config.clusterName={}", cluster.name);
         let image = format!("controllerManager.image={}", self.images[0]);
         let fabric = format!("fabric.image={}", self.images[1]);
+        let keys = format!("fabric.keyDirectory={}", self.machinery(cluster)?.key_directory().display());
         // A pod on a fake node never runs.
         let (key, value) = FAKE_NODE_LABEL;
         let avoid = format!("controllerManager.avoidNodes={key}={value}");
         // The machine is slower than its clusters need, and scenarios restart managers. `takeover` has two replicas.
-        let mut settings = vec![name.as_str(), &image, &fabric, &avoid, "controllerManager.replicas=1"];
+        let mut settings = vec![name.as_str(), &image, &fabric, &keys, &avoid, "controllerManager.replicas=1"];
         // Most of these clusters do not enforce NetworkPolicies. `lending` tests what happens without this setting.
         settings.push("lendWithoutNetworkPolicies=true");
         if self.kind.dual_stack {

@@ -174,7 +174,8 @@ async fn install_everywhere(
     let images: Vec<ImageSpec> = plugins.chain([manager.clone(), fabric.clone()]).collect();
     let loads = handles.iter().flat_map(|handle| images.iter().map(|image| handle.load_image(image)));
     progress.step("Loading Liqo's images", try_join_all(loads)).await?;
-    let installs = clusters.iter().zip(specs).map(|(cluster, spec)| install_in(cluster, spec, [&manager, &fabric]));
+    let installs = clusters.iter().zip(specs).zip(handles);
+    let installs = installs.map(|((cluster, spec), handle)| install_in(cluster, spec, handle, [&manager, &fabric]));
     progress.step("Installing Liqo", try_join_all(installs)).await.map(drop)
 }
 
@@ -214,7 +215,12 @@ async fn write_policy(cluster: &Cluster, transit: bool, spec: &ClusterSpec) -> a
     }
 }
 
-async fn install_in(cluster: &Cluster, spec: &ClusterSpec, images: [&ImageSpec; 2]) -> anyhow::Result<install::Installed> {
+async fn install_in(
+    cluster: &Cluster,
+    spec: &ClusterSpec,
+    handle: &liqo_playground::Cluster,
+    images: [&ImageSpec; 2],
+) -> anyhow::Result<install::Installed> {
     let name = &spec.name;
     // Liqo's pods would seem to run on a fake node.
     let avoid_nodes = (spec.fake_nodes.count > 0).then(|| [(NODE_KIND_LABEL.to_owned(), FAKE_NODE.to_owned())].into());
@@ -222,8 +228,10 @@ async fn install_in(cluster: &Cluster, spec: &ClusterSpec, images: [&ImageSpec; 
     let base = if spec.dual_stack { Settings::parse(&DUAL_STACK_SETTINGS)? } else { Settings::default() };
     // Nothing else runs in these clusters, and most of them do not enforce NetworkPolicies.
     let lend_without_network_policies = Some(true);
+    let key_directory = Some(handle.key_directory().display().to_string());
+    let cluster_name = Some(name.clone());
     let settings =
-        Settings { cluster_name: Some(name.clone()), image, fabric_image, avoid_nodes, lend_without_network_policies, ..base };
+        Settings { cluster_name, image, fabric_image, key_directory, avoid_nodes, lend_without_network_policies, ..base };
     let options = install::Options { settings, allow_no_policies: false, timeout: TIMEOUT };
     let installed =
         Box::pin(install::install(cluster, &options, &Progress::silent())).await.with_context(|| format!("in cluster {name}"))?;

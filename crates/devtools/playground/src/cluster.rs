@@ -83,6 +83,12 @@ impl Cluster {
         self.layout.kubeconfig()
     }
 
+    /// A directory for the keys of this cluster's gateways. All nodes of a machine share its file system, and nodes of two playgrounds may
+    /// have the same name.
+    pub fn key_directory(&self) -> PathBuf {
+        self.layout.keys()
+    }
+
     /// A client with all rights.
     pub async fn client(&self) -> Result<kube::Client> {
         api::client(self.name(), &self.kubeconfig()).await

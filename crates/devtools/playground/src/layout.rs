@@ -275,6 +275,11 @@ impl ClusterLayout {
         self.dir.join("pki").join(file)
     }
 
+    /// Where the gateways of this cluster store their keys.
+    pub fn keys(&self) -> PathBuf {
+        self.dir.join("keys")
+    }
+
     pub fn log(&self, component: &str) -> PathBuf {
         self.dir.join("logs").join(format!("{component}.log"))
     }

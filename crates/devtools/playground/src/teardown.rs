@@ -17,7 +17,7 @@ use crate::{
     network, processes,
 };
 
-/// Where `liqo-fabric` stores the keys of gateways.
+/// Where `liqo-fabric` stores the keys of gateways, unless it is installed with [`ClusterLayout::keys`].
 const KEYS: &str = "/var/lib/liqo";
 const SHIM_BUNDLES: &str = "run/io.containerd.runtime.v2.task/k8s.io";
 
@@ -41,6 +41,7 @@ pub(crate) async fn remove_node(cluster: &ClusterLayout, node: &NodeLayout) -> R
     network::remove_node(node).await?;
     cgroups::remove(|name| name == node.cgroup)?;
     remove_key(&node.dir)?;
+    files::remove(&cluster.keys().join(format!("{}.key", node.name)))?;
     // A later node of the same name may have another address.
     for suffix in ["client.crt", "client.key", "server.crt", "server.key"] {
         files::remove(&cluster.pki(&format!("{}-{suffix}", node.name)))?;

@@ -155,7 +155,7 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolv
     let avoid_nodes = deployment.as_ref().map(manifests::avoided_nodes).unwrap_or_default();
     let spec = deployment.and_then(|deployment| deployment.spec);
     let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
-    let set = sets.get_opt(FABRIC).await.doing("read DaemonSet liqo-fabric")?.and_then(|set| set.spec);
+    let set = sets.get_opt(FABRIC).await.doing("read DaemonSet liqo-fabric")?.and_then(|set| set.spec?.template.spec);
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let present = Present {
         config: cluster.config().await?,
@@ -163,7 +163,8 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolv
         auto_peering,
         replicas: spec.as_ref().and_then(|spec| u16::try_from(spec.replicas?).ok()).filter(|count| *count > 0),
         image: spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
-        fabric_image: set.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
+        key_directory: set.as_ref().and_then(manifests::key_directory),
+        fabric_image: set.and_then(|pod| pod.containers.into_iter().next()?.image),
         avoid_nodes,
         nodes: nodes.list(&ListParams::default()).await.doing("list the nodes")?.items,
     };
@@ -191,6 +192,7 @@ fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
         ("the nodes to avoid", before.avoid_nodes != after.avoid_nodes),
         ("the manager's image", before.image != after.image),
         ("the image of the program on each node", before.fabric_image != after.fabric_image),
+        ("the directory of the gateways' keys", before.key_directory != after.key_directory),
         ("whether it lends without NetworkPolicies", before.lend_without_network_policies != after.lend_without_network_policies),
         ("the lifetime of credentials", before.credential_lifetime_seconds != after.credential_lifetime_seconds),
         ("the network", before.network != after.network),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::PodSpec};
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{NetworkSettings, isolation::LEND_WITHOUT_NETWORK_POLICIES};
 use liqo_controller_runtime::leader::Timing;
@@ -67,6 +67,9 @@ pub enum ManifestError {
 /// Which nodes Liqo may run on, in the Deployment and in the `DaemonSet`.
 const NODE_EXPRESSIONS: &str = "/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions";
 
+/// The volume of the `DaemonSet` for the keys of gateways.
+const KEYS: &str = "keys";
+
 /// The labels of the nodes that an installed manager avoids, in addition to virtual nodes.
 pub fn avoided_nodes(deployment: &Deployment) -> BTreeMap<String, String> {
     let deployment = json!(deployment);
@@ -75,6 +78,12 @@ pub fn avoided_nodes(deployment: &Deployment) -> BTreeMap<String, String> {
         expressions.filter(|expression| expression["operator"] == "NotIn" && expression["key"] != liqo_api::labels::TYPE);
     let label = |expression: &Value| Some((expression["key"].as_str()?.to_owned(), expression["values"][0].as_str()?.to_owned()));
     avoided.filter_map(label).collect()
+}
+
+/// The directory of the nodes for the keys of gateways, in the pods of an installed `DaemonSet`.
+pub fn key_directory(pod: &PodSpec) -> Option<String> {
+    let volume = pod.volumes.as_ref()?.iter().find(|volume| volume.name == KEYS)?;
+    Some(volume.host_path.as_ref()?.path.clone())
 }
 
 /// All objects in the order of creation: custom resource definitions first, the Deployment last.
@@ -145,6 +154,10 @@ fn fill(document: &mut Value, values: &Values) {
             }
             if is_deployment {
                 document["spec"]["replicas"] = json!(values.replicas);
+            }
+            let volumes = document.pointer_mut("/spec/template/spec/volumes").and_then(Value::as_array_mut);
+            if let Some(keys) = volumes.into_iter().flatten().find(|volume| volume["name"] == KEYS) {
+                keys["hostPath"]["path"] = json!(values.key_directory);
             }
             let avoided =
                 values.avoid_nodes.iter().map(|(key, value)| json!({ "key": key, "operator": "NotIn", "values": [value] }));
@@ -592,6 +605,7 @@ mod tests {
             "controllerManager.avoidNodes=kwok.x-k8s.io/node=fake,spot=",
             "controllerManager.image=example.org/manager:7",
             "fabric.image=example.org/fabric:7",
+            "fabric.keyDirectory=/opt/liqo",
             "network.mtu=1380",
             "discovery.lan.enabled=true",
             "discovery.autoPeering=LAN",
@@ -608,6 +622,8 @@ mod tests {
         assert_eq!((spec.peering.credential_lifetime_seconds, spec.peering.consumer_expiry_seconds), (7200, 86_400));
         let fabric = &of("DaemonSet").data["spec"]["template"]["spec"];
         assert_eq!(fabric["containers"][0]["image"], json!("example.org/fabric:7"));
+        let pod: PodSpec = serde_json::from_value(fabric.clone()).unwrap();
+        assert_eq!(key_directory(&pod).as_deref(), Some("/opt/liqo"));
         assert!(fabric["affinity"].to_string().contains("kwok.x-k8s.io/node"));
         assert_eq!(of("PeeringPolicy").data["spec"]["provide"]["percentage"], json!(30));
         assert!(spec.discovery.lan.enabled && spec.lend_without_network_policies);

@@ -45,6 +45,8 @@ pub struct Settings {
     pub image: Option<String>,
     /// `fabric.image`.
     pub fabric_image: Option<String>,
+    /// `fabric.keyDirectory`; empty for the default.
+    pub key_directory: Option<String>,
     /// `lendWithoutNetworkPolicies`.
     pub lend_without_network_policies: Option<bool>,
     /// `network.*`.
@@ -97,15 +99,18 @@ const IMAGE: &str = "controllerManager.image";
 const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
 const KUBELET_ARGUMENTS: &str = "virtualKubelet.extra.args";
 const FABRIC_IMAGE: &str = "fabric.image";
+const KEY_DIRECTORY: &str = "fabric.keyDirectory";
 const CREDENTIAL_LIFETIME: &str = "peering.credentialLifetimeSeconds";
 
 const LEND_WITHOUT: &str = liqo_api::isolation::LEND_WITHOUT_NETWORK_POLICIES;
 
 const IMAGE_NAME: &str = "localhost/liqo/controller-manager";
 const FABRIC_IMAGE_NAME: &str = "localhost/liqo/fabric";
+/// Where a node stores the key of its gateway, if nobody sets it.
+const DEFAULT_KEY_DIRECTORY: &str = "/var/lib/liqo";
 
 /// The keys that `--set` takes.
-pub const KEYS: [&str; 20 + network::KEYS.len()] = with_network(&[
+pub const KEYS: [&str; 21 + network::KEYS.len()] = with_network(&[
     CLUSTER_NAME,
     CLUSTER_LABELS,
     API_SERVER_ADDRESS,
@@ -121,6 +126,7 @@ pub const KEYS: [&str; 20 + network::KEYS.len()] = with_network(&[
     KUBELET_IMAGE,
     KUBELET_ARGUMENTS,
     FABRIC_IMAGE,
+    KEY_DIRECTORY,
     LEND_WITHOUT,
     discovery::LAN,
     discovery::INTERFACES,
@@ -129,8 +135,8 @@ pub const KEYS: [&str; 20 + network::KEYS.len()] = with_network(&[
 ]);
 
 /// All keys; those of the network come last.
-const fn with_network(others: &[&'static str; 20]) -> [&'static str; 20 + network::KEYS.len()] {
-    let mut all = [""; 20 + network::KEYS.len()];
+const fn with_network(others: &[&'static str; 21]) -> [&'static str; 21 + network::KEYS.len()] {
+    let mut all = [""; 21 + network::KEYS.len()];
     let mut index = 0;
     while index < all.len() {
         all[index] = if index < others.len() { others[index] } else { network::KEYS[index - others.len()] };
@@ -186,6 +192,7 @@ impl Settings {
             AVOID_NODES => self.avoid_nodes = Some(labels(value).map_err(bad(AVOID_NODES))?),
             IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
             FABRIC_IMAGE => self.fabric_image = Some(image(value).map_err(bad(FABRIC_IMAGE))?),
+            KEY_DIRECTORY => self.key_directory = Some(directory(value).map_err(bad(KEY_DIRECTORY))?),
             LEND_WITHOUT => self.lend_without_network_policies = Some(network::boolean(value).map_err(bad(LEND_WITHOUT))?),
             CREDENTIAL_LIFETIME => {
                 self.credential_lifetime_seconds = Some(credential_lifetime(value).map_err(bad(CREDENTIAL_LIFETIME))?);
@@ -249,6 +256,8 @@ pub struct Values {
     pub image: String,
     /// The image of the program on each node.
     pub fabric_image: String,
+    /// Directory of each node for the key of its gateway.
+    pub key_directory: String,
     /// Whether it lends although the pod network does not enforce `NetworkPolicies`.
     pub lend_without_network_policies: bool,
     /// The network to other clusters.
@@ -274,6 +283,8 @@ pub struct Present {
     pub image: Option<String>,
     /// The image of the program on each node.
     pub fabric_image: Option<String>,
+    /// Directory of each node for the key of its gateway.
+    pub key_directory: Option<String>,
     /// Labels of the nodes that it avoids.
     pub avoid_nodes: BTreeMap<String, String>,
     /// The nodes of the cluster.
@@ -328,6 +339,8 @@ impl Values {
             fabric_image: (settings.fabric_image.clone())
                 .or_else(|| chosen_image(FABRIC_IMAGE_NAME, fabric_image))
                 .unwrap_or_else(default_fabric_image),
+            key_directory: chosen(&settings.key_directory, present.key_directory.clone())
+                .unwrap_or_else(|| DEFAULT_KEY_DIRECTORY.to_owned()),
             lend_without_network_policies: (settings.lend_without_network_policies)
                 .unwrap_or(config.lend_without_network_policies),
             network: settings.network.applied_to(config.network),
@@ -498,6 +511,15 @@ fn image(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// A directory of nodes; empty for the default.
+fn directory(text: &str) -> Result<String, String> {
+    let is_plain = text.starts_with('/') && text != "/" && !text.split('/').any(|part| part == "..");
+    if text.is_empty() || is_plain {
+        return Ok(text.to_owned());
+    }
+    Err(format!("it must be the absolute path of a directory on the nodes, for example {DEFAULT_KEY_DIRECTORY}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -522,6 +544,7 @@ mod tests {
             "controllerManager.avoidNodes=kwok.x-k8s.io/node=fake",
             "controllerManager.image=localhost/x:1",
             "fabric.image=localhost/y:1",
+            "fabric.keyDirectory=/opt/liqo",
             "virtualKubelet.imageName=somebody/virtual-kubelet:latest",
             "virtualKubelet.extra.args=--remote-ipam=server=liqo-network-manager.liqo-broker-b9d3d5.svc.cluster.local",
             "lendWithoutNetworkPolicies=true",
@@ -537,6 +560,7 @@ mod tests {
         assert_eq!(settings.notes.len(), 2);
         assert!(settings.notes.iter().all(|note| note.contains("no effect")), "{:?}", settings.notes);
         assert_eq!(settings.lend_without_network_policies, Some(true));
+        assert_eq!(settings.key_directory.as_deref(), Some("/opt/liqo"));
         let plugin = settings.policy(PeeringPolicySpec::default()).provide.source.plugin.unwrap();
         assert_eq!(plugin.address, "liqo-fixed-resources-plugin.liqo:6001");
         assert_eq!(plugin.generation, PluginGeneration::P2);
@@ -573,6 +597,9 @@ mod tests {
             ("apiServer.ca=/does/not/exist.pem", "neither"),
             ("controllerManager.config.resourceSharingPercentage=101", "0 to 100"),
             ("controllerManager.replicas=0", "1 to 9"),
+            ("fabric.keyDirectory=keys", "absolute path"),
+            ("fabric.keyDirectory=/", "absolute path"),
+            ("fabric.keyDirectory=/opt/../etc", "absolute path"),
             ("controllerManager.config.resourcePluginAddress=http://plugin:6001", "host:port"),
             ("controllerManager.config.resourcePluginAddress=plugin:0", "host:port"),
             ("controllerManager.config.resourcePluginGeneration=4", "p1, p2 or p3"),
@@ -617,12 +644,14 @@ mod tests {
             replicas: Some(2),
             image: Some("localhost/liqo/controller-manager:0.0.1".into()),
             fabric_image: Some("localhost/liqo/fabric:mine".into()),
+            key_directory: Some("/opt/liqo".into()),
             avoid_nodes: [("spot".to_owned(), "yes".to_owned())].into(),
             nodes: Vec::new(),
         };
         let kept = Values::resolve(&Settings::default(), &present, "other");
         assert_eq!((kept.cluster_name.as_str(), kept.policy.provide.percentage, kept.replicas), ("rome", 40, 2));
         assert_eq!(kept.avoid_nodes, present.avoid_nodes);
+        assert_eq!((first.key_directory.as_str(), kept.key_directory.as_str()), ("/var/lib/liqo", "/opt/liqo"));
         assert!(!first.lend_without_network_policies && kept.lend_without_network_policies);
         assert_eq!(kept.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
         // Replaces the default image of another version, and keeps an image that a user chose.
@@ -630,9 +659,15 @@ mod tests {
         let chosen = Present { image: Some("localhost/liqo/controller-manager:1a2b3c".into()), ..present.clone() };
         assert_eq!(Values::resolve(&Settings::default(), &chosen, "other").image, "localhost/liqo/controller-manager:1a2b3c");
 
-        let unset = ["authentication.address=", "controllerManager.avoidNodes=", "lendWithoutNetworkPolicies=false"];
+        let unset = [
+            "authentication.address=",
+            "controllerManager.avoidNodes=",
+            "fabric.keyDirectory=",
+            "lendWithoutNetworkPolicies=false",
+        ];
         let unset = Values::resolve(&Settings::parse(&unset).unwrap(), &present, "other");
         assert!(!unset.lend_without_network_policies);
+        assert_eq!(unset.key_directory, first.key_directory);
         assert_eq!((unset.authentication_address, unset.avoid_nodes.len()), (None, 0));
     }
 
