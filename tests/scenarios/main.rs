@@ -1,11 +1,13 @@
 //! Scenarios on real clusters: each one is a sentence that Liqo promises to its users.
 //!
-//! There are three sets, each with its own clusters. Two run at a time. Each set has three lists:
+//! There are three sets, each with its own clusters. Two run at a time, and three while the processors have nothing to do. Each set has
+//! these lists:
 //!
 //! ```text
 //!   parallel     run several at a time: they change nothing that another scenario sees
 //!   with_turin   run meanwhile, one after another: they change turin, and its peering with milan
 //!   alone        run then, one after another: they stop managers, cut clusters off, change offers, or count all writes
+//!   groups       run last, like `alone`, in whichever set is done first
 //! ```
 //! `cargo test -p liqo-tests -- jobs` runs the scenarios whose names contain `jobs`, and starts only the clusters that they need. `-- attack` runs
 //! all scenarios that docs/SECURITY.md names, and prints the table there with their outcomes.
@@ -161,6 +163,9 @@ fn pods_and_policies() -> Set {
         .chain(attacks_at_full_speed())
         .chain(doctor_and_the_end())
         .collect(),
+        groups: Vec::new(),
+        // Liqo is gone then.
+        takes_groups: false,
     }
 }
 
@@ -365,6 +370,8 @@ fn network() -> Set {
                 an_absent_consumer_loses_endpoints_and_room_and_gets_both_back,
                 unpeering_from_a_dead_peer_succeeds_and_leaves_nothing;
         },
+        groups: Vec::new(),
+        takes_groups: true,
     }
 }
 
@@ -441,9 +448,9 @@ fn sharing() -> Set {
         }
         .into_iter()
         .chain(brokers_and_tethering())
-        .chain(contracts())
-        .chain(jobs_and_metering())
         .collect(),
+        groups: vec![jobs_and_metering(), contracts()],
+        takes_groups: true,
     }
 }
 

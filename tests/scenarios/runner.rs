@@ -1,13 +1,18 @@
 //! Runs sets of scenarios, reports the outcomes, and lists the slowest scenarios.
 
 use std::{
+    collections::VecDeque,
     process::ExitCode,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
-use futures::{StreamExt as _, future::BoxFuture, stream};
+use futures::{
+    StreamExt as _,
+    future::BoxFuture,
+    stream::{self, FuturesUnordered},
+};
 use libtest_mimic::{Arguments, Trial};
 use liqo_tests::{
     Baseline, Built, Clusters, World,
@@ -20,8 +25,12 @@ use tokio::{
 
 /// Maximum number of scenarios that run at a time, in all sets together, besides one of each set's `alone`: as many as two cores can handle.
 const MAX_CONCURRENT: usize = 3;
-/// Maximum number of sets that run at a time. Two keep two cores busy, and the three clusters of another use a sixth of them while idle.
+/// Maximum number of sets that run at a time while the processors are busy. The three clusters of another would use a sixth of two cores
+/// while idle.
 const MAX_SETS: usize = 2;
+/// Another set starts if this part of the processors was idle during [`IDLE_PERIOD`], in percent: many scenarios mostly wait.
+const MIN_IDLE_PERCENT: u64 = 40;
+const IDLE_PERIOD: Duration = Duration::from_secs(60);
 /// Number of programs that want a processor, for each processor, above which no scenario starts beside another. Then more at a time would
 /// finish nothing earlier, and managers would lose their Leases.
 const MAX_RUNNABLE: usize = 6;
@@ -62,8 +71,12 @@ pub struct Set {
     pub parallel: Vec<Scenario>,
     /// They run at the same time as `parallel`, but one after another: they change turin and its peering with milan, and nothing that rome uses.
     pub with_turin: Vec<Scenario>,
-    /// They run last, one after another, in this order.
+    /// They run then, one after another, in this order.
     pub alone: Vec<Scenario>,
+    /// They run last, the scenarios of a group one after another: here, or on the clusters of another set that is done before.
+    pub groups: Vec<Vec<Scenario>>,
+    /// Whether groups of other sets can run here, too.
+    pub takes_groups: bool,
 }
 
 /// The outcome of a scenario: an error message if it failed.
@@ -80,6 +93,7 @@ struct Tasks {
     parallel: Vec<Task>,
     with_turin: Vec<Task>,
     alone: Vec<Task>,
+    takes_groups: bool,
 }
 
 impl Tasks {
@@ -96,6 +110,8 @@ struct Shared {
     machine: RwLock<()>,
     /// Held while a parallel scenario waits for room: they start one after another.
     admission: Mutex<()>,
+    /// The groups that no set has begun yet.
+    groups: Mutex<VecDeque<Vec<Task>>>,
     ended: mpsc::UnboundedSender<Ended>,
 }
 
@@ -126,6 +142,44 @@ fn runnable() -> usize {
     count.and_then(|count| count.parse().ok()).unwrap_or_default()
 }
 
+/// The ticks that all processors together were idle, and all ticks.
+fn idle_ticks() -> (u64, u64) {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();
+    // After user, nice and system come idle and waiting for a disk.
+    (ticks.iter().skip(3).take(2).sum(), ticks.iter().take(8).sum())
+}
+
+/// Returns when the processors were idle enough for another set.
+async fn is_idle() {
+    let mut before = idle_ticks();
+    loop {
+        tokio::time::sleep(IDLE_PERIOD).await;
+        let now = idle_ticks();
+        if (now.0 - before.0) * 100 >= (now.1 - before.1) * MIN_IDLE_PERCENT {
+            return;
+        }
+        before = now;
+    }
+}
+
+/// Runs the sets, which start in this order, each as soon as there is room.
+async fn run_sets(sets: Vec<BoxFuture<'static, Result<()>>>) -> Vec<Result<()>> {
+    let (mut running, mut results) = (FuturesUnordered::new(), Vec::new());
+    for set in sets {
+        while running.len() >= MAX_SETS {
+            tokio::select! {
+                Some(result) = running.next() => results.push(result),
+                () = is_idle() => break,
+            }
+        }
+        running.push(set);
+    }
+    results.extend(running.collect::<Vec<_>>().await);
+    results
+}
+
 /// A scenario that ended.
 struct Ended {
     name: &'static str,
@@ -148,13 +202,14 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
     };
-    let (mut trials, mut runs) = (Vec::new(), Vec::new());
+    let (mut trials, mut runs): (_, Vec<BoxFuture<Result<()>>>) = (Vec::new(), Vec::new());
     let (ended, mut all_ended) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared {
         built: OnceCell::new(),
         permits: Semaphore::new(MAX_CONCURRENT),
         machine: RwLock::default(),
         admission: Mutex::default(),
+        groups: Mutex::default(),
         ended,
     });
     for set in sets {
@@ -179,15 +234,18 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
             }
             tasks
         };
-        let tasks = Tasks { parallel: tasks(set.parallel), with_turin: tasks(set.with_turin), alone: tasks(set.alone) };
-        if !tasks.is_empty() {
+        let (parallel, with_turin, alone) = (tasks(set.parallel), tasks(set.with_turin), tasks(set.alone));
+        let groups: VecDeque<_> = set.groups.into_iter().map(&mut tasks).filter(|group| !group.is_empty()).collect();
+        let tasks = Tasks { parallel, with_turin, alone, takes_groups: set.takes_groups };
+        if !tasks.is_empty() || !groups.is_empty() {
+            shared.groups.blocking_lock().extend(groups);
             let run = run_set(set.clusters, tasks, shared.clone());
             // In a task of its own, so that a panic ends only this set.
-            runs.push(async move { tokio::spawn(run).await? });
+            runs.push(Box::pin(async move { tokio::spawn(run).await? }));
         }
     }
     drop(shared);
-    let run = runtime.spawn(stream::iter(runs).buffer_unordered(MAX_SETS).collect::<Vec<Result<()>>>());
+    let run = runtime.spawn(run_sets(runs));
     let conclusion = libtest_mimic::run(&arguments, trials);
     match runtime.block_on(run).map(|results| results.into_iter().collect::<Result<()>>()) {
         Ok(Ok(())) => {}
@@ -223,7 +281,7 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
     let world = Arc::new(world);
     let baseline = Baseline::of(&world).await?;
     eprintln!("{instance}: the clusters are ready after {} s", begun.elapsed().as_secs());
-    let Tasks { parallel, with_turin, alone } = tasks;
+    let Tasks { parallel, with_turin, alone, takes_groups } = tasks;
     let (parallel, with_turin) =
         tokio::join!(run_some(MAX_CONCURRENT, &world, parallel, &shared), run_some(1, &world, with_turin, &shared));
     let mut are_gone = world.ended_namespaces_are_gone().await;
@@ -232,7 +290,14 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
     if has_failed {
         restore(&world, &baseline).await;
     }
-    for task in alone {
+    let mut alone = VecDeque::from(alone);
+    loop {
+        let Some(task) = alone.pop_front() else {
+            let group = if takes_groups { shared.groups.lock().await.pop_front() } else { None };
+            let Some(group) = group else { break };
+            alone.extend(group);
+            continue;
+        };
         // They need no permit: a set would end late if each of them queued behind the scenarios of other sets.
         if !run_admitted(&world, task, &shared).await {
             has_failed = true;
