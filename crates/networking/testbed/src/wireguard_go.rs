@@ -66,9 +66,12 @@ impl WireguardGo {
         let mut answer = Vec::new();
         while !answer.ends_with(b"\n\n") {
             let mut part = [0; 256];
-            match stream.read(&mut part)? {
-                0 => break,
-                length => answer.extend(&part[..length]),
+            match stream.read(&mut part) {
+                Ok(0) => break,
+                Ok(length) => answer.extend(&part[..length]),
+                // With a timeout, the kernel does not begin again after the process was stopped for a moment.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         if answer.starts_with(b"errno=0\n") {
