@@ -172,11 +172,6 @@ impl Tenants {
         Ok(false)
     }
 
-    /// Asks the API server whether a consumer has no tenant namespace.
-    pub async fn is_gone(&self, consumer: &ClusterId) -> Result<bool, StepError> {
-        Ok(self.live_namespace(consumer).await?.is_none())
-    }
-
     /// Consumers that have an account. Some may have no tenant namespace, if somebody deleted it.
     pub async fn strays(&self) -> Result<Vec<ClusterId>, StepError> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);

@@ -111,7 +111,7 @@ impl Tenants {
     pub async fn delete_record(&self, record: &ForeignCluster) -> Result<(), StepError> {
         let consumer = &record.spec.cluster_id;
         let _alone = self.lock(consumer).await;
-        if !self.is_gone(consumer).await? {
+        if self.live_namespace(consumer).await?.is_some() {
             return Ok(());
         }
         let api: Api<ForeignCluster> = Api::all(self.client.clone());
