@@ -196,6 +196,8 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
         }
         let by_peer = |chain: &str| prefix_verdicts(fabric, family, chain);
         forward.extend([
+            // The kernel does not translate these, so they have addresses of another cluster.
+            format!("iifname \"{TUNNEL}\" ct state invalid counter drop"),
             format!("iifname \"{TUNNEL}\" {answers}"),
             format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("open")),
         ]);

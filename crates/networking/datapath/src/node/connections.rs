@@ -2,6 +2,9 @@
 //!
 //! A connection keeps the translation that it began with. That is wrong on a node that becomes, or stops being, its gateway. Once the
 //! kernel forgets the connection, it translates the next packet as the prefix maps say, and the connection goes on.
+//!
+//! The kernel also remembers which bytes of a TCP connection it saw, and takes packets with others for invalid: it translates them no
+//! longer. A connection that took another way for some time has such a gap. The kernel can be told to be liberal about one connection.
 
 use std::{
     io,
@@ -14,6 +17,7 @@ use liqo_network_model::spread::{Buckets, bucket};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
 /// Message types: `NFNL_SUBSYS_CTNETLINK` and the operation (`linux/netfilter/nfnetlink_conntrack.h`).
+const CHANGE: u16 = 0x0100;
 const GET: u16 = 0x0101;
 const DELETE: u16 = 0x0102;
 const REQUEST: u16 = 1;
@@ -28,8 +32,19 @@ const ATTRIBUTE: usize = 4;
 /// Attributes of a connection, and of a direction.
 const ORIGINAL: u16 = 1;
 const REPLY: u16 = 2;
+const PROTOCOL_STATE: u16 = 4;
 const IDENTIFIER: u16 = 12;
 const ADDRESSES: u16 = 1;
+const PROTOCOL: u16 = 2;
+const PROTOCOL_NUMBER: u16 = 1;
+/// Attributes of a connection's state in TCP.
+const OF_TCP: u16 = 1;
+const FLAGS: [u16; 2] = [4, 5];
+/// The flag of a direction in which any packet of the connection is valid (`IP_CT_TCP_FLAG_BE_LIBERAL`).
+const LIBERAL: u8 = 8;
+/// The flag of an attribute that contains others.
+const NESTED: u16 = 0x8000;
+const TCP: u8 = 6;
 /// Masks the flag bits of an attribute's type.
 const KIND: u16 = 0x3fff;
 
@@ -48,7 +63,12 @@ pub(super) fn forget(netlink: &OwnedFd, prefixes: &[IpNet], buckets: Buckets) ->
         if !prefixes.iter().any(|prefix| prefix.addr().is_ipv4() == (family == V4)) {
             continue;
         }
-        for connection in within(netlink, family, prefixes, buckets)? {
+        let is_within = |connection: &&[u8]| {
+            let addresses = addresses(connection);
+            let with_peer = addresses.iter().any(|address| prefixes.iter().any(|prefix| prefix.contains(address)));
+            with_peer && is_of(&addresses, buckets)
+        };
+        for connection in select(netlink, family, is_within)? {
             forget_one(netlink, family, &connection)?;
             forgotten += 1;
         }
@@ -56,14 +76,55 @@ pub(super) fn forget(netlink: &OwnedFd, prefixes: &[IpNet], buckets: Buckets) ->
     Ok(forgotten)
 }
 
-/// The attributes of all connections of a family and of these buckets with an address within these prefixes. Others are not kept in
-/// memory: there may be very many.
-fn within(netlink: &OwnedFd, family: u8, prefixes: &[IpNet], buckets: Buckets) -> io::Result<Vec<Vec<u8>>> {
-    let is_within = |connection: &&[u8]| {
-        let addresses = addresses(connection);
-        let with_peer = addresses.iter().any(|address| prefixes.iter().any(|prefix| prefix.contains(address)));
-        with_peer && is_of(&addresses, buckets)
+/// Two sets of prefixes with connections between them.
+pub type PrefixPair = [Vec<IpNet>; 2];
+
+/// Makes the kernel of this network namespace liberal about the TCP connections between each pair that exist now. Returns how many it was
+/// strict about.
+pub async fn allow_gaps(pairs: Vec<PrefixPair>) -> io::Result<usize> {
+    let netlink = open()?;
+    // The kernel may list hundreds of thousands of connections.
+    tokio::task::spawn_blocking(move || make_liberal(&netlink, &pairs)).await?
+}
+
+fn make_liberal(netlink: &OwnedFd, pairs: &[PrefixPair]) -> io::Result<usize> {
+    let mut changed = 0;
+    for family in [V4, V6] {
+        if !pairs.iter().flatten().flatten().any(|prefix| prefix.addr().is_ipv4() == (family == V4)) {
+            continue;
+        }
+        let is_wanted = |connection: &&[u8]| is_strict(connection) && is_between(&addresses(connection), pairs);
+        for connection in select(netlink, family, is_wanted)? {
+            let original = attributes(&connection).filter(|(kind, _, _)| *kind == ORIGINAL);
+            let mut message: Vec<u8> = original.flat_map(|(_, whole, _)| whole.iter().copied()).collect();
+            let flags = FLAGS.map(|kind| attribute(kind, &[LIBERAL, LIBERAL])).concat();
+            message.extend(attribute(NESTED | PROTOCOL_STATE, &attribute(NESTED | OF_TCP, &flags)));
+            request(netlink, CHANGE, family, &message)?;
+            changed += 1;
+        }
+    }
+    Ok(changed)
+}
+
+/// Whether it is a TCP connection of which the kernel takes packets for invalid.
+fn is_strict(connection: &[u8]) -> bool {
+    let protocol = find(connection, &[ORIGINAL, PROTOCOL, PROTOCOL_NUMBER]);
+    let is_liberal = |kind: &u16| {
+        let flags = find(connection, &[PROTOCOL_STATE, OF_TCP, *kind]);
+        flags.and_then(<[u8]>::first).is_some_and(|flags| flags & LIBERAL != 0)
     };
+    protocol == Some(&[TCP]) && !FLAGS.iter().all(is_liberal)
+}
+
+/// Whether the client is within one side of a pair, and the server within the other one.
+fn is_between(addresses: &[IpAddr], pairs: &[PrefixPair]) -> bool {
+    let [client, _, server, _] = addresses else { return false };
+    let has = |prefixes: &[IpNet], address: &IpAddr| prefixes.iter().any(|prefix| prefix.contains(address));
+    pairs.iter().any(|[one, other]| (has(one, client) && has(other, server)) || (has(other, client) && has(one, server)))
+}
+
+/// The attributes of the selected connections of a family. Others are not kept in memory: there may be very many.
+fn select(netlink: &OwnedFd, family: u8, is_wanted: impl Fn(&&[u8]) -> bool) -> io::Result<Vec<Vec<u8>>> {
     ask(netlink, GET, DUMP, family, &[])?;
     let mut connections = Vec::new();
     let mut buffer = vec![0; 1 << 16];
@@ -73,7 +134,7 @@ fn within(netlink: &OwnedFd, family: u8, prefixes: &[IpNet], buckets: Buckets) -
             match kind {
                 DONE => return Ok(connections),
                 ERROR => outcome(body)?,
-                _ => connections.extend(body.get(HEADERS - HEADER..).filter(is_within).map(<[u8]>::to_vec)),
+                _ => connections.extend(body.get(HEADERS - HEADER..).filter(&is_wanted).map(<[u8]>::to_vec)),
             }
         }
     }
@@ -90,12 +151,16 @@ fn forget_one(netlink: &OwnedFd, family: u8, connection: &[u8]) -> io::Result<()
     // A newer connection with the same addresses and ports has another identifier.
     let named = attributes(connection).filter(|(kind, _, _)| [ORIGINAL, IDENTIFIER].contains(kind));
     let named: Vec<u8> = named.flat_map(|(_, whole, _)| whole.iter().copied()).collect();
-    ask(netlink, DELETE, ACKNOWLEDGE, family, &named)?;
+    request(netlink, DELETE, family, &named)
+}
+
+/// Asks for a change of a connection, which may have ended meanwhile.
+fn request(netlink: &OwnedFd, kind: u16, family: u8, attributes: &[u8]) -> io::Result<()> {
+    ask(netlink, kind, ACKNOWLEDGE, family, attributes)?;
     let mut answer = [0; 1024];
     let length = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
     match messages(&answer[..length]).next() {
         Some((ERROR, body)) => match outcome(body) {
-            // It ended meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             outcome => outcome,
         },
@@ -135,6 +200,11 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
+/// The value of an attribute within others.
+fn find<'a>(bytes: &'a [u8], kinds: &[u16]) -> Option<&'a [u8]> {
+    kinds.iter().try_fold(bytes, |bytes, wanted| attributes(bytes).find(|(kind, _, _)| kind == wanted).map(|(_, _, value)| value))
+}
+
 /// Kind, bytes including the header, and value of each attribute.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
     std::iter::from_fn(move || {
@@ -146,6 +216,14 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
         bytes = &bytes[end..];
         Some((kind, whole, value))
     })
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(ATTRIBUTE + value.len()).unwrap_or(u16::MAX);
+    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
 }
 
 /// Source and destination of a connection's requests, then those of its answers.
@@ -165,14 +243,6 @@ pub(super) fn address_of(bytes: &[u8]) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(ATTRIBUTE + value.len()).unwrap();
-        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
 
     fn direction(kind: u16, from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
         let ports = attribute(0x8002, &attribute(1, &[6]));
@@ -202,6 +272,28 @@ mod tests {
         let node = [[172, 18, 0, 2], [10, 65, 0, 9], [10, 65, 0, 9], [10, 70, 0, 7]].map(IpAddr::from);
         assert!(is_of(&node, 1 << (2 ^ 9)) && is_of(&node, 1 << (7 ^ 9)));
         assert!(!is_of(&node, !(1 << (2 ^ 9) | 1 << (7 ^ 9))));
+    }
+
+    #[test]
+    fn only_tcp_connections_about_which_the_kernel_is_strict_are_changed() {
+        let state = |flags: [u8; 2]| {
+            let flags = [attribute(4, &[flags[0], 0]), attribute(5, &[flags[1], 0])].concat();
+            attribute(NESTED | PROTOCOL_STATE, &attribute(NESTED | OF_TCP, &flags))
+        };
+        let tcp = direction(ORIGINAL, [10, 66, 0, 5], [10, 67, 0, 9]);
+        let strict = |flags| is_strict(&[tcp.clone(), state(flags)].concat());
+        assert_eq!([[0, 0], [0x0b, 3], [3, 0x0b], [0x0b, 0x0b]].map(strict), [true, true, true, false]);
+        let ports = attribute(NESTED | PROTOCOL, &attribute(PROTOCOL_NUMBER, &[17]));
+        assert!(!is_strict(&attribute(NESTED | ORIGINAL, &ports)), "it is UDP");
+    }
+
+    #[test]
+    fn a_connection_is_between_two_clusters_whichever_began_it() {
+        let net = |text: &str| vec![text.parse::<IpNet>().unwrap()];
+        let pairs = [[net("10.66.0.0/16"), net("10.65.0.0/16")]];
+        let between = |client: [u8; 4], server: [u8; 4]| is_between(&[client, [9; 4], server, [9; 4]].map(IpAddr::from), &pairs);
+        assert!(between([10, 66, 0, 5], [10, 65, 0, 9]) && between([10, 65, 0, 9], [10, 66, 0, 5]));
+        assert!(!between([10, 66, 0, 5], [10, 66, 0, 9]) && !between([10, 99, 0, 5], [10, 65, 0, 9]));
     }
 
     #[test]

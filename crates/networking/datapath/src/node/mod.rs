@@ -23,6 +23,7 @@ mod routes;
 mod steps;
 
 pub use apply::Node;
+pub use connections::{PrefixPair, allow_gaps};
 pub use error::Error;
 #[cfg(any(test, feature = "fakes"))]
 pub use fake::FakeKernel;

@@ -49,6 +49,8 @@ dropped! {
     replayed
     /// Incoming: the remote may not use this source address.
     wrong_source
+    /// Incoming on a direct path: for an address here that the remote may not reach this way.
+    wrong_destination
     /// Not an IP packet, in either direction.
     not_ip
     /// Incoming: the device, or the channel of a tunnel client, refused it.

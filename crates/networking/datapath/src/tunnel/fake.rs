@@ -48,6 +48,7 @@ impl RemoteState {
             dropped: Dropped::default(),
             measured: None,
             unanswered: 0,
+            is_direct: false,
         }
     }
 }

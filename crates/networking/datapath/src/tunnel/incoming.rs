@@ -184,13 +184,25 @@ impl<'a> Incoming<'a> {
             }
             return;
         }
+        let direct = table.entry(&live.public_key).and_then(|entry| entry.direct.as_ref());
         // Packets of a batch usually have the same source.
         let mut allowed = None;
         for mut packet in self.decrypted.drain(..).filter(|packet| !packet.is_empty()) {
-            let Some(header) = packet::parse(&packet) else {
+            let Some(mut header) = packet::parse(&packet) else {
                 count(&live.dropped.not_ip);
                 continue;
             };
+            if let Some(direct) = direct {
+                if !direct.admits(header.flow.destination) {
+                    count(&live.dropped.wrong_destination);
+                    continue;
+                }
+                let Some(translated) = direct.incoming(&mut packet).and_then(|()| packet::parse(&packet)) else {
+                    count(&live.dropped.wrong_source);
+                    continue;
+                };
+                header = translated;
+            }
             let source = header.flow.source;
             if allowed != Some(source) {
                 if !table.may_send(live, source) {
@@ -282,10 +294,14 @@ fn is_silent_client(table: &RemoteTable, live: &LiveRemote) -> bool {
 
 /// Handles a probe: answers a question over the path that it came, or records an answer.
 fn handle_probe(table: &RemoteTable, live: &Arc<LiveRemote>, sessions: &mut Sessions, probe: Probe, path: Path) {
+    let direct = || table.entry(&live.public_key).and_then(|entry| entry.direct.as_ref());
+    if probe.purpose == Purpose::Direct && !direct().is_some_and(|direct| direct.has_sent(probe.token)) {
+        return;
+    }
     if let Some(answer) = probe.answer().and_then(|answer| sessions.probe(answer)) {
         return send_one(table, live, path, WgKind::Data(answer));
     }
-    if probe.purpose == Purpose::Answer {
+    if matches!(probe.purpose, Purpose::Answer | Purpose::DirectAnswer) {
         live.with_measure(|measure| measure.answered(probe.token, Instant::now()));
     }
     if probe.purpose == Purpose::TrialAnswer && live.with_paths(|paths| paths.answered(probe.token, Instant::now())) {

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::{
     counters::Dropped,
+    direct::Direct,
     keys::{PrivateKey, PublicKey},
     measure::Measured,
 };
@@ -85,6 +86,9 @@ pub struct Remote {
     pub enabled: bool,
     /// Where the remote's packets go instead of the device. Such a remote needs no prefixes and receives no packets from the device.
     pub inward: Option<Inward>,
+    /// Set if the remote is reached through another peer as well, which has the same prefixes: packets take the direct path while the
+    /// remote answers on it.
+    pub direct: Option<Direct>,
 }
 
 impl Remote {
@@ -99,6 +103,7 @@ impl Remote {
             prefixes: Vec::new(),
             enabled: true,
             inward: None,
+            direct: None,
         }
     }
 }
@@ -145,6 +150,8 @@ pub struct RemoteState {
     pub measured: Option<Measured>,
     /// How many of the latest probes in a row are not answered (yet). 0 if it never answered any.
     pub unanswered: usize,
+    /// Whether packets take the [direct path](Remote::direct) to it now.
+    pub is_direct: bool,
 }
 
 impl RemoteState {

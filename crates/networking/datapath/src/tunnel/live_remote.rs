@@ -14,6 +14,8 @@ pub(super) struct LiveRemote {
     paths: Mutex<PathSelection>,
     measure: Mutex<Measure>,
     has_path: AtomicBool,
+    /// Whether packets take the direct path to it, if it has one.
+    is_direct: AtomicBool,
     started: Instant,
     /// Milliseconds after `started`, plus one. 0 means never.
     last_received: AtomicU64,
@@ -29,6 +31,7 @@ impl LiveRemote {
             paths: Mutex::default(),
             measure: Mutex::default(),
             has_path: AtomicBool::new(false),
+            is_direct: AtomicBool::new(false),
             started: Instant::now(),
             last_received: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
@@ -54,6 +57,15 @@ impl LiveRemote {
 
     pub(super) fn with_measure<T>(&self, work: impl FnOnce(&mut Measure) -> T) -> T {
         work(&mut self.measure.lock())
+    }
+
+    pub(super) fn is_direct(&self) -> bool {
+        self.is_direct.load(Relaxed)
+    }
+
+    /// Returns what was set before.
+    pub(super) fn set_direct(&self, is_direct: bool) -> bool {
+        self.is_direct.swap(is_direct, Relaxed)
     }
 
     /// An authenticated packet came from the remote over this path.

@@ -100,6 +100,12 @@ impl Measure {
         self.smoothed.map_or(0, |_| self.probes.iter().rev().take_while(|probe| probe.took.is_none()).count())
     }
 
+    /// How many probes in a row are answered, up to the latest one whose answer is not under way any more.
+    pub(super) fn answered_in_a_row(&self) -> usize {
+        let latest = self.probes.iter().rev().skip_while(|probe| probe.took.is_none());
+        latest.take_while(|probe| probe.took.is_some()).count()
+    }
+
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
@@ -132,6 +138,21 @@ mod tests {
             }
             self.measure.measured(self.now + TIMEOUT)
         }
+    }
+
+    #[test]
+    fn answers_in_a_row_are_counted_up_to_those_that_are_under_way() {
+        let (mut measure, start) = (Measure::default(), Instant::now());
+        assert_eq!(measure.answered_in_a_row(), 0);
+        for (token, is_answered) in [(1, true), (2, false), (3, true), (4, true), (5, false), (6, false)] {
+            measure.ask(token, start);
+            if is_answered {
+                measure.answered(token, start);
+            }
+        }
+        assert_eq!((measure.answered_in_a_row(), measure.unanswered()), (2, 2));
+        measure.answered(6, start);
+        assert_eq!((measure.answered_in_a_row(), measure.unanswered()), (1, 0));
     }
 
     #[test]

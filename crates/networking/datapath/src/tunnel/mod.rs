@@ -32,6 +32,9 @@
 //! **Tunnel clients.** Packets of a remote with [`Remote::inward`] stay in this process and never reach the device. [`Tunnel::send`]
 //! answers them.
 //!
+//! **Direct paths.** Packets to some prefixes of a peer, a broker, may go directly to the gateways of a cluster behind it ([`Direct`]), while
+//! these answer. They are translated here, so the kernel does not know which way they take.
+//!
 //! **Bounds.** At most 64 packets wait for a remote that does not answer. A sender of garbage costs no memory, a sender of handshakes a
 //! little for a second. Dropped packets are counted by reason.
 
@@ -39,6 +42,7 @@ mod checksum;
 mod coalesce;
 mod counters;
 mod device;
+mod direct;
 #[cfg(any(test, feature = "fakes"))]
 mod fake;
 mod group;
@@ -62,6 +66,7 @@ mod userspace;
 mod worker;
 
 pub use counters::Dropped;
+pub use direct::{Direct, Local};
 #[cfg(any(test, feature = "fakes"))]
 pub use fake::FakeTunnel;
 pub use interface::{Endpoint, Inward, Remote, RemoteState, State, Tunnel, TunnelError};

@@ -70,6 +70,11 @@ impl Outgoing {
             self.segments.clear();
             return count(&shared.dropped.not_ip);
         }
+        if let Some(direct) = &entry.direct {
+            let total = self.segments.len();
+            self.segments.retain_mut(|segment| direct.outgoing(segment).is_some());
+            add(&entry.live.dropped.no_remote, total - self.segments.len());
+        }
         self.send(shared, table, entry);
     }
 

@@ -9,12 +9,15 @@ pub(super) enum Purpose {
     /// Asks whether UDP passes while a relay carries packets. It does not change the receiver's path.
     Trial,
     TrialAnswer,
+    /// Asks whether the other end has the same [direct path](super::direct), which the token names.
+    Direct,
+    DirectAnswer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
     pub(super) purpose: Purpose,
-    /// Random, and the same in question and answer.
+    /// Random, at least in its lower half, and the same in question and answer.
     pub(super) token: u64,
 }
 
@@ -32,6 +35,8 @@ impl Probe {
             Purpose::Answer => 2,
             Purpose::Trial => 3,
             Purpose::TrialAnswer => 4,
+            Purpose::Direct => 5,
+            Purpose::DirectAnswer => 6,
         };
         bytes[8..].copy_from_slice(&self.token.to_le_bytes());
         bytes
@@ -45,6 +50,8 @@ impl Probe {
             2 => Purpose::Answer,
             3 => Purpose::Trial,
             4 => Purpose::TrialAnswer,
+            5 => Purpose::Direct,
+            6 => Purpose::DirectAnswer,
             _ => return None,
         };
         (*begin == Self::PREFIX).then_some(Self { purpose, token: u64::from_le_bytes(token.try_into().ok()?) })
@@ -55,7 +62,8 @@ impl Probe {
         match self.purpose {
             Purpose::Question => Some(Self { purpose: Purpose::Answer, ..self }),
             Purpose::Trial => Some(Self { purpose: Purpose::TrialAnswer, ..self }),
-            Purpose::Answer | Purpose::TrialAnswer => None,
+            Purpose::Direct => Some(Self { purpose: Purpose::DirectAnswer, ..self }),
+            Purpose::Answer | Purpose::TrialAnswer | Purpose::DirectAnswer => None,
         }
     }
 
@@ -70,7 +78,8 @@ mod tests {
 
     #[test]
     fn a_probe_is_read_as_it_was_written_and_is_not_an_ip_packet() {
-        for purpose in [Purpose::Question, Purpose::Answer, Purpose::Trial, Purpose::TrialAnswer] {
+        use Purpose::{Answer, Direct, DirectAnswer, Question, Trial, TrialAnswer};
+        for purpose in [Question, Answer, Trial, TrialAnswer, Direct, DirectAnswer] {
             let probe = Probe { purpose, token: 0x1234_5678_9abc_def0 };
             assert_eq!(Probe::read(&probe.bytes()), Some(probe));
             assert_eq!(super::super::packet::parse(&probe.bytes()), None);

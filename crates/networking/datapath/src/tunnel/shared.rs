@@ -9,6 +9,7 @@ use parking_lot::RwLock;
 use super::{
     counters::DroppedCounters,
     device::Device,
+    direct::Direct,
     interface::Inward,
     keys::PublicKey,
     live_remote::LiveRemote,
@@ -25,6 +26,7 @@ pub(super) struct RemoteEntry {
     pub(super) links: Vec<Arc<Link>>,
     pub(super) enabled: bool,
     pub(super) inward: Option<Inward>,
+    pub(super) direct: Option<Direct>,
     /// Whether the timers probe it, which also shows when it comes back.
     pub(super) probed: bool,
     /// Decides its share of the flows among the gateways of its cluster.
@@ -46,11 +48,22 @@ impl RemoteTable {
         self.entries.get(*self.by_key.get(key)?)
     }
 
-    /// The remote that carries this flow.
+    /// The remote that carries this flow: on a direct path, if the gateway there that the flow belongs to answers.
     pub(super) fn remote_for(&self, flow: &Flow) -> Option<&RemoteEntry> {
-        let candidates = self.prefixes.of(flow.destination).iter().filter_map(|index| self.entries.get(*index));
-        let candidates = candidates.filter(|entry| entry.enabled && entry.live.has_path());
-        spread::choose(spread::bucket(flow.source, flow.destination), candidates.map(|entry| (entry.number, entry)))
+        let bucket = spread::bucket(flow.source, flow.destination);
+        let indices = self.prefixes.of(flow.destination);
+        let all = || indices.iter().filter_map(|index| self.entries.get(*index));
+        if all().any(|entry| entry.live.is_direct()) {
+            let direct = || all().filter(|entry| entry.direct.as_ref().is_some_and(|direct| direct.admits(flow.source)));
+            let carries = spread::choose(bucket, direct().map(|entry| (entry.number, entry.number)));
+            let answers = |entry: &&RemoteEntry| Some(entry.number) == carries && entry.live.is_direct() && entry.live.has_path();
+            // While it changes its key, the gateway is there twice.
+            if let Some(entry) = direct().rfind(answers) {
+                return Some(entry);
+            }
+        }
+        let others = all().filter(|entry| entry.direct.is_none() && entry.enabled && entry.live.has_path());
+        spread::choose(bucket, others.map(|entry| (entry.number, entry)))
     }
 
     /// Whether a remote may send from an address.

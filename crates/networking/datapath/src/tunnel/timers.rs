@@ -8,6 +8,8 @@ use std::{
 use gotatun::packet::WgKind;
 
 use super::{
+    direct,
+    live_remote::LiveRemote,
     measure::{self, Measure},
     outgoing::{send_all, send_one},
     probe::{Probe, Purpose},
@@ -41,22 +43,41 @@ pub(super) fn run(shared: &Shared, stop: &Stop) -> io::Result<()> {
 
 /// Sends the probes that are due.
 fn measure(table: &RemoteTable) {
-    let period = measure::period(table.entries.iter().filter(|entry| entry.probed).count());
+    let period = |is_direct: bool| {
+        // Clusters behind a peer may be many. They must not delay how soon the loss of a peer's gateway is noticed.
+        measure::period(table.entries.iter().filter(|entry| entry.probed && entry.direct.is_some() == is_direct).count())
+    };
+    let periods = [false, true].map(period);
     for entry in &table.entries {
         if !entry.probed {
             entry.live.with_measure(Measure::forget);
             continue;
         }
-        let token = rand::random();
+        let direct = entry.direct.as_ref();
+        let token = direct.map_or_else(rand::random, |direct| direct.token(rand::random()));
+        let period = periods[usize::from(direct.is_some())];
         if entry.live.with_measure(|measure| measure.is_due(period, token, Instant::now())) {
+            if direct.is_some() {
+                choose_path(&entry.live);
+            }
             let Some(path) = entry.live.path() else { continue };
-            let question = question(entry, Purpose::Question, token);
+            let purpose = if direct.is_some() { Purpose::Direct } else { Purpose::Question };
+            let question = question(entry, purpose, token);
             // Without a session the probe counts as unanswered.
             entry.live.with_measure(|measure| measure.ask(token, Instant::now()));
             if let Some(question) = question {
                 send_one(table, &entry.live, path, question);
             }
         }
+    }
+}
+
+/// Decides whether packets take the direct path to a remote.
+fn choose_path(live: &LiveRemote) {
+    let (answered, unanswered) = live.with_measure(|measure| (measure.answered_in_a_row(), measure.unanswered()));
+    let is_used = direct::is_used(live.is_direct(), answered, unanswered);
+    if live.set_direct(is_used) != is_used {
+        tracing::info!(remote = %live.public_key, is_used, "a direct path is used, or no longer");
     }
 }
 

@@ -12,10 +12,12 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::{
     device::{self, Device},
+    direct::Direct,
     incoming,
     interface::{Endpoint, Remote, RemoteState, State, Tunnel, TunnelError},
     keys::{PrivateKey, PublicKey},
     live_remote::LiveRemote,
+    measure::Measure,
     outgoing::{self, send_all},
     prefixes::Prefixes,
     probe::{Probe, Purpose},
@@ -198,6 +200,7 @@ impl Running {
             dropped: entry.live.dropped.read(),
             measured: entry.live.with_measure(|measure| measure.measured(Instant::now())).filter(|_| entry.enabled),
             unanswered: entry.live.with_measure(|measure| measure.unanswered()),
+            is_direct: entry.live.is_direct(),
         };
         State {
             running: workers.into_iter().all(|worker| !worker.is_finished()),
@@ -273,7 +276,13 @@ fn build(
         // Tunnel clients do not answer probes.
         let probed = remote.inward.is_none() && (remote.enabled || remote.keepalive.is_some());
         let number = spread::gateway_number(&remote.first_key.unwrap_or(remote.public_key).0);
-        RemoteEntry { links, live, enabled: remote.enabled, inward: remote.inward.clone(), probed, number }
+        let path = |direct: &Direct| direct.number;
+        let direct = remote.direct.clone();
+        if direct.as_ref().map(path) != known.and_then(|entry| entry.direct.as_ref()).map(path) {
+            live.set_direct(false);
+            live.with_measure(Measure::forget);
+        }
+        RemoteEntry { links, live, enabled: remote.enabled, inward: remote.inward.clone(), direct, probed, number }
     };
     let entries: Vec<_> = wanted.remotes.iter().map(entry).collect();
     let by_key = entries.iter().enumerate().map(|(index, entry)| (entry.live.public_key, index)).collect();

@@ -47,6 +47,8 @@ fn the_prefixes_of_a_tunnel_endpoint_are_read_in_the_right_direction() {
         path_mtus: [].into(),
         reach: liqo_api::Reach::default(),
         api_server: false,
+        accepts_direct: false,
+        direct: [].into(),
     };
     let maps = PeerMaps::try_from(&endpoint).unwrap();
     assert_eq!(maps.imported.here(There(ip("10.244.0.9"))), Some(Here(ip("10.71.0.9"))));

@@ -97,6 +97,7 @@ table ip liqo {{
 		type filter hook forward priority filter - 10; policy accept;
 		udp dport 6472 ip daddr @nodes counter drop
 		iifname != {{ "liqo.tunnel", "liqo.overlay" }} oifname {{ "liqo.tunnel", "liqo.overlay" }} ip saddr @remote counter drop
+		iifname "liqo.tunnel" ct state invalid counter drop
 		iifname "liqo.tunnel" ct direction reply ct state established,related accept
 		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
 		ip saddr @api_clients ip daddr 172.18.0.1 tcp dport 6443 accept
