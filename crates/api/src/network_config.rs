@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, schema};
@@ -75,6 +75,59 @@ pub struct NetworkAnnouncement {
     #[serde(default, rename = "pathMTUs", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::path_mtus")]
     pub path_mtus: BTreeMap<IpNet, u16>,
+    /// Whether it exchanges packets directly with clusters behind the peer, where the peer announces a direct path.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accepts_direct: bool,
+    /// Clusters in `behind` with which the peer may exchange packets directly.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "direct_paths")]
+    pub direct: BTreeMap<ClusterId, DirectPath>,
+}
+
+/// How a cluster and one behind its peer, the broker, exchange packets directly. On the way packets have the addresses that they would have
+/// in the broker.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct DirectPath {
+    /// Gateways of the other cluster.
+    pub gateways: Vec<GatewayAddress>,
+    /// Set if the other cluster is the customer: the namespaces of the broker from which its pods came here. Absent if it is the provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<BTreeSet<String>>,
+}
+
+/// Maximum number of direct paths that a cluster announces to a peer.
+pub const MAX_DIRECT: usize = 16;
+/// Maximum number of addresses of each gateway on a direct path.
+pub const MAX_DIRECT_ADDRESSES: usize = 2;
+/// Maximum number of namespaces of a consumer on a direct path.
+pub const MAX_DIRECT_NAMESPACES: usize = 256;
+
+/// Direct paths by the ID of the other cluster. They are many, so each is smaller than what a peer announces of itself.
+pub(crate) fn direct_paths(generator: &mut SchemaGenerator) -> Schema {
+    let mut gateway = GatewayAddress::json_schema(generator);
+    for (field, max) in [("endpoints", MAX_DIRECT_ADDRESSES), ("tls", 0)] {
+        if let Some(list) = gateway.pointer_mut(&format!("/properties/{field}")).and_then(|list| list.as_object_mut()) {
+            list.insert("maxItems".to_owned(), max.into());
+        }
+    }
+    let name = json_schema!({ "type": "string", "maxLength": 63 });
+    json_schema!({
+        "type": "object",
+        "maxProperties": MAX_DIRECT,
+        "additionalProperties": {
+            "type": "object",
+            "required": ["gateways"],
+            "properties": {
+                "gateways": { "type": "array", "maxItems": 16, "items": gateway },
+                "namespaces": { "type": "array", "maxItems": MAX_DIRECT_NAMESPACES, "items": name },
+            },
+        },
+        "x-kubernetes-validations": [{
+            "rule": "self.all(id, id.size() <= 32)",
+            "message": "the ID of a cluster is too long",
+        }],
+    })
 }
 
 /// A gateway: one end of a tunnel.

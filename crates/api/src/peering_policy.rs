@@ -52,6 +52,7 @@ pub struct PeeringPolicySpec {
 /// Which packets may flow between a peer and this cluster.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
+#[allow(clippy::struct_excessive_bools)] // Each is a setting of its own.
 pub struct NetworkPolicy {
     /// Whether there is a network between the clusters.
     pub enabled: bool,
@@ -62,11 +63,14 @@ pub struct NetworkPolicy {
     /// Whether pods of this cluster that run at the peer may use this cluster's API server, with tokens of their `ServiceAccounts`. With
     /// such a token the peer can do whatever the pod can do.
     pub api_server: bool,
+    /// Whether a customer and a provider on both sides of a broker may exchange packets directly, so that each learns the addresses of the
+    /// other one's gateways. It counts if all three clusters say so: at the broker, of both others.
+    pub direct: bool,
 }
 
 impl Default for NetworkPolicy {
     fn default() -> Self {
-        Self { enabled: true, reach: Reach::default(), transit: false, api_server: true }
+        Self { enabled: true, reach: Reach::default(), transit: false, api_server: true, direct: false }
     }
 }
 

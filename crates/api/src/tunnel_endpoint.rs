@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, GatewayAddress, Reach, schema};
+use crate::{ClusterId, Condition, DirectPath, GatewayAddress, Reach, network_config::direct_paths, schema};
 
 /// The network to one peer, as the nodes of this cluster must configure it. It is in Liqo's namespace, and its name is the peer's ID. The
 /// manager writes the spec, the gateways write the status.
@@ -72,6 +72,13 @@ pub struct TunnelEndpointSpec {
     /// Whether pods of this cluster that run at the peer may also reach this cluster's API server.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub api_server: bool,
+    /// Whether the peer exchanges packets directly with clusters behind this one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accepts_direct: bool,
+    /// Clusters in `behind` with which this cluster exchanges packets directly while both ends answer, and through the peer else.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "direct_paths")]
+    pub direct: BTreeMap<ClusterId, DirectPath>,
 }
 
 /// The state of the tunnels to the peer.
@@ -115,6 +122,10 @@ pub struct GatewayStatus {
     /// Minimum percentage of probes that are lost: 0, 5, 20, 50 or 100. If the peer has several gateways, that of the worst.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_percent: Option<u8>,
+    /// Clusters behind the peer to which this gateway sends packets directly now.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schemars(schema_with = "schema::cluster_ids")]
+    pub direct: BTreeSet<ClusterId>,
 }
 
 /// Transport of packets between two gateways.

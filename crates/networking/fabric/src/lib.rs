@@ -40,6 +40,7 @@ mod metrics;
 mod node_controller;
 mod open_watches;
 mod options;
+mod passed_by;
 mod relays;
 mod report;
 mod resolve;

@@ -31,6 +31,7 @@ struct Metrics {
     received: Family<ByPeer, Counter>,
     dropped: Family<ByReason, Counter>,
     relayed: Family<ByPeer, Gauge>,
+    direct: Family<ByPeer, Gauge>,
     latency: Family<ByPeer, Gauge<f64, AtomicU64>>,
     loss: Family<ByPeer, Gauge<f64, AtomicU64>>,
     relays: Family<ByDirection, Gauge>,
@@ -54,6 +55,11 @@ fn metrics() -> &'static Metrics {
         relayed: register(
             "tunnel_relayed",
             "Whether TLS carries packets to a peer, because UDP does not pass",
+            Family::default(),
+        ),
+        direct: register(
+            "tunnel_direct_gateways",
+            "Gateways of clusters behind a peer to which packets go directly",
             Family::default(),
         ),
         relays: register("relay_connections", "Connections over TLS for datagrams of tunnels", Family::default()),
@@ -86,6 +92,7 @@ pub fn no_tunnel() {
     metrics.received.clear();
     metrics.dropped.clear();
     metrics.relayed.clear();
+    metrics.direct.clear();
     metrics.latency.clear();
     metrics.loss.clear();
 }
@@ -113,10 +120,13 @@ pub fn tunnel(peers: &BTreeMap<ClusterId, ObservedTunnel>, without_peer: &Droppe
     known.clone_from(&peers.keys().cloned().collect());
     let metrics = metrics();
     for (peer, tunnel) in peers {
-        let sum = |of: fn(&RemoteState) -> u64| tunnel.remotes.iter().map(of).sum::<u64>();
+        let all = || tunnel.remotes.iter().chain(tunnel.direct.iter().map(|(_, remote)| remote));
+        let sum = |of: fn(&RemoteState) -> u64| all().map(of).sum::<u64>();
         metrics.up.get_or_create(&of(peer)).set(tunnel.is_connected().into());
         metrics.gateways.get_or_create(&of(peer)).set(i64::try_from(tunnel.answering()).unwrap_or(i64::MAX));
         metrics.relayed.get_or_create(&of(peer)).set(tunnel.is_relayed().into());
+        let direct = tunnel.direct.iter().filter(|(_, remote)| remote.is_direct).count();
+        metrics.direct.get_or_create(&of(peer)).set(i64::try_from(direct).unwrap_or(i64::MAX));
         let measured = tunnel.measured();
         match measured.and_then(|measured| measured.latency) {
             Some(latency) => _ = metrics.latency.get_or_create(&of(peer)).set(latency.as_secs_f64()),
@@ -129,7 +139,7 @@ pub fn tunnel(peers: &BTreeMap<ClusterId, ObservedTunnel>, without_peer: &Droppe
         metrics.sent.get_or_create(&of(peer)).inner().store(sum(|remote| remote.sent_bytes), Relaxed);
         metrics.received.get_or_create(&of(peer)).inner().store(sum(|remote| remote.received_bytes), Relaxed);
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        for (reason, count) in tunnel.remotes.iter().flat_map(|remote| remote.dropped.by_reason()) {
+        for (reason, count) in all().flat_map(|remote| remote.dropped.by_reason()) {
             *counts.entry(reason).or_default() += count;
         }
         dropped(peer.as_str(), counts);

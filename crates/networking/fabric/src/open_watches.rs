@@ -26,8 +26,10 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    decide::reachable_addresses::{Exposure, OpenAddresses, offloaded_addresses, reachable_addresses},
-    view::{self, Backends, OffloadingView},
+    decide::reachable_addresses::{
+        Exposure, OpenAddresses, RemotePod, addresses_of_home_namespaces, offloaded_addresses, reachable_addresses,
+    },
+    view::{self, Backends, MappedNamespace, OffloadingView},
 };
 
 /// Changes come in groups; after this time they are processed together.
@@ -54,8 +56,7 @@ pub struct OpenWatches {
 }
 
 struct ExposureWatches {
-    /// The consumers of the mapped namespaces.
-    mapped: Cache<ClusterId>,
+    mapped: Cache<MappedNamespace>,
     pods: Cache<(ClusterId, BTreeSet<IpAddr>)>,
     offloadings: Cache<OffloadingView>,
     services: Cache<bool>,
@@ -229,11 +230,14 @@ impl ExposureWatches {
         };
         let services = self.services.all().into_iter().filter(|(key, allowed)| is_known(&key.namespace, **allowed));
         // Whoever creates a pod chooses its labels, but not its namespace's.
-        let is_remote = |(key, pod): &(Key, Arc<(ClusterId, BTreeSet<IpAddr>)>)| {
-            self.mapped.get(&Key::new("", key.namespace.as_str())).is_some_and(|consumer| *consumer == pod.0)
+        let remote_pod = |(key, pod): (Key, Arc<(ClusterId, BTreeSet<IpAddr>)>)| {
+            let namespace = self.mapped.get(&Key::new("", key.namespace.as_str()))?;
+            let (consumer, addresses) = (*pod).clone();
+            let home_namespace = namespace.home.clone();
+            (namespace.consumer == consumer).then_some(RemotePod { consumer, home_namespace, addresses })
         };
         let exposure = Exposure {
-            remote_pods: self.pods.all().into_iter().filter(is_remote).map(|(_, pod)| (*pod).clone()).collect(),
+            remote_pods: self.pods.all().into_iter().filter_map(remote_pod).collect(),
             services: services.map(|(key, _)| (key.namespace, key.name)).collect(),
             offloaded: offloaded.iter().map(|(namespace, one)| (namespace.clone(), one.clusters.clone())).collect(),
             backends: self.backends.all().into_iter().map(|(_, backends)| (*backends).clone()).collect(),
@@ -243,6 +247,7 @@ impl ExposureWatches {
         OpenAddresses {
             reachable: reachable_addresses(&exposure),
             offloaded: offloaded_addresses(&exposure),
+            of_home_namespaces: addresses_of_home_namespaces(&exposure),
             api_clients: self.api_clients.addresses(),
         }
     }

@@ -79,6 +79,7 @@ impl Reporter {
         peers: &[(Key, Arc<PeerView>)],
         remotes: Vec<RemoteState>,
     ) -> BTreeMap<ClusterId, ObservedTunnel> {
+        let mut direct = by_broker(applied, &remotes);
         let mut remotes = by_peer(applied, remotes);
         let tunnel = |(_, peer): &(Key, Arc<PeerView>)| {
             let id = &peer.spec.cluster_id;
@@ -88,7 +89,8 @@ impl Reporter {
                 Some((remote.public_key, address))
             });
             let relayed = relayed.collect();
-            (id.clone(), ObservedTunnel { remotes, relayed, left_out: applied.left_out.get(id).cloned() })
+            let (left_out, direct) = (applied.left_out.get(id).cloned(), direct.remove(id).unwrap_or_default());
+            (id.clone(), ObservedTunnel { remotes, relayed, left_out, direct })
         };
         peers.iter().map(tunnel).collect()
     }
@@ -138,6 +140,18 @@ impl Reporter {
         });
         self.api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop)
     }
+}
+
+/// The gateways on direct paths, by the peer that forwards packets else.
+fn by_broker(applied: &DesiredState, remotes: &[RemoteState]) -> BTreeMap<ClusterId, Vec<(ClusterId, RemoteState)>> {
+    let mut sorted: BTreeMap<ClusterId, Vec<(ClusterId, RemoteState)>> = BTreeMap::new();
+    for remote in remotes {
+        let ends = applied.tunnel.as_ref().and_then(|end| end.direct.get(&remote.public_key));
+        if let Some(ends) = ends {
+            sorted.entry(ends.through.clone()).or_default().push((ends.cluster.clone(), remote.clone()));
+        }
+    }
+    sorted
 }
 
 fn by_peer(applied: &DesiredState, remotes: Vec<RemoteState>) -> BTreeMap<ClusterId, Vec<RemoteState>> {

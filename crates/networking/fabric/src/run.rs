@@ -25,6 +25,7 @@ use crate::{
     lan::LanDiscovery,
     node_controller::NodeController,
     options::Options,
+    passed_by,
     relays::{Relays, controller::RelayController},
     report::Reporter,
     tunnel_clients::ClientRegistry,
@@ -68,6 +69,7 @@ pub async fn run(client: Client, options: Options, readiness: Readiness, stop: C
         changed: changed.clone(),
         stop: stop.clone(),
     };
+    let gaps = passed_by::run(applied.clone(), stop.clone());
     let relay_controller = RelayController {
         relays: relays.clone(),
         tunnel: tunnel.clone(),
@@ -91,7 +93,15 @@ pub async fn run(client: Client, options: Options, readiness: Readiness, stop: C
     let node_controller =
         NodeController { agent, tunnel_clients, client, options, watches, gateways, relays, changed, publish, readiness, stop };
     // Each ends only when it is asked to.
-    tokio::join!(election, prober.run(), reporter.run(), Box::pin(lan.run()), relay_controller.run(), node_controller.run(keys));
+    tokio::join!(
+        election,
+        prober.run(),
+        reporter.run(),
+        Box::pin(lan.run()),
+        relay_controller.run(),
+        gaps,
+        node_controller.run(keys)
+    );
     tunnel.stop();
     Ok(())
 }

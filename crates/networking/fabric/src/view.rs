@@ -115,11 +115,19 @@ pub fn api_client(pod: Pod) -> Option<BTreeSet<IpAddr>> {
     addresses(pod.status.filter(|_| is_client)?)
 }
 
-/// The consumer of a mapped namespace. Its pods are remote pods; a pod elsewhere that has their labels is none.
-pub fn mapped_namespace(namespace: &Namespace) -> Option<ClusterId> {
+/// A mapped namespace. Its pods are remote pods; a pod elsewhere that has their labels is none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MappedNamespace {
+    pub consumer: ClusterId,
+    /// Its name at the consumer.
+    pub home: String,
+}
+
+pub fn mapped_namespace(namespace: &Namespace) -> Option<MappedNamespace> {
     let label = |key: &str| namespace.labels().get(key).map(String::as_str);
     let is_ours = label(labels::MANAGED) == Some("true") && label(labels::NAMESPACE_KIND) == Some(labels::KIND_MAPPED);
-    label(labels::CONSUMER_ID).filter(|_| is_ours)?.parse().ok()
+    let consumer = label(labels::CONSUMER_ID).filter(|_| is_ours)?.parse().ok()?;
+    Some(MappedNamespace { consumer, home: label(labels::HOME_NAMESPACE).unwrap_or_default().to_owned() })
 }
 
 /// Keeps the consumer and the addresses of remote pods that are not finished.
@@ -234,11 +242,12 @@ mod tests {
     fn only_namespaces_that_liqo_made_for_a_consumer_have_remote_pods() {
         let consumer = ClusterId::of_public_key(&[1; 32]);
         let found = |managed: &str, kind: &str| {
-            let labels = json!({ labels::MANAGED: managed, labels::NAMESPACE_KIND: kind, labels::CONSUMER_ID: consumer });
+            let labels = json!({ labels::MANAGED: managed, labels::NAMESPACE_KIND: kind, labels::CONSUMER_ID: consumer,
+                labels::HOME_NAMESPACE: "shop" });
             let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "demo", "labels": labels } });
             mapped_namespace(&serde_json::from_value(namespace).unwrap())
         };
-        assert_eq!(found("true", "mapped"), Some(consumer.clone()));
+        assert_eq!(found("true", "mapped"), Some(MappedNamespace { consumer: consumer.clone(), home: "shop".into() }));
         assert_eq!((found("", "mapped"), found("true", "tenant")), (None, None));
     }
 

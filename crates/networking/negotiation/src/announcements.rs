@@ -4,7 +4,7 @@
 //! provider while it is reachable, because it is fresher.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -18,8 +18,8 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ClusterId, GatewayAddress, MAX_BEHIND, MAX_WAY_LEN, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec,
-    NetworkConfigStatus, labels, tenant_namespace,
+    ClusterId, DirectPath, GatewayAddress, MAX_BEHIND, MAX_DIRECT, MAX_DIRECT_ADDRESSES, MAX_DIRECT_NAMESPACES, MAX_WAY_LEN,
+    NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, labels, tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection, Peers, Queue,
@@ -37,6 +37,8 @@ use crate::{FIELD_MANAGER, decide::exchange::Outcome};
 
 /// However often peers write, we reconcile their changes at most once in this time.
 const PEER_CHANGE_DELAY: Duration = Duration::from_millis(500);
+/// Maximum length of the name of a namespace.
+const MAX_NAMESPACE_LEN: usize = 63;
 /// Maximum length of a stored error, in characters.
 const MAX_ERROR_LEN: usize = 300;
 const ANNOUNCE: &str = "announce our network to";
@@ -271,7 +273,7 @@ fn read(config: DeserializeGuard<NetworkConfig>) -> Option<ReceivedConfig> {
 
 /// Checks the limits of our own schema: the announcement's content ends up in objects here.
 fn check_limits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> {
-    let NetworkAnnouncement { exports, transit, behind, views, gateways, path_mtus, .. } = announcement;
+    let NetworkAnnouncement { exports, transit, behind, views, gateways, path_mtus, direct, .. } = announcement;
     if [exports.len(), transit.len(), views.len(), path_mtus.len()].into_iter().any(|count| count > 1024) {
         return Err("it names more than 1024 prefixes");
     }
@@ -279,13 +281,27 @@ fn check_limits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> 
     if behind.len() > MAX_BEHIND || !behind.values().all(is_way) {
         return Err("it names more than 64 prefixes behind it, or one without a way of at most 8 clusters");
     }
-    if gateways.len() > 16 || gateways.iter().any(|gateway| gateway.endpoints.len().max(gateway.tls.len()) > 8) {
+    let are_few = |gateways: &Vec<GatewayAddress>, most: usize| {
+        gateways.len() <= 16 && gateways.iter().all(|gateway| gateway.endpoints.len().max(gateway.tls.len()) <= most)
+    };
+    if !are_few(gateways, 8) {
         return Err("it names more than 16 gateways, or one with more than 8 addresses");
+    }
+    let is_path = |path: &DirectPath| {
+        let are_names = |names: &BTreeSet<String>| {
+            names.len() <= MAX_DIRECT_NAMESPACES && names.iter().all(|name| name.len() <= MAX_NAMESPACE_LEN)
+        };
+        let has_tls = path.gateways.iter().any(|gateway| !gateway.tls.is_empty());
+        are_few(&path.gateways, MAX_DIRECT_ADDRESSES) && !has_tls && path.namespaces.as_ref().is_none_or(are_names)
+    };
+    if direct.len() > MAX_DIRECT || !direct.values().all(is_path) {
+        return Err("it names more than 16 direct paths, or one with more gateways, addresses or namespaces than are allowed");
     }
     let is_short = |address: &String| address.chars().count() <= 300;
     let are_short = |gateway: &GatewayAddress| gateway.endpoints.iter().chain(&gateway.tls).all(is_short);
     let has_keys = |gateway: &GatewayAddress| is_key(&gateway.public_key) && gateway.first_key.as_deref().is_none_or(is_key);
-    if gateways.iter().all(|gateway| has_keys(gateway) && are_short(gateway)) {
+    let mut all = gateways.iter().chain(direct.values().flat_map(|path| &path.gateways));
+    if all.all(|gateway| has_keys(gateway) && are_short(gateway)) {
         Ok(())
     } else {
         Err("one of its gateways has no key of 32 bytes, or an address that is too long")
@@ -294,7 +310,7 @@ fn check_limits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> 
 
 #[cfg(test)]
 mod tests {
-    use data_encoding::BASE64;
+    use data_encoding::{BASE32_NOPAD, BASE64};
     use serde_json::{Value, json};
 
     use super::*;
@@ -345,5 +361,28 @@ mod tests {
         ] {
             assert!(received(NETWORK_CONFIG, &refused).unwrap().unwrap_err().len() <= MAX_ERROR_LEN);
         }
+    }
+
+    #[test]
+    fn direct_paths_are_bounded() {
+        let key = BASE64.encode(&[7; 32]);
+        let id = |number: usize| BASE32_NOPAD.encode(&[u8::try_from(number).unwrap(); 20]).to_lowercase();
+        let is_accepted = |paths: usize, gateways: usize, endpoint: &Value, namespaces: usize, name: &str| {
+            let gateway = json!({ "publicKey": key, "endpoints": endpoint });
+            let names: Vec<String> = (0..namespaces).map(|number| format!("{name}{number}")).collect();
+            let path = json!({ "gateways": vec![gateway; gateways], "namespaces": names });
+            let paths: serde_json::Map<_, _> = (0..paths).map(|number| (id(number), path.clone())).collect();
+            received(NETWORK_CONFIG, &json!({ "direct": paths })).unwrap().is_ok()
+        };
+        let one = json!(["192.0.2.1:1"]);
+        assert!(is_accepted(16, 16, &json!(["192.0.2.1:1", "192.0.2.2:1"]), 256, "shop"));
+        assert!(!is_accepted(17, 1, &one, 1, "shop"));
+        assert!(!is_accepted(1, 17, &one, 1, "shop"));
+        assert!(!is_accepted(1, 1, &json!(["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"]), 1, "shop"));
+        assert!(!is_accepted(1, 1, &json!(["a".repeat(301)]), 1, "shop"));
+        assert!(!is_accepted(1, 1, &one, 257, "shop"));
+        let over_tls = json!({ "gateways": [{ "publicKey": key, "tls": ["192.0.2.1:443"] }] });
+        assert!(received(NETWORK_CONFIG, &json!({ "direct": { id(1): over_tls } })).unwrap().is_err());
+        assert!(!is_accepted(1, 1, &one, 1, &"a".repeat(63)));
     }
 }

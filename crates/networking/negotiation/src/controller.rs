@@ -1,7 +1,7 @@
 //! The controller: watches what decisions depend on, decides, and writes `TunnelEndpoint`s and conditions.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -216,8 +216,9 @@ impl NetworkNegotiation {
         if !self.context.config().spec.network.enabled {
             return BTreeMap::new();
         }
-        let offloadings: Vec<(Option<ClusterId>, Arc<OffloadedNamespace>)> =
-            self.offloadings.all().into_iter().map(|(key, one)| (self.consumer_of(&key.namespace), one)).collect();
+        let offloadings = self.offloadings.all().into_iter();
+        let offloadings: Vec<(String, Option<ClusterId>, Arc<OffloadedNamespace>)> =
+            offloadings.map(|(key, one)| (key.namespace.clone(), self.consumer_of(&key.namespace), one)).collect();
         let wanted = foreign_clusters::by_peer(&self.foreign_clusters).into_iter().filter_map(|(id, cluster)| {
             // While a peering is being ended its pods still need their network.
             let borrows = cluster.wants_outgoing() || self.context.peers.get(&id).is_some();
@@ -234,9 +235,14 @@ impl NetworkNegotiation {
                 // A consumer's announcement is stored here, so its absence is known. A provider's may only be out of sight.
                 let nothing = || (!borrows).then(|| Ok(NetworkAnnouncement::default()));
                 let announcement = self.announcements.of(&self.context.peers, &id).or_else(nothing);
-                let there = || offloadings.iter().filter(|(_, offloaded)| offloaded.clusters.contains(&id));
-                let runs_api_clients = there().any(|(_, offloaded)| offloaded.api_server);
-                let customers = there().filter_map(|(consumer, _)| consumer.clone()).collect();
+                let there = || offloadings.iter().filter(|(_, _, offloaded)| offloaded.clusters.contains(&id));
+                let runs_api_clients = there().any(|(_, _, offloaded)| offloaded.api_server);
+                let mut customers: BTreeMap<ClusterId, BTreeSet<String>> = BTreeMap::new();
+                for (namespace, consumer, _) in there() {
+                    if let Some(consumer) = consumer {
+                        customers.entry(consumer.clone()).or_default().insert(namespace.clone());
+                    }
+                }
                 let name = cluster.display_name();
                 (id, PeerState { name, policy: policy.unwrap_or_default(), runs_api_clients, customers, announcement })
             })

@@ -1,5 +1,6 @@
 //! The desired state of this node and of its tunnel. Everything here is pure; times are arguments.
 
+mod direct;
 pub mod election;
 pub mod fallback;
 #[cfg(test)]
@@ -20,7 +21,10 @@ use std::{
 
 use ipnet::IpNet;
 use liqo_api::{ClusterId, GatewayAddress, Gateways, NetworkRanges, NetworkSettings, Reach, TunnelEndpointSpec};
-use liqo_datapath::tunnel::{Inward, PublicKey, Remote, RemoteState};
+use liqo_datapath::{
+    node::PrefixPair,
+    tunnel::{Inward, PublicKey, Remote, RemoteState},
+};
 use liqo_network_model::{
     PeerMaps,
     fabric::{Fabric, FabricNode, Gateway, Mac, PeerNetwork, Reachable},
@@ -51,6 +55,8 @@ const QUIET: Duration = Duration::from_millis(1500);
 const MIN_UNANSWERED: usize = 4;
 /// Maximum number of names of a peer's gateways that are looked up.
 const MAX_NAMES: usize = 16;
+/// Maximum number of names of gateways on one direct path that are looked up.
+const MAX_NAMES_OF_PATH: usize = 4;
 /// Maximum number of addresses at which a peer's gateway is called over TLS.
 const MAX_TLS_ADDRESSES: usize = 8;
 /// The minimum MTU of IPv6.
@@ -133,6 +139,8 @@ pub struct DesiredState {
     pub left_out: BTreeMap<ClusterId, String>,
     /// Nodes with an address that is left out, and why.
     pub doubtful: BTreeMap<String, String>,
+    /// The prefixes of peers between which packets may pass elsewhere.
+    pub passed_by: Vec<PrefixPair>,
 }
 
 /// The applied state of a node with a tunnel; `None` on all other nodes.
@@ -148,10 +156,19 @@ pub struct TunnelEnd {
     pub remotes: Vec<Remote>,
     /// The peer that each remote's key belongs to.
     pub owners: BTreeMap<PublicKey, ClusterId>,
+    /// The direct path that each other remote's key belongs to.
+    pub direct: BTreeMap<PublicKey, DirectPathEnds>,
     /// The TCP port on which connections over TLS are accepted; 0 for none.
     pub tls_port: u16,
     /// Where peers' gateways accept them.
     pub tls: BTreeMap<PublicKey, Vec<SocketAddr>>,
+}
+
+/// A direct path: the peer that forwards packets else, and the cluster behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectPathEnds {
+    pub through: ClusterId,
+    pub cluster: ClusterId,
 }
 
 impl TunnelEnd {
@@ -179,8 +196,8 @@ fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, respo
     let is_responsive = |remote: &Remote| responsive.contains(&remote.public_key);
     let of_one_peer = |one: &Remote, other: &Remote| owners.get(&one.public_key) == owners.get(&other.public_key);
     for gateways in remotes.chunk_by_mut(of_one_peer) {
-        // Tunnel clients belong to no peer, and call us.
-        if gateways.iter().any(|gateway| gateway.inward.is_some()) {
+        // Tunnel clients belong to no peer, and call us. The tunnel chooses among gateways on direct paths.
+        if gateways.first().is_none_or(|gateway| !owners.contains_key(&gateway.public_key)) {
             continue;
         }
         let used: Vec<Option<SocketAddr>> = gateways.iter().filter(|one| is_responsive(one)).map(|one| one.endpoint).collect();
@@ -195,7 +212,9 @@ fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, respo
 
 /// Whether this node has to know the single addresses that are open.
 pub fn needs_open_addresses(snapshot: &Snapshot, this: &str) -> bool {
-    let needs = |peer: &TunnelEndpointSpec| peer.reach == Reach::Offloaded || peer.api_server || !peer.customers.is_empty();
+    let needs = |peer: &TunnelEndpointSpec| {
+        peer.reach == Reach::Offloaded || peer.api_server || !peer.customers.is_empty() || direct::needs_pods(peer)
+    };
     snapshot.is_gateway(this) && snapshot.peers.values().any(needs)
 }
 
@@ -222,7 +241,8 @@ pub fn decide(snapshot: &Snapshot, this: &str, ours: &[PublicKey]) -> NodeAction
     let has_clients = snapshot.is_gateway(this) && !snapshot.tunnel_clients.is_empty();
     let tunnel = (plan.tunnel.is_some() || has_clients).then(|| tunnel_end(snapshot, &fabric, this, ours));
     let gateways = fabric.gateways().into_iter().map(|(name, _)| name.to_owned()).collect();
-    NodeAction::Apply(Box::new(DesiredState { plan, tunnel, gateways, left_out, doubtful: addresses.left_out }))
+    let passed_by = direct::passed_by(snapshot, &fabric);
+    NodeAction::Apply(Box::new(DesiredState { plan, tunnel, gateways, left_out, doubtful: addresses.left_out, passed_by }))
 }
 
 /// Whether this node, which is a gateway, does its part.
@@ -378,6 +398,7 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKe
         }
     }
     choose(&mut end.remotes, &end.owners, &snapshot.responsive);
+    direct::add(&mut end, snapshot, fabric, ours, usable);
     let clients = snapshot.tunnel_clients.iter().filter(|(client, _)| !ours.contains(client));
     end.remotes.extend(clients.map(|(client, inward)| Remote { inward: Some(inward.clone()), ..Remote::new(*client) }));
     end
@@ -408,13 +429,16 @@ fn may_be_called(address: &SocketAddr, forbidden: &[IpNet]) -> bool {
     is_allowed_address(address) && !forbidden.iter().any(|prefix| prefix.contains(&ip))
 }
 
-/// The names among the endpoints of peers' gateways, at most [`MAX_NAMES`] of each peer.
+/// The names among the endpoints of peers' gateways, at most [`MAX_NAMES`] of each peer, and of gateways on direct paths, at most
+/// [`MAX_NAMES_OF_PATH`] of each path.
 pub fn names(peers: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> BTreeSet<String> {
-    let of_peer = |peer: &TunnelEndpointSpec| {
-        let endpoints = peer.gateways.iter().flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls));
-        endpoints.filter(|text| text.parse::<SocketAddr>().is_err()).take(MAX_NAMES).cloned().collect::<Vec<_>>()
+    let among = |gateways: &[GatewayAddress], most: usize| {
+        let endpoints = gateways.iter().flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls));
+        endpoints.filter(|text| text.parse::<SocketAddr>().is_err()).take(most).cloned().collect::<Vec<_>>()
     };
-    peers.values().flat_map(of_peer).collect()
+    let of_peers = peers.values().flat_map(|peer| among(&peer.gateways, MAX_NAMES));
+    let paths = peers.values().flat_map(|peer| peer.direct.values());
+    of_peers.chain(paths.flat_map(|path| among(&path.gateways, MAX_NAMES_OF_PATH))).collect()
 }
 
 #[cfg(test)]

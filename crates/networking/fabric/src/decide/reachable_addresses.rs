@@ -20,6 +20,8 @@ pub struct OpenAddresses {
     pub reachable: ReachableAddresses,
     /// Addresses of the pods of each consumer, here and at our peers.
     pub offloaded: ReachableAddresses,
+    /// Addresses of the pods of each consumer, here and at our peers, by the consumer and the namespace that they come from.
+    pub of_home_namespaces: BTreeMap<(ClusterId, String), BTreeSet<IpAddr>>,
     /// Addresses of our pods at peers that use the API server here.
     pub api_clients: BTreeSet<IpAddr>,
 }
@@ -27,8 +29,7 @@ pub struct OpenAddresses {
 /// The input of [`reachable_addresses`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Exposure {
-    /// Remote pods that run, and their consumer.
-    pub remote_pods: Vec<(ClusterId, BTreeSet<IpAddr>)>,
+    pub remote_pods: Vec<RemotePod>,
     /// Offloaded namespaces, and the clusters that have a remote namespace of each.
     pub offloaded: BTreeMap<String, BTreeSet<ClusterId>>,
     /// Services that are reflected to other clusters, by namespace and name.
@@ -40,11 +41,29 @@ pub struct Exposure {
     pub remote: Vec<IpNet>,
 }
 
+/// A remote pod that runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RemotePod {
+    pub consumer: ClusterId,
+    /// The namespace of the consumer that it comes from.
+    pub home_namespace: String,
+    pub addresses: BTreeSet<IpAddr>,
+}
+
 /// The addresses of the pods of each consumer.
 pub fn offloaded_addresses(exposure: &Exposure) -> ReachableAddresses {
     let mut found = ReachableAddresses::new();
-    for (consumer, addresses) in &exposure.remote_pods {
-        found.entry(consumer.clone()).or_default().extend(addresses);
+    for pod in &exposure.remote_pods {
+        found.entry(pod.consumer.clone()).or_default().extend(&pod.addresses);
+    }
+    found
+}
+
+/// The addresses of the pods of each consumer, by the namespace that they come from.
+pub fn addresses_of_home_namespaces(exposure: &Exposure) -> BTreeMap<(ClusterId, String), BTreeSet<IpAddr>> {
+    let mut found: BTreeMap<(ClusterId, String), BTreeSet<IpAddr>> = BTreeMap::new();
+    for pod in &exposure.remote_pods {
+        found.entry((pod.consumer.clone(), pod.home_namespace.clone())).or_default().extend(&pod.addresses);
     }
     found
 }
@@ -75,11 +94,16 @@ mod tests {
 
     #[test]
     fn a_consumer_reaches_its_own_pods_alone() {
-        let exposure = Exposure {
-            remote_pods: vec![(id('a'), addresses(&[1])), (id('b'), addresses(&[2])), (id('a'), addresses(&[3]))],
-            ..Exposure::default()
+        let pod = |consumer: char, home_namespace: &str, last: u8| RemotePod {
+            consumer: id(consumer),
+            home_namespace: home_namespace.into(),
+            addresses: addresses(&[last]),
         };
-        assert_eq!(reachable_addresses(&exposure), [(id('a'), addresses(&[1, 3])), (id('b'), addresses(&[2]))].into());
+        let remote_pods = vec![pod('a', "shop", 1), pod('b', "shop", 2), pod('a', "shop", 3), pod('a', "bank", 4)];
+        let exposure = Exposure { remote_pods, ..Exposure::default() };
+        assert_eq!(reachable_addresses(&exposure), [(id('a'), addresses(&[1, 3, 4])), (id('b'), addresses(&[2]))].into());
+        let of_shop = addresses_of_home_namespaces(&exposure).remove(&(id('a'), "shop".to_owned()));
+        assert_eq!(of_shop, Some(addresses(&[1, 3])));
     }
 
     #[test]

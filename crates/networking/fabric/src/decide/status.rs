@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 use liqo_api::conditions::{self, DesiredCondition};
-use liqo_api::{CONNECTED, GatewayStatus, Transport, TunnelEndpointSpec, TunnelEndpointStatus, TunnelReason};
+use liqo_api::{CONNECTED, ClusterId, GatewayStatus, Transport, TunnelEndpointSpec, TunnelEndpointStatus, TunnelReason};
 use liqo_datapath::tunnel::{Measured, PublicKey, RemoteState};
 
 use super::{TURN, quality::Quality};
@@ -25,6 +25,8 @@ pub struct ObservedTunnel {
     pub relayed: BTreeMap<PublicKey, SocketAddr>,
     /// Set if the peer gets no network, and why.
     pub left_out: Option<String>,
+    /// The gateways on direct paths to clusters behind the peer.
+    pub direct: Vec<(ClusterId, RemoteState)>,
 }
 
 impl ObservedTunnel {
@@ -80,6 +82,7 @@ impl ObservedTunnel {
             endpoints: endpoints.into_iter().map(|address| address.to_string()).collect(),
             latency_microseconds: quality.latency,
             loss_percent: quality.loss,
+            direct: self.direct.iter().filter(|(_, remote)| remote.is_direct).map(|(cluster, _)| cluster.clone()).collect(),
         }
     }
 }

@@ -23,7 +23,7 @@ pub type Behind = BTreeMap<IpNet, Vec<ClusterId>>;
 
 /// Whether pods of one peer were offloaded on to the other one.
 pub fn are_customer_and_provider(snapshot: &NetworkSnapshot, one: &ClusterId, other: &ClusterId) -> bool {
-    let has = |provider, customer| snapshot.peers.get(provider).is_some_and(|peer| peer.customers.contains(customer));
+    let has = |provider, customer| snapshot.peers.get(provider).is_some_and(|peer| peer.customers.contains_key(customer));
     one != other && (has(one, other) || has(other, one))
 }
 

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use liqo_api::{ClusterId, GatewayAddress, MAX_CUSTOMERS, NetworkAnnouncement, TunnelEndpointSpec};
+use liqo_api::{ClusterId, MAX_CUSTOMERS, NetworkAnnouncement, TunnelEndpointSpec};
 use liqo_network_model::{
     allocator::Allocations,
     negotiation::{Agreement, Announcement, Ranges, Refused, agree, allocate_views},
 };
 
 use super::{
-    behind, mtu,
-    snapshot::{MAX_PASSED_ON, NetworkSnapshot, PeerState, announced},
+    behind, direct, mtu,
+    snapshot::{MAX_PASSED_ON, NetworkSnapshot, PeerState, announced, is_of_another},
 };
 
 /// Maximum number of prefixes of others that we pass on to one peer, and accept from one.
@@ -101,8 +101,11 @@ fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocation
         gateways: snapshot.gateways.clone(),
         mtu: snapshot.settings.mtu,
         path_mtus: BTreeMap::new(),
+        accepts_direct: peer.policy.direct,
+        direct: BTreeMap::new(),
     };
     announcement.path_mtus = mtu::beyond_us(snapshot, allocations, &announcement);
+    announcement.direct = direct::announce(snapshot, id, &announcement.behind);
     let (progress, endpoint) = match &peer.announcement {
         // The agreement stays until the peer announces something else. Only what is open to the peer is our own decision.
         None => (Progress::Silent, current_endpoint(snapshot, id, peer)),
@@ -129,7 +132,10 @@ fn progress(ours: &NetworkAnnouncement, agreement: &Agreement) -> Progress {
 }
 
 fn current_endpoint(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Option<TunnelEndpointSpec> {
-    let current = snapshot.current.get(id)?.clone();
+    let mut current = snapshot.current.get(id)?.clone();
+    if !peer.policy.direct {
+        (current.accepts_direct, current.direct) = (false, BTreeMap::new());
+    }
     Some(TunnelEndpointSpec {
         reach: peer.policy.reach,
         api_server: reaches_api_server(peer),
@@ -141,7 +147,7 @@ fn current_endpoint(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState
 
 /// The customers that have a network with us, too.
 fn customers(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> BTreeSet<ClusterId> {
-    let known = peer.customers.iter().filter(|customer| *customer != id && snapshot.peers.contains_key(*customer));
+    let known = peer.customers.keys().filter(|customer| *customer != id && snapshot.peers.contains_key(*customer));
     known.take(MAX_CUSTOMERS).cloned().collect()
 }
 
@@ -197,7 +203,8 @@ fn endpoint(
 ) -> TunnelEndpointSpec {
     let maps = &agreement.maps;
     let imported: BTreeMap<IpNet, IpNet> = maps.imported.pairs().map(|(here, there)| (there.0, here.0)).collect();
-    let behind = behind::accept(&snapshot.own, theirs).into_iter().filter(|(prefix, _)| imported.contains_key(prefix)).collect();
+    let behind: behind::Behind =
+        behind::accept(&snapshot.own, theirs).into_iter().filter(|(prefix, _)| imported.contains_key(prefix)).collect();
     let mtu = mtu::of_tunnel(ours.mtu, theirs);
     let path_mtus = mtu::beyond_peer(mtu, theirs).into_iter().filter(|(prefix, _)| imported.contains_key(prefix)).collect();
     TunnelEndpointSpec {
@@ -205,6 +212,8 @@ fn endpoint(
         cluster_name: peer.name.clone(),
         exported: maps.exported.pairs().map(|(here, there)| (here.0, there.0)).collect(),
         imported,
+        direct: if peer.policy.direct { direct::accept(snapshot, theirs, &behind) } else { BTreeMap::new() },
+        accepts_direct: peer.policy.direct && theirs.accepts_direct,
         behind,
         customers: customers(snapshot, id, peer),
         transit: peer.policy.transit,
@@ -214,13 +223,6 @@ fn endpoint(
         reach: peer.policy.reach,
         api_server: reaches_api_server(peer),
     }
-}
-
-/// Whether another peer had this key first. Peers know each other's keys; with another's key a peer would get its packets.
-fn is_of_another(snapshot: &NetworkSnapshot, id: &ClusterId, gateway: &GatewayAddress) -> bool {
-    let holds = |endpoint: &TunnelEndpointSpec| endpoint.gateways.iter().any(|other| other.public_key == gateway.public_key);
-    let is_its_own = snapshot.current.get(id).is_some_and(holds);
-    !is_its_own && snapshot.current.iter().any(|(other, endpoint)| other != id && holds(endpoint))
 }
 
 #[cfg(test)]

@@ -95,6 +95,8 @@ mod tests {
             path_mtus: [].into(),
             reach: Reach::Offloaded,
             api_server: false,
+            accepts_direct: false,
+            direct: [].into(),
         };
         Outcome { announcement: NetworkAnnouncement::default(), endpoint: Some(spec), progress }
     }

@@ -2,6 +2,7 @@
 
 pub mod announced_gateways;
 mod behind;
+mod direct;
 pub mod exchange;
 pub mod links;
 mod mtu;

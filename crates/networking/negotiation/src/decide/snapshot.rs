@@ -35,8 +35,8 @@ pub struct PeerState {
     pub policy: NetworkPolicy,
     /// Whether a namespace of ours is offloaded to it whose pods may use our API server.
     pub runs_api_clients: bool,
-    /// The consumers whose pods we offloaded on to it.
-    pub customers: BTreeSet<ClusterId>,
+    /// The consumers whose pods we offloaded on to it, with the namespaces of ours that these pods come from.
+    pub customers: BTreeMap<ClusterId, BTreeSet<String>>,
     /// Its last announcement, or why that cannot be read. `None` if we do not know it (yet); the default if the peer withdrew it.
     pub announcement: Option<Result<NetworkAnnouncement, String>>,
 }
@@ -44,6 +44,13 @@ pub struct PeerState {
 /// The last announcement of a peer, if it is known and can be read.
 pub fn announced(peer: &PeerState) -> Option<&NetworkAnnouncement> {
     peer.announcement.as_ref()?.as_ref().ok()
+}
+
+/// Whether another peer had this key first. Peers know each other's keys; with another's key a peer would get its packets.
+pub fn is_of_another(snapshot: &NetworkSnapshot, id: &ClusterId, gateway: &GatewayAddress) -> bool {
+    let holds = |endpoint: &TunnelEndpointSpec| endpoint.gateways.iter().any(|other| other.public_key == gateway.public_key);
+    let is_its_own = snapshot.current.get(id).is_some_and(holds);
+    !is_its_own && snapshot.current.iter().any(|(other, endpoint)| other != id && holds(endpoint))
 }
 
 /// A namespace that is offloaded.

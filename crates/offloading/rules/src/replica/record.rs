@@ -555,6 +555,8 @@ mod tests {
             path_mtus: [].into(),
             reach: liqo_api::Reach::default(),
             api_server: false,
+            accepts_direct: false,
+            direct: [].into(),
         })
         .unwrap();
         let slice = |addresses: &[&str], service: &str| {

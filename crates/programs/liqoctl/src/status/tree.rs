@@ -183,11 +183,13 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
         let latency = gateway.latency_microseconds.map(|time| format!(", {}.{} ms", time / 1000, time % 1000 / 100));
         let lost = gateway.loss_percent.filter(|loss| *loss > 0).map(|loss| paint.unsure(&format!(", {loss} % lost")));
         let quality = latency.unwrap_or_default() + &lost.unwrap_or_default();
-        Branch::leaf(if gateway.connected {
+        let direct = gateway.direct.iter().map(|id| Branch::leaf(format!("directly to cluster {} behind it", id.short())));
+        let text = if gateway.connected {
             format!("tunnel from node {node} to {ends}{over}{quality}")
         } else {
             paint.unsure(&format!("no tunnel from node {node}"))
-        })
+        };
+        Branch { text, children: direct.collect() }
     }));
     Branch { text: format!("network to {name}"), children }
 }
@@ -337,6 +339,7 @@ mod tests {
                         endpoints: vec!["203.0.113.9:51840".into(), "203.0.113.10:51840".into()],
                         latency_microseconds: Some(12_300),
                         loss_percent: Some(5),
+                        direct: ["q".repeat(32).parse().unwrap()].into(),
                     },
                     GatewayStatus { node: "rome-2".into(), ..GatewayStatus::default() },
                 ],
@@ -428,6 +431,7 @@ rome (ID {rome}, Liqo 0.1.0)
 │     ├─ ? TunnelConnected: Reason: what is the case (since 2026-01-01T00:00:00Z)
 │     ├─ its 10.244.0.0/16 is mapped here to 10.65.0.0/16, 10.81.0.0/16 (cluster qqqqqq behind it) is mapped here to 10.67.0.0/16
 │     ├─ tunnel from node rome-1 to 203.0.113.9:51840, 203.0.113.10:51840, 12.3 ms, 5 % lost
+│     │  └─ directly to cluster qqqqqq behind it
 │     └─ no tunnel from node rome-2
 ├─ turin (ID {turin}) is ending
 │  └─ no peering

@@ -16,7 +16,7 @@ fn silent(name: &str) -> PeerState {
         name: name.into(),
         policy: NetworkPolicy::default(),
         runs_api_clients: false,
-        customers: BTreeSet::new(),
+        customers: BTreeMap::new(),
         announcement: None,
     }
 }
@@ -263,7 +263,7 @@ fn missing_prefixes_are_named_and_the_others_work() {
 
 /// A broker `m` that offloaded pods of `r` on to `t`, and pods of `f` on to nobody.
 fn brokered() -> (BTreeMap<char, NetworkSnapshot>, [(char, char); 3]) {
-    let provider = PeerState { customers: [id('r')].into(), ..silent("t") };
+    let provider = PeerState { customers: [(id('r'), ["shop-rome".to_owned()].into())].into(), ..silent("t") };
     let broker = snapshot('m', &[('r', silent("r")), ('f', silent("f")), ('t', provider)]);
     let leaf = |own| snapshot(own, &[('m', silent("m"))]);
     let clusters = [('m', broker), ('r', leaf('r')), ('f', leaf('f')), ('t', leaf('t'))].into();
@@ -395,7 +395,7 @@ fn a_broker_that_starts_again_passes_on_what_it_passed_on_before() {
 fn over_three_hops_each_broker_passes_on_what_is_behind_its_neighbours() {
     // r borrows from m, m from t, t from g. Each lends on.
     let with = |letter: char, customers: &[char]| {
-        (letter, PeerState { customers: customers.iter().copied().map(id).collect(), ..silent("p") })
+        (letter, PeerState { customers: customers.iter().map(|letter| (id(*letter), BTreeSet::new())).collect(), ..silent("p") })
     };
     let mut clusters: BTreeMap<char, NetworkSnapshot> = [
         ('r', snapshot('r', &[with('m', &[])])),
@@ -431,7 +431,7 @@ fn a_customer_of_a_broker_with_many_prefixes_leaves_the_others_their_share_at_a_
     };
     let mut peers: Vec<(char, PeerState)> =
         customers.map(|letter| (letter, PeerState { announcement: announced(letter), ..silent("customer") })).into();
-    peers.push(('t', PeerState { customers: customers.map(id).into(), ..silent("t") }));
+    peers.push(('t', PeerState { customers: customers.map(|letter| (id(letter), BTreeSet::new())).into(), ..silent("t") }));
     let passed_on = &decide(&snapshot('m', &peers))[&id('t')].announcement.behind;
     let of = |behind: &BTreeMap<IpNet, Vec<ClusterId>>, letter| behind.values().filter(|way| **way == [id(letter)]).count();
     assert_eq!(customers.map(|letter| of(passed_on, letter)), [8; 8], "of the prefixes");
@@ -458,7 +458,7 @@ fn in_a_circle_of_brokers_prefixes_do_not_circulate() {
     let ring = ['a', 'b', 'c', 'd'];
     let of = |at: usize| {
         let (before, next) = (ring[(at + 3) % 4], ring[(at + 1) % 4]);
-        let next = (next, PeerState { customers: [id(before)].into(), ..silent("p") });
+        let next = (next, PeerState { customers: [(id(before), BTreeSet::new())].into(), ..silent("p") });
         snapshot(ring[at], &[(before, silent("p")), next])
     };
     let mut clusters: BTreeMap<char, NetworkSnapshot> = (0..4).map(|at| (ring[at], of(at))).collect();
@@ -493,4 +493,105 @@ fn what_a_peer_says_about_what_is_behind_it_is_bounded_and_comes_after_its_own()
     // Ranges that overlap with its own are refused, with all others.
     let overlapping = [(net("10.244.9.0/24"), vec![id('c')])].into();
     assert!(decided(overlapping, &large).is_empty());
+}
+
+/// Sets `network.direct` in the policies of a cluster for these peers.
+fn allow_direct(clusters: &mut BTreeMap<char, NetworkSnapshot>, own: char, peers: &str, is_allowed: bool) {
+    for peer in peers.chars() {
+        clusters.get_mut(&own).unwrap().peers.get_mut(&id(peer)).unwrap().policy.direct = is_allowed;
+    }
+}
+
+/// The other ends of the direct paths of a cluster through the broker `m`.
+fn direct(outcomes: &BTreeMap<char, BTreeMap<ClusterId, Outcome>>, own: char) -> Vec<ClusterId> {
+    outcomes[&own][&id('m')].endpoint.as_ref().unwrap().direct.keys().cloned().collect()
+}
+
+#[test]
+fn a_direct_path_needs_the_policies_of_all_three_clusters() {
+    let (mut clusters, links) = brokered();
+    let policies = [('m', "rtf"), ('r', "m"), ('t', "m"), ('f', "m")];
+    let none = settle(&mut clusters, &links);
+    assert!(direct(&none, 'r').is_empty() && direct(&none, 't').is_empty());
+    for (own, peers) in policies {
+        allow_direct(&mut clusters, own, peers, true);
+    }
+    let all = settle(&mut clusters, &links);
+    assert_eq!((direct(&all, 'r'), direct(&all, 't'), direct(&all, 'f')), (vec![id('t')], vec![id('r')], Vec::new()));
+    let path = |own: char, other: char| all[&own][&id('m')].endpoint.as_ref().unwrap().direct[&id(other)].clone();
+    assert_eq!((path('r', 't').namespaces, path('t', 'r').namespaces), (None, Some(["shop-rome".to_owned()].into())));
+    assert_eq!(path('r', 't').gateways, clusters[&'t'].gateways);
+    assert_eq!(path('t', 'r').gateways, clusters[&'r'].gateways);
+    for (own, peers) in [('m', "r"), ('m', "t"), ('r', "m"), ('t', "m")] {
+        allow_direct(&mut clusters, own, peers, false);
+        let without = settle(&mut clusters, &links);
+        assert!(direct(&without, 'r').is_empty() && direct(&without, 't').is_empty(), "{own} does not allow it for {peers}");
+        allow_direct(&mut clusters, own, peers, true);
+        assert_eq!(settle(&mut clusters, &links), all);
+    }
+    // With transit they reach more of each other than these pods.
+    let broker = &mut clusters.get_mut(&'m').unwrap().peers;
+    for letter in ['r', 't'] {
+        broker.get_mut(&id(letter)).unwrap().policy.transit = true;
+    }
+    let with_transit = settle(&mut clusters, &links);
+    assert!(direct(&with_transit, 'r').is_empty() && direct(&with_transit, 't').is_empty());
+}
+
+#[test]
+fn a_broker_that_starts_again_keeps_direct_paths_until_it_hears_something_else() {
+    let (mut clusters, links) = brokered();
+    for (own, peers) in [('m', "rt"), ('r', "m"), ('t', "m")] {
+        allow_direct(&mut clusters, own, peers, true);
+    }
+    let before = settle(&mut clusters, &links);
+    let broker = clusters.get_mut(&'m').unwrap();
+    broker.peers.values_mut().for_each(|peer| peer.announcement = None);
+    let after = decide(broker);
+    for letter in ['r', 't'] {
+        assert_eq!(after[&id(letter)].announcement.direct, before[&'m'][&id(letter)].announcement.direct);
+    }
+}
+
+#[test]
+fn no_direct_path_leads_to_a_peer_or_has_the_key_of_one() {
+    let (mut clusters, links) = brokered();
+    for (own, peers) in [('m', "rt"), ('r', "m"), ('t', "m")] {
+        allow_direct(&mut clusters, own, peers, true);
+    }
+    settle(&mut clusters, &links);
+    let customer = &clusters[&'r'];
+    let accepted = |snapshot: &NetworkSnapshot| decide(snapshot)[&id('m')].endpoint.as_ref().unwrap().direct.len();
+    assert_eq!(accepted(customer), 1);
+    let mut knows_it = customer.clone();
+    knows_it.peers.insert(id('t'), silent("t"));
+    assert_eq!(accepted(&knows_it), 0);
+    // A broker that lies: the key belongs to another peer, or to itself.
+    for claims in ['f', 'm'] {
+        let mut lied_to = customer.clone();
+        let mut other = lied_to.current[&id('m')].clone();
+        other.gateways = vec![GatewayAddress { public_key: "key of f".into(), ..GatewayAddress::default() }];
+        lied_to.current.insert(id('f'), other);
+        let Some(Some(Ok(theirs))) = lied_to.peers.get_mut(&id('m')).map(|peer| peer.announcement.as_mut()) else { panic!() };
+        theirs.direct.get_mut(&id('t')).unwrap().gateways[0].public_key = format!("key of {claims}");
+        assert_eq!(accepted(&lied_to), 0);
+    }
+    // And one that names a cluster without a prefix behind it.
+    let mut unknown = customer.clone();
+    let Some(Some(Ok(theirs))) = unknown.peers.get_mut(&id('m')).map(|peer| peer.announcement.as_mut()) else { panic!() };
+    let path = theirs.direct.remove(&id('t')).unwrap();
+    theirs.direct.insert(id('f'), path);
+    assert_eq!(accepted(&unknown), 0);
+}
+
+#[test]
+fn two_clusters_that_run_pods_of_each_other_have_no_direct_path() {
+    let (mut clusters, links) = brokered();
+    for (own, peers) in [('m', "rt"), ('r', "m"), ('t', "m")] {
+        allow_direct(&mut clusters, own, peers, true);
+    }
+    let customer = clusters.get_mut(&'m').unwrap().peers.get_mut(&id('r')).unwrap();
+    customer.customers = [(id('t'), ["shop-turin".to_owned()].into())].into();
+    let outcomes = settle(&mut clusters, &links);
+    assert!(direct(&outcomes, 'r').is_empty() && direct(&outcomes, 't').is_empty());
 }

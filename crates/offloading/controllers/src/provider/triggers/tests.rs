@@ -280,6 +280,8 @@ fn the_network_to_a_consumer_concerns_its_replicas_with_addresses_and_public_pre
             path_mtus: [].into(),
             reach: liqo_api::Reach::default(),
             api_server: false,
+            accepts_direct: false,
+            direct: [].into(),
         })
         .unwrap(),
         ..Network::default()
