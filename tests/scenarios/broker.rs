@@ -19,7 +19,7 @@ use crate::{
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-const NAMESPACE: &str = "chain";
+pub const NAMESPACE: &str = "chain";
 /// Deployment and Service of the plugin.
 const PLUGIN: &str = "liqo-broker-plugin";
 /// The service account that reads the catalog.
@@ -158,12 +158,9 @@ async fn writes_of_a_pod(world: &World, chain: &[(&Cluster, &str)]) -> Result<()
     scaled(1).await
 }
 
-pub async fn a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls(world: Arc<World>) -> Result<()> {
-    let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
-    broker(&world).await?;
-    connected(rome, milan).await?;
-    connected(milan, turin).await?;
-    ensure!(endpoint(rome, milan).await?.spec.behind.is_empty(), "rome sees turin before any of its pods can be there");
+/// Creates a Service with a server at rome and one at turin, and waits until both have addresses at rome.
+pub async fn near_and_far(world: &World) -> Result<(Pod, Pod)> {
+    let rome = &world.rome;
     rome.offloaded_namespace(NAMESPACE, "LocalAndRemote").await?;
     rome.apply(&service(NAMESPACE, "web")).await?;
     rome.apply(&servers(NAMESPACE, "near", "web", 1, AT_HOME)).await?;
@@ -174,6 +171,16 @@ pub async fn a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_cal
         Ok(ip(&far).is_ok().then_some(far))
     })
     .await?;
+    Ok((near, far))
+}
+
+pub async fn a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls(world: Arc<World>) -> Result<()> {
+    let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
+    broker(&world).await?;
+    connected(rome, milan).await?;
+    connected(milan, turin).await?;
+    ensure!(endpoint(rome, milan).await?.spec.behind.is_empty(), "rome sees turin before any of its pods can be there");
+    let (near, far) = near_and_far(&world).await?;
     let at_milan = mapped(rome, NAMESPACE, milan).await?;
     let at_turin = mapped(milan, &at_milan, turin).await?;
 

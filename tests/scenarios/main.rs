@@ -23,6 +23,7 @@ mod chains;
 mod command_line;
 mod contracts;
 mod credentials;
+mod direct_path;
 mod discovery;
 mod disputes;
 mod doctor;
@@ -203,6 +204,8 @@ fn brokers_and_tethering() -> Vec<Scenario> {
             a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token,
             nobody_is_offered_what_comes_from_itself,
             commands_make_a_broker_show_it_and_end_it;
+        direct_path:
+            packets_take_the_direct_path_while_both_ends_answer_and_else_pass_through_the_broker;
         // They cut milan and turin off, end the peering of rome and milan, and peer rome with turin.
         chains:
             pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_customer,

@@ -58,11 +58,12 @@ pub async fn enable_network(world: &World) -> Result<()> {
 }
 
 /// An HTTP server. It answers with the pod's name, a large file, or the caller's address, or it counts: up to 40 or as far as the query says,
-/// at most five numbers a second.
+/// at most five numbers a second. Or it sends so many times 100,000 bytes, five times a second.
 const SERVER: &str = "mkdir -p /tmp/w/cgi-bin; cd /tmp/w; hostname > index.html; head -c 1000000 /dev/urandom > large; \
     begin='#!/bin/sh\necho Content-Type: text/plain; echo;'; \
     printf \"$begin echo \\$REMOTE_ADDR\" > cgi-bin/who; \
     printf \"$begin i=0; while [ \\$i -lt \\${QUERY_STRING:-40} ]; do echo \\$i; sleep 0.2; i=\\$((i+1)); done\" > cgi-bin/count; \
+    printf \"$begin i=0; while [ \\$i -lt \\$QUERY_STRING ]; do head -c 100000 /dev/zero; sleep 0.2; i=\\$((i+1)); done\" > cgi-bin/flow; \
     chmod +x cgi-bin/*; httpd -p 8080; trap exit TERM; sleep 3600 & wait";
 
 /// A Deployment of servers on nodes with this label.

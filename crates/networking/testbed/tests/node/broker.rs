@@ -135,6 +135,58 @@ fn a_forged_source_does_not_get_through_a_broker() {
 }
 
 #[test]
+fn a_connection_goes_on_when_its_packets_pass_a_broker_by_and_come_back() {
+    let mut world = world(1);
+    world.serve().expect("servers");
+    let addresses: Vec<IpAddr> = BOTH.iter().filter_map(|family| world.seen_from(ROME.0, OF_ROME, *family)).collect();
+    let talk = |address: &IpAddr| world.pod(ROME).run(|| EchoConnection::with(*address)).expect("ran").expect("a connection");
+    let mut talks: Vec<EchoConnection> = addresses.iter().map(talk).collect();
+    talks.iter_mut().try_for_each(|talk| talk.exchange(1)).expect("through the broker");
+    world.set_direct(ROME, OF_ROME, true).expect("applied");
+    let before: u64 = world.carried(BROKER.0).iter().sum();
+    talks.iter_mut().try_for_each(|talk| talk.exchange_many(1 << 20)).expect("directly");
+    let carried = world.carried(BROKER.0).iter().sum::<u64>() - before;
+    assert!(carried < 1 << 20, "the broker carried {carried} bytes");
+
+    // The broker did not see these bytes. What it takes for invalid has addresses of another cluster, and must not pass.
+    world.set_direct(ROME, OF_ROME, false).expect("applied");
+    talks.iter_mut().try_for_each(|talk| talk.say(2)).expect("sent");
+    for family in BOTH {
+        traffic::until("the broker drops it", || {
+            let listed = world.node(BROKER).command("nft", &["list", "chain", family.keyword(), "liqo", "forward"], "");
+            let listed = listed.expect("listed");
+            let rule = listed.lines().find(|line| line.contains("ct state invalid counter")).expect("the rule");
+            !rule.contains("counter packets 0 ")
+        });
+    }
+    assert_eq!(world.allow_gaps(BROKER, [ROME, OF_ROME]).expect("changed"), talks.len());
+    assert_eq!(world.allow_gaps(BROKER, [ROME, OF_ROME]).expect("listed"), 0, "there is nothing more to change");
+    talks.iter_mut().try_for_each(|talk| talk.hear(2)).expect("it is sent again");
+    talks.iter_mut().try_for_each(|talk| talk.exchange(3)).expect("through the broker again");
+}
+
+#[test]
+fn on_a_direct_path_a_customer_reaches_its_own_pods_and_only_they_reach_it() {
+    let mut world = world(1);
+    world.serve().expect("servers");
+    world.set_direct(ROME, OF_ROME, true).expect("applied");
+    for &family in BOTH {
+        for (from, to) in [(ROME, OF_ROME), (OF_ROME, ROME)] {
+            let seen = seen(&world, from, to, family).expect("it is open");
+            assert_eq!(Some(seen), world.seen_from(to.0, from, family), "{from:?} to {to:?}, {family:?}");
+        }
+    }
+    thread::scope(|scope| {
+        for (from, to) in [(ROME, OF_FLORENCE), (OF_FLORENCE, ROME)] {
+            for &family in BOTH {
+                let (world, address) = (&world, world.seen_from(from.0, to, family).expect("an address"));
+                scope.spawn(move || assert!(is_closed(world, from, address, traffic::PORT), "{from:?} to {to:?}, {family:?}"));
+            }
+        }
+    });
+}
+
+#[test]
 fn large_packets_pass_a_broker() {
     let world = world(1);
     world.serve().expect("servers");

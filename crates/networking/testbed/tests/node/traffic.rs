@@ -63,6 +63,16 @@ impl EchoConnection {
         Ok(Self(stream))
     }
 
+    /// Sends many bytes and receives them back, few at a time.
+    pub fn exchange_many(&mut self, bytes: usize) -> io::Result<()> {
+        let mut block = vec![7; 1 << 16];
+        for _ in 0..bytes / block.len() {
+            self.0.write_all(&block)?;
+            self.0.read_exact(&mut block)?;
+        }
+        Ok(())
+    }
+
     /// Sends one byte and receives it back.
     pub fn exchange(&mut self, byte: u8) -> io::Result<()> {
         self.say(byte)?;

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
-    sync::Mutex,
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -13,11 +13,11 @@ use ipnet::IpNet;
 use liqo_api::{ApiServerEndpoint, ClusterId};
 use liqo_datapath::{
     node::{self, KernelState, NetlinkLinks, NetlinkRoutes, Nft, Node, Step},
-    tunnel::{Endpoint, PrivateKey, Remote, Tunnel as _, TunnelError, UserspaceTunnel},
+    tunnel::{Direct, Endpoint, Local, PrivateKey, Remote, Tunnel as _, TunnelError, UserspaceTunnel},
 };
 use liqo_datapath_testbed::namespace::Namespace;
 use liqo_network_model::{
-    Here, PeerMaps, There,
+    Here, PeerMaps, PrefixMap, There,
     allocator::Allocations,
     fabric::{Fabric, FabricNode as ClusterNode, Gateway, Mac, PeerNetwork, Reachable, TUNNEL},
     negotiation::{Announcement, Ranges, agree, allocate_views},
@@ -25,7 +25,7 @@ use liqo_network_model::{
 };
 use liqo_playground::{Requirements, Silent};
 
-use crate::traffic::{ANY_V4, ANY_V6, DATAGRAMS, PORT, send, serve_in};
+use crate::traffic::{self, ANY_V4, ANY_V6, DATAGRAMS, PORT, send, serve_in};
 
 const TUNNEL_PORT: u16 = 6471;
 const MTU: u16 = 1420;
@@ -284,6 +284,49 @@ impl World {
             self.tunnels.insert(node_id, (tunnel, endpoint));
         }
         Ok(())
+    }
+
+    /// Lets the gateways of a customer and of a provider of the broker, cluster 0, exchange packets of a pod directly, or no longer. Returns
+    /// when they do.
+    pub fn set_direct(&mut self, customer: NodeId, provider: NodeId, is_wanted: bool) -> io::Result<()> {
+        let (ends, pod) = ([customer, provider], provider);
+        for [own, other] in [ends, [provider, customer]] {
+            let at_broker: BTreeSet<IpNet> =
+                self.fabrics[0].peers[&id(other.0)].maps.imported.pairs().map(|(here, _)| here.0).collect();
+            let maps = &self.fabrics[own.0].peers[&id(0)].maps;
+            let pairs = maps.imported.pairs().filter(|(_, there)| at_broker.contains(&there.0));
+            let local = if own == customer {
+                Local::Prefixes(maps.exported.pairs().map(|(_, there)| there.0).collect())
+            } else {
+                let seen =
+                    |family: &Family| self.all_seen_from(0, pod, *family).into_iter().chain(self.seen_from(0, pod, *family));
+                Local::Pods(Arc::new(BOTH.iter().flat_map(seen).collect()))
+            };
+            let direct = Direct { number: 1, prefixes: PrefixMap::new(pairs).map_err(io::Error::other)?, local };
+            let key = self.keys[&other].public();
+            let (tunnel, endpoint) = self.tunnels.get_mut(&own).ok_or(io::ErrorKind::NotFound)?;
+            endpoint.remotes.retain(|remote| remote.public_key != key);
+            if is_wanted {
+                endpoint.remotes.push(Remote {
+                    endpoint: Some((node_address(other, Family::V4), TUNNEL_PORT).into()),
+                    prefixes: direct.prefixes.pairs().map(|(here, _)| here.0).collect(),
+                    direct: Some(direct),
+                    ..Remote::new(key)
+                });
+            }
+            self.nodes[&own].run(|| tunnel.apply(endpoint))?.map_err(io::Error::other)?;
+        }
+        let is_direct = |own: &NodeId| self.tunnels[own].0.state().remotes.iter().any(|remote| remote.is_direct);
+        traffic::until("both ends have changed the way", || ends.iter().all(|end| is_direct(end) == is_wanted));
+        Ok(())
+    }
+
+    /// Makes a broker's gateway accept gaps in the connections between a customer and a provider. Returns in how many it did not before.
+    pub fn allow_gaps(&self, broker: NodeId, ends: [NodeId; 2]) -> io::Result<usize> {
+        let prefixes =
+            |end: NodeId| self.fabrics[broker.0].peers[&id(end.0)].maps.imported.pairs().map(|(here, _)| here.0).collect();
+        let pairs = vec![ends.map(prefixes)];
+        self.nodes[&broker].run(|| tokio::runtime::Runtime::new()?.block_on(node::allow_gaps(pairs)))?
     }
 
     /// Stops the tunnel of a gateway, as if its process had died, and starts it again.
