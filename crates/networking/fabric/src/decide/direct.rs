@@ -74,7 +74,7 @@ fn direct(
         |there: &There<IpNet>| spec.behind.get(&there.0).is_some_and(|way| way.as_slice() == std::slice::from_ref(cluster));
     let prefixes = PrefixMap::new(maps.imported.pairs().filter(|(_, there)| is_its_own(there))).ok()?;
     // A remote pod may run at a provider of ours: then its address is that provider's, and its way leads through two brokers.
-    let own: Vec<IpNet> = fabric.pods.iter().chain(&fabric.external).copied().collect();
+    let own: Vec<IpNet> = fabric.pods.iter().chain(&fabric.external).map(IpNet::trunc).collect();
     let is_own = |address: &IpAddr| own.iter().any(|prefix| prefix.contains(address));
     let local = match &path.namespaces {
         None => {
