@@ -18,6 +18,7 @@
 //! | `node_controller`, `agent` | apply the desired state to this node, again and again |
 //! | `gateway_leases`, `decide::election` | hold one of the numbered Leases if this node fits; know which gateways are in use |
 //! | `gateway_probes` | probe the other gateways' nodes, so the others take over from a dead one within two seconds |
+//! | `passed_by` | on a broker's gateways: connections of which packets pass by a direct path go on |
 //! | `open_watches`, `decide::reachable_addresses` | on gateways: which addresses single peers may reach, and which pods there use the API server here |
 //! | `relays`, `decide::fallback` | carry the tunnel's datagrams over TLS while UDP does not pass |
 //! | `tunnel_clients` | if only the tunnel's port is exposed: connect other clusters' managers to our auth endpoint and API server |

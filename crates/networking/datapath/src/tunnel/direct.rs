@@ -31,8 +31,8 @@ pub struct Direct {
     pub local: Local,
 }
 
-/// The addresses here that may use a direct path, as the broker sees them. Packets from others go through the broker, packets to others are
-/// dropped.
+/// The addresses here that may use a direct path, as the broker sees them. What other addresses send goes through the broker. What arrives
+/// for them on the path is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Local {
     /// At the customer, everything of its own. Not what it passes on from other clusters: its way leads through two brokers.
