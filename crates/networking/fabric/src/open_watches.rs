@@ -29,7 +29,7 @@ use crate::{
     decide::reachable_addresses::{
         Exposure, OpenAddresses, RemotePod, addresses_of_home_namespaces, offloaded_addresses, reachable_addresses,
     },
-    view::{self, Backends, MappedNamespace, OffloadingView},
+    view::{self, Backends, MappedNamespaceView, OffloadingView},
 };
 
 /// Changes come in groups; after this time they are processed together.
@@ -56,7 +56,7 @@ pub struct OpenWatches {
 }
 
 struct ExposureWatches {
-    mapped: Cache<MappedNamespace>,
+    mapped: Cache<MappedNamespaceView>,
     pods: Cache<(ClusterId, BTreeSet<IpAddr>)>,
     offloadings: Cache<OffloadingView>,
     services: Cache<bool>,

@@ -117,17 +117,17 @@ pub fn api_client(pod: Pod) -> Option<BTreeSet<IpAddr>> {
 
 /// A mapped namespace. Its pods are remote pods; a pod elsewhere that has their labels is none.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MappedNamespace {
+pub struct MappedNamespaceView {
     pub consumer: ClusterId,
     /// Its name at the consumer.
     pub home: String,
 }
 
-pub fn mapped_namespace(namespace: &Namespace) -> Option<MappedNamespace> {
+pub fn mapped_namespace(namespace: &Namespace) -> Option<MappedNamespaceView> {
     let label = |key: &str| namespace.labels().get(key).map(String::as_str);
     let is_ours = label(labels::MANAGED) == Some("true") && label(labels::NAMESPACE_KIND) == Some(labels::KIND_MAPPED);
     let consumer = label(labels::CONSUMER_ID).filter(|_| is_ours)?.parse().ok()?;
-    Some(MappedNamespace { consumer, home: label(labels::HOME_NAMESPACE).unwrap_or_default().to_owned() })
+    Some(MappedNamespaceView { consumer, home: label(labels::HOME_NAMESPACE).unwrap_or_default().to_owned() })
 }
 
 /// Keeps the consumer and the addresses of remote pods that are not finished.
@@ -247,7 +247,7 @@ mod tests {
             let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "demo", "labels": labels } });
             mapped_namespace(&serde_json::from_value(namespace).unwrap())
         };
-        assert_eq!(found("true", "mapped"), Some(MappedNamespace { consumer: consumer.clone(), home: "shop".into() }));
+        assert_eq!(found("true", "mapped"), Some(MappedNamespaceView { consumer: consumer.clone(), home: "shop".into() }));
         assert_eq!((found("", "mapped"), found("true", "tenant")), (None, None));
     }
 

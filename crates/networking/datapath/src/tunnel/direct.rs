@@ -54,7 +54,8 @@ impl Direct {
         u64::from(self.number) << 32 | u64::from(random)
     }
 
-    pub(super) fn has_sent(&self, token: u64) -> bool {
+    /// Whether the token of a probe names this path.
+    pub(super) fn is_named_by(&self, token: u64) -> bool {
         token >> 32 == u64::from(self.number)
     }
 

@@ -295,7 +295,7 @@ fn is_silent_client(table: &RemoteTable, live: &LiveRemote) -> bool {
 /// Handles a probe: answers a question over the path that it came, or records an answer.
 fn handle_probe(table: &RemoteTable, live: &Arc<LiveRemote>, sessions: &mut Sessions, probe: Probe, path: Path) {
     let direct = || table.entry(&live.public_key).and_then(|entry| entry.direct.as_ref());
-    if probe.purpose == Purpose::Direct && !direct().is_some_and(|direct| direct.has_sent(probe.token)) {
+    if probe.purpose == Purpose::Direct && !direct().is_some_and(|direct| direct.is_named_by(probe.token)) {
         return;
     }
     if let Some(answer) = probe.answer().and_then(|answer| sessions.probe(answer)) {

@@ -52,18 +52,18 @@ pub struct RemotePod {
 
 /// The addresses of the pods of each consumer.
 pub fn offloaded_addresses(exposure: &Exposure) -> ReachableAddresses {
-    let mut found = ReachableAddresses::new();
-    for pod in &exposure.remote_pods {
-        found.entry(pod.consumer.clone()).or_default().extend(&pod.addresses);
-    }
-    found
+    addresses_by(exposure, |pod| pod.consumer.clone())
 }
 
 /// The addresses of the pods of each consumer, by the namespace that they come from.
 pub fn addresses_of_home_namespaces(exposure: &Exposure) -> BTreeMap<(ClusterId, String), BTreeSet<IpAddr>> {
-    let mut found: BTreeMap<(ClusterId, String), BTreeSet<IpAddr>> = BTreeMap::new();
+    addresses_by(exposure, |pod| (pod.consumer.clone(), pod.home_namespace.clone()))
+}
+
+fn addresses_by<K: Ord>(exposure: &Exposure, key: impl Fn(&RemotePod) -> K) -> BTreeMap<K, BTreeSet<IpAddr>> {
+    let mut found: BTreeMap<K, BTreeSet<IpAddr>> = BTreeMap::new();
     for pod in &exposure.remote_pods {
-        found.entry((pod.consumer.clone(), pod.home_namespace.clone())).or_default().extend(&pod.addresses);
+        found.entry(key(pod)).or_default().extend(&pod.addresses);
     }
     found
 }

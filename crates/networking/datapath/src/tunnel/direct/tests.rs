@@ -189,7 +189,7 @@ fn only_an_end_with_the_same_broker_answers_a_probe() {
     let other = Direct { number: 8, ..customer.clone() };
     for random in [0, 1, u32::MAX] {
         let token = customer.token(random);
-        assert!(provider.has_sent(token) && !other.has_sent(token));
+        assert!(provider.is_named_by(token) && !other.is_named_by(token));
     }
 }
 

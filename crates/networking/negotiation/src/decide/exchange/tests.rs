@@ -502,6 +502,15 @@ fn allow_direct(clusters: &mut BTreeMap<char, NetworkSnapshot>, own: char, peers
     }
 }
 
+/// The clusters of [`brokered`], all of whose policies allow direct paths.
+fn brokered_with_direct_paths() -> (BTreeMap<char, NetworkSnapshot>, [(char, char); 3]) {
+    let (mut clusters, links) = brokered();
+    for (own, peers) in [('m', "rtf"), ('r', "m"), ('t', "m"), ('f', "m")] {
+        allow_direct(&mut clusters, own, peers, true);
+    }
+    (clusters, links)
+}
+
 /// The other ends of the direct paths of a cluster through the broker `m`.
 fn direct(outcomes: &BTreeMap<char, BTreeMap<ClusterId, Outcome>>, own: char) -> Vec<ClusterId> {
     outcomes[&own][&id('m')].endpoint.as_ref().unwrap().direct.keys().cloned().collect()
@@ -509,13 +518,10 @@ fn direct(outcomes: &BTreeMap<char, BTreeMap<ClusterId, Outcome>>, own: char) ->
 
 #[test]
 fn a_direct_path_needs_the_policies_of_all_three_clusters() {
-    let (mut clusters, links) = brokered();
-    let policies = [('m', "rtf"), ('r', "m"), ('t', "m"), ('f', "m")];
-    let none = settle(&mut clusters, &links);
+    let (mut closed, links) = brokered();
+    let none = settle(&mut closed, &links);
     assert!(direct(&none, 'r').is_empty() && direct(&none, 't').is_empty());
-    for (own, peers) in policies {
-        allow_direct(&mut clusters, own, peers, true);
-    }
+    let (mut clusters, links) = brokered_with_direct_paths();
     let all = settle(&mut clusters, &links);
     assert_eq!((direct(&all, 'r'), direct(&all, 't'), direct(&all, 'f')), (vec![id('t')], vec![id('r')], Vec::new()));
     let path = |own: char, other: char| all[&own][&id('m')].endpoint.as_ref().unwrap().direct[&id(other)].clone();
@@ -540,10 +546,7 @@ fn a_direct_path_needs_the_policies_of_all_three_clusters() {
 
 #[test]
 fn a_broker_that_starts_again_keeps_direct_paths_until_it_hears_something_else() {
-    let (mut clusters, links) = brokered();
-    for (own, peers) in [('m', "rt"), ('r', "m"), ('t', "m")] {
-        allow_direct(&mut clusters, own, peers, true);
-    }
+    let (mut clusters, links) = brokered_with_direct_paths();
     let before = settle(&mut clusters, &links);
     let broker = clusters.get_mut(&'m').unwrap();
     broker.peers.values_mut().for_each(|peer| peer.announcement = None);
@@ -555,10 +558,7 @@ fn a_broker_that_starts_again_keeps_direct_paths_until_it_hears_something_else()
 
 #[test]
 fn no_direct_path_leads_to_a_peer_or_has_the_key_of_one() {
-    let (mut clusters, links) = brokered();
-    for (own, peers) in [('m', "rt"), ('r', "m"), ('t', "m")] {
-        allow_direct(&mut clusters, own, peers, true);
-    }
+    let (mut clusters, links) = brokered_with_direct_paths();
     settle(&mut clusters, &links);
     let customer = &clusters[&'r'];
     let accepted = |snapshot: &NetworkSnapshot| decide(snapshot)[&id('m')].endpoint.as_ref().unwrap().direct.len();
@@ -586,10 +586,7 @@ fn no_direct_path_leads_to_a_peer_or_has_the_key_of_one() {
 
 #[test]
 fn two_clusters_that_run_pods_of_each_other_have_no_direct_path() {
-    let (mut clusters, links) = brokered();
-    for (own, peers) in [('m', "rt"), ('r', "m"), ('t', "m")] {
-        allow_direct(&mut clusters, own, peers, true);
-    }
+    let (mut clusters, links) = brokered_with_direct_paths();
     let customer = clusters.get_mut(&'m').unwrap().peers.get_mut(&id('r')).unwrap();
     customer.customers = [(id('t'), ["shop-turin".to_owned()].into())].into();
     let outcomes = settle(&mut clusters, &links);
