@@ -58,7 +58,10 @@ use tokio::{
     sync::{Notify, watch},
 };
 
-use crate::{auth::server::ServeError, discovery::Discoverer, lifecycle::Lifecycle, namespace::LiqoNamespace, tenancy::Tenants};
+use crate::{
+    auth::server::ServeError, discovery::Discoverer, lifecycle::Lifecycle, namespace::LiqoNamespace, objects::KIND_MAPPED,
+    tenancy::Tenants,
+};
 
 pub const FIELD_MANAGER: &str = owners::PEERING.field_manager;
 
@@ -179,10 +182,11 @@ fn watch_namespaces(context: &Context, queue: Queue<ClusterId>, clients_changed:
     let api: Api<Namespace> = Api::all(context.client.clone());
     let config = watcher::Config::default().labels(labels::NAMESPACE_KIND);
     Cache::watch(api, config, context.stop.clone(), LiqoNamespace::of, move |_, old, new| {
-        for namespace in [old, new].into_iter().flatten() {
+        // What happens to a peering does not depend on single mapped namespaces; the end of one looks itself whether some are left.
+        for namespace in [old, new].into_iter().flatten().filter(|namespace| namespace.kind != KIND_MAPPED) {
             queue.add(namespace.cluster.clone());
+            clients_changed.notify_one();
         }
-        clients_changed.notify_one();
     })
 }
 

@@ -157,9 +157,9 @@ pub fn offloading(key: &Key, old: Option<&NamespaceOffloading>, new: Option<&Nam
     due
 }
 
-/// The webhook sees the new pods of other namespaces than before.
-pub fn webhook() -> NamespaceKey {
-    NamespaceKey::AllNamespaces
+/// The webhook sees the new pods of these namespaces, and did not, or the other way round.
+pub fn webhook(changed: &BTreeSet<String>) -> Vec<NamespaceKey> {
+    changed.iter().cloned().map(NamespaceKey::Namespace).collect()
 }
 
 /// A `ForeignCluster` changed.

@@ -72,7 +72,11 @@ pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPee
     let (client, stop) = (context.client.clone(), context.stop.clone());
     let (queues, (peers, new_peers)) = (Queues::default(), PeerStates::new());
     let queue = queues.namespaces.clone();
-    let webhook = webhook::follow(&context, move || queue.add(triggers::webhook()));
+    let webhook = webhook::follow(&context, move |old, new| {
+        for key in triggers::webhook(&new.differs_for(old)) {
+            queue.add(key);
+        }
+    });
     let client_authority = client_ca::follow(client.clone(), stop);
     let consumer = Arc::new_cyclic(|consumer: &Weak<Consumer>| Consumer {
         virtual_nodes: virtual_nodes(&context, &queues),

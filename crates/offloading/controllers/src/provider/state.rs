@@ -40,7 +40,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use super::resolver::ResolverService;
-use super::triggers::{self, ReplicaGroup, Target, Trigger};
+use super::triggers::{self, ReplicaGroup, Target, TenantPods, Trigger};
 use crate::metering::Recorder;
 use crate::networks::Networks;
 
@@ -109,7 +109,7 @@ struct TenantSecrets {
 pub struct Queues {
     pub namespaces: Queue<String>,
     pub tenant_secrets: Queue<String>,
-    pub tenant_pods: Queue<(String, bool)>,
+    pub tenant_pods: Queue<TenantPods>,
     pub shadow_pods: Queue<Key>,
     pub replicas: Queue<ReplicaGroup>,
     pub accounts: Queue<Key>,
@@ -138,7 +138,7 @@ impl Queues {
             match target {
                 Target::Namespaces(tenant) => add(&self.namespaces, tenant, delay),
                 Target::TenantSecrets(tenant) => add(&self.tenant_secrets, tenant, delay),
-                Target::TenantPods { tenant, all } => add(&self.tenant_pods, (tenant, all), delay),
+                Target::TenantPods(pods) => add(&self.tenant_pods, pods, delay),
                 Target::ShadowPod(key) => add(&self.shadow_pods, key, delay),
                 Target::Replicas(group) => add(&self.replicas, group, delay),
                 Target::Account(offer) => add(&self.accounts, offer, delay),

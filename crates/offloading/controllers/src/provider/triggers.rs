@@ -2,8 +2,9 @@
 //!
 //! | what changed | what to reconcile |
 //! |---|---|
-//! | a tenant or mapped namespace | the tenant's namespaces, pods, Secrets (a tenant's) and replicas (a mapped namespace's) |
-//! | a `NamespaceMap` | the tenant's namespaces and pods, and the replicas of every namespace that it names |
+//! | a tenant namespace | the tenant's namespaces, pods and Secrets |
+//! | a mapped namespace | the tenant's namespaces, and the pods and replicas of this one |
+//! | a `NamespaceMap` | the tenant's namespaces, and the pods and replicas of those of which it says something else |
 //! | a `ResourceOffer` | its account, and the pods that wait for room, also to be resized; if it has other nodes, all pods, and the tenant's namespaces if it is borrowed |
 //! | the `NamespaceOffloading` of a mapped namespace | the tenant's namespaces |
 //! | a shadow pod's spec, deletion or finalizers | the shadow pod |
@@ -15,7 +16,11 @@
 //!
 //! If a row is missing, a key is never reconciled after that change.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use liqo_api::{ClusterId, Key, NamespaceMap, tenant_namespace};
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
@@ -74,6 +79,17 @@ impl ReplicaGroup {
     }
 }
 
+/// Shadow pods of a consumer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantPods {
+    /// The tenant namespace.
+    pub tenant: String,
+    /// Only those of this namespace in the consumer's cluster.
+    pub home: Option<String>,
+    /// Also those that do not wait for their pod.
+    pub all: bool,
+}
+
 /// A key, and its queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
@@ -81,11 +97,7 @@ pub enum Target {
     Namespaces(String),
     /// The watch of a tenant namespace's Secrets.
     TenantSecrets(String),
-    /// The shadow pods of a tenant namespace: all of them, or only those that wait for their pod.
-    TenantPods {
-        tenant: String,
-        all: bool,
-    },
+    TenantPods(TenantPods),
     ShadowPod(Key),
     Replicas(ReplicaGroup),
     /// The account of an offer: tenant namespace and pool.
@@ -118,7 +130,11 @@ fn namespaces(tenant: &str) -> Trigger {
 }
 
 fn pods_of(tenant: &str, all: bool) -> Trigger {
-    Target::TenantPods { tenant: tenant.to_owned(), all }.now()
+    Target::TenantPods(TenantPods { tenant: tenant.to_owned(), home: None, all }).now()
+}
+
+fn pods_in(tenant: &str, home: &str, all: bool) -> Trigger {
+    Target::TenantPods(TenantPods { tenant: tenant.to_owned(), home: Some(home.to_owned()), all }).now()
 }
 
 fn replicas(tenant: &str, home: &str, group: Group) -> Trigger {
@@ -133,21 +149,34 @@ fn all_replicas(tenant: &str, home: &str) -> [Trigger; 4] {
 pub fn namespace_changed(old: Option<&ConsumerNamespace>, new: Option<&ConsumerNamespace>) -> Vec<Trigger> {
     let of = |namespace: &ConsumerNamespace| {
         let tenant = tenant_namespace(&namespace.consumer);
-        let mut triggers = vec![namespaces(&tenant), pods_of(&tenant, true)];
+        let mut triggers = vec![namespaces(&tenant)];
         match &namespace.kind {
-            NamespaceKind::Tenant { .. } => triggers.push(Target::TenantSecrets(tenant).now()),
-            NamespaceKind::Mapped { home } => triggers.extend(all_replicas(&tenant, home)),
+            NamespaceKind::Tenant { .. } => triggers.extend([pods_of(&tenant, true), Target::TenantSecrets(tenant).now()]),
+            NamespaceKind::Mapped { home } => {
+                triggers.push(pods_in(&tenant, home, true));
+                triggers.extend(all_replicas(&tenant, home));
+            }
         }
         triggers
     };
     [old, new].into_iter().flatten().flat_map(of).collect()
 }
 
-/// The `NamespaceMap` of a tenant namespace changed.
+/// The `NamespaceMap` of a tenant namespace changed. It names all namespaces of the consumer, and changes several times for each of them:
+/// what it says of the others has not changed.
 pub fn map_changed(tenant: &str, old: Option<&NamespaceMap>, new: Option<&NamespaceMap>) -> Vec<Trigger> {
-    let homes = [old, new].into_iter().flatten().flat_map(|map| map.spec.mappings.keys());
-    let replicas = homes.flat_map(|home| all_replicas(tenant, home));
-    [namespaces(tenant), pods_of(tenant, true)].into_iter().chain(replicas).collect()
+    let of = |map: Option<&NamespaceMap>, home: &str| {
+        let status = map.and_then(|map| map.status.as_ref()?.namespaces.get(home).cloned());
+        (map.and_then(|map| map.spec.mappings.get(home).cloned()), status)
+    };
+    let named = |map: &'_ NamespaceMap| {
+        let reported = map.status.iter().flat_map(|status| status.namespaces.keys());
+        map.spec.mappings.keys().chain(reported).cloned().collect::<Vec<_>>()
+    };
+    let homes: BTreeSet<String> = [old, new].into_iter().flatten().flat_map(named).collect();
+    let changed = homes.iter().filter(|home| of(old, home) != of(new, home));
+    let content = changed.flat_map(|home| [pods_in(tenant, home, true)].into_iter().chain(all_replicas(tenant, home)));
+    [namespaces(tenant)].into_iter().chain(content).collect()
 }
 
 /// A `ResourceOffer` changed. The mapped namespaces of borrowed pools are offloaded to their nodes.
@@ -252,13 +281,14 @@ pub fn usage_changed<'a>(tenant: &str, offers: impl IntoIterator<Item = &'a Key>
     [namespaces(tenant), pods_of(tenant, false)].into_iter().chain(offers).chain(replicas).collect()
 }
 
-/// The shadow pods of a tenant are to be reconciled: all of them, or only those that wait for their pod.
-pub fn tenant_pods_changed<'a>(
-    tenant: &str,
-    all: bool,
-    shadows: impl IntoIterator<Item = (&'a Key, &'a Shadow)>,
-) -> Vec<Trigger> {
-    let concerned = |(key, shadow): &(&Key, &Shadow)| key.namespace == tenant && (all || shadow.reported.remote_uid.is_none());
+/// These shadow pods are to be reconciled.
+pub fn tenant_pods_changed<'a>(pods: &TenantPods, shadows: impl IntoIterator<Item = (&'a Key, &'a Shadow)>) -> Vec<Trigger> {
+    let TenantPods { tenant, home, all } = pods;
+    let concerned = |(key, shadow): &(&Key, &Shadow)| {
+        key.namespace == *tenant
+            && home.as_ref().is_none_or(|home| shadow.namespace == *home)
+            && (*all || shadow.reported.remote_uid.is_none())
+    };
     shadow_pods(shadows.into_iter().filter(concerned).map(|(key, _)| key.clone()))
 }
 

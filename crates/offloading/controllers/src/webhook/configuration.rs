@@ -44,7 +44,14 @@ impl Selected {
         entry.is_none_or(|(name, ..)| self.0.get(name).is_some_and(|namespaces| namespaces.contains(namespace)))
     }
 
-    fn of(live: MutatingWebhookConfiguration) -> Self {
+    /// The namespaces whose new pods the webhook sees for another strategy than before.
+    pub fn differs_for(&self, before: &Self) -> BTreeSet<String> {
+        let namespaces = |one: &Self, entry: &str| one.0.get(entry).cloned().unwrap_or_default();
+        let entries = STRATEGIES.into_iter().map(|(entry, ..)| entry);
+        entries.flat_map(|entry| &namespaces(self, entry) ^ &namespaces(before, entry)).collect()
+    }
+
+    pub(super) fn of(live: MutatingWebhookConfiguration) -> Self {
         let named = |webhook: MutatingWebhook| {
             let expressions = webhook.namespace_selector.and_then(|selector| selector.match_expressions).unwrap_or_default();
             let namespaces = expressions.into_iter().flat_map(|expression| expression.values.unwrap_or_default()).collect();
@@ -54,11 +61,19 @@ impl Selected {
     }
 }
 
-/// Watches the live configuration: the only object of the cache, if it exists.
-pub fn follow(context: &Context, mut changed: impl FnMut() + Send + 'static) -> Cache<Selected> {
+/// Watches the live configuration: the only object of the cache, if it exists. Each change calls `changed` with the configuration before
+/// and after it.
+pub fn follow(context: &Context, mut changed: impl FnMut(&Selected, &Selected) + Send + 'static) -> Cache<Selected> {
     let only_ours = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
     let api = Api::<MutatingWebhookConfiguration>::all(context.client.clone());
-    Cache::watch(api, only_ours, context.stop.clone(), |live| Some(Selected::of(live)), move |_, _, _| changed())
+    let none = Selected::default();
+    Cache::watch(
+        api,
+        only_ours,
+        context.stop.clone(),
+        |live| Some(Selected::of(live)),
+        move |_, old, new| changed(old.map_or(&none, AsRef::as_ref), new.map_or(&none, AsRef::as_ref)),
+    )
 }
 
 /// The watched configuration.

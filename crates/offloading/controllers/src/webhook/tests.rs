@@ -1,11 +1,13 @@
 //! The webhook over a real socket, and its certificate and configuration against an API server of one function.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Mutex;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::json;
@@ -301,6 +303,21 @@ fn remote_namespaces_fail_and_others_are_ignored_when_nobody_answers() {
     let entry = &entries[0];
     assert_eq!((entry.timeout_seconds, &entry.client_config.ca_bundle), (Some(3), &Some(ByteString(b"ca".to_vec()))));
     assert_eq!(entry.match_conditions.as_ref().unwrap()[0].expression, "!has(object.spec.nodeName)");
+}
+
+#[test]
+fn a_changed_configuration_concerns_the_namespaces_that_entered_or_left_an_entry() {
+    let selected = |all: &[(&str, PodOffloadingStrategy)]| {
+        let all: Vec<_> = all.iter().map(|(name, of)| (Key::new(*name, "offloading"), offloading(*of))).collect();
+        let entries = entries("liqo", "ca", &all.iter().map(|(key, offloading)| (key, offloading)));
+        Selected::of(MutatingWebhookConfiguration { webhooks: Some(entries), ..MutatingWebhookConfiguration::default() })
+    };
+    let (remote, both) = (PodOffloadingStrategy::Remote, PodOffloadingStrategy::LocalAndRemote);
+    let (before, after) =
+        (selected(&[("a", remote), ("b", remote), ("c", both)]), selected(&[("b", both), ("c", both), ("d", both)]));
+    assert_eq!(after.differs_for(&before), ["a", "b", "d"].map(str::to_owned).into());
+    assert_eq!(after.differs_for(&after), BTreeSet::new());
+    assert_eq!(before.differs_for(&Selected::default()), ["a", "b", "c"].map(str::to_owned).into());
 }
 
 #[tokio::test]

@@ -95,8 +95,8 @@ fn a_namespace_is_due_when_its_offloading_changes_and_its_pods_when_the_user_cha
 }
 
 #[test]
-fn all_namespaces_are_due_when_the_webhook_sees_others_and_a_node_when_its_kubelet_is_served_in_another_way() {
-    assert_eq!(webhook(), NamespaceKey::AllNamespaces);
+fn a_namespace_is_due_when_the_webhook_begins_to_see_it_and_a_node_when_its_kubelet_is_served_in_another_way() {
+    assert_eq!(webhook(&["demo".to_owned()].into()), [NamespaceKey::Namespace("demo".into())]);
     assert_eq!(kubelet_serving(&key("default")), NodeKey::VirtualNode(key("default")));
 }
 

@@ -27,11 +27,11 @@ pub async fn run(provider: Arc<Provider>) {
             secrets.follow_secrets(tenant);
             done()
         }),
-        queues.tenant_pods.run("tenant-pods", 1, stop.clone(), move |(tenant, all)| {
-            let shadows = pods.shadows.all();
+        queues.tenant_pods.run("tenant-pods", 1, stop.clone(), move |concerned| {
+            let shadows = pods.shadows.in_namespace(&concerned.tenant);
             let shadows = shadows.iter().map(|(key, shadow)| (key, shadow.as_ref()));
-            pods.queues.add(triggers::tenant_pods_changed(&tenant, all, shadows));
-            pods.queues.add(triggers::shadow_pods(pods.ledger.lock().deferred_resizes(&tenant)));
+            pods.queues.add(triggers::tenant_pods_changed(&concerned, shadows));
+            pods.queues.add(triggers::shadow_pods(pods.ledger.lock().deferred_resizes(&concerned.tenant)));
             done()
         }),
         queues.usage.run("usage", 1, stop.clone(), move |()| {

@@ -148,15 +148,16 @@ impl Pass<'_> {
         let (grant, families) = (self.exposure_grant(), self.families_of_services());
         let none = BTreeSet::new();
         let services: Vec<Source> = sources.into_iter().map(|source| grant.apply(source, &none).of_families(&families)).collect();
-        let replicas = self.replicas(&[Kind::Service]).await?;
-        let (_, steps) = split_exposure(self.plan(Kind::Service, &services, &replicas));
+        let mut live = self.replicas(&[Kind::Service]).await?;
+        let (mut reports, steps) = split_exposure(self.plan(Kind::Service, &services, &live));
         let names_change = steps.iter().any(|step| matches!(step, Step::Create(..) | Step::Delete(_)));
-        self.act_all(steps).await;
-        let replicas = self.replicas(&[Kind::Service, Kind::EndpointSlice]).await?;
-        self.check_soon_for(&replicas);
-        let (live, replicas): (Vec<Replica>, Vec<Replica>) =
-            replicas.into_iter().partition(|replica| replica.kind == Kind::Service);
-        self.act_all(split_exposure(self.plan(Kind::Service, &services, &live)).0).await;
+        if !steps.is_empty() {
+            self.act_all(steps).await;
+            live = self.replicas(&[Kind::Service]).await?;
+            reports = split_exposure(self.plan(Kind::Service, &services, &live)).0;
+        }
+        self.check_soon_for(&live);
+        self.act_all(reports).await;
         if names_change {
             let records = self.provider.records.all();
             let records = records.iter().map(|(_, source)| source.as_ref());
@@ -170,6 +171,8 @@ impl Pass<'_> {
             let lost = |slice: Source| slice.with_lost_endpoints(&publishing, |address| own.contains(&address));
             slices = slices.into_iter().map(lost).collect();
         }
+        let replicas = self.replicas(&[Kind::EndpointSlice]).await?;
+        self.check_soon_for(&replicas);
         self.act_all(self.plan(Kind::EndpointSlice, &slices, &replicas)).await;
         Ok(())
     }

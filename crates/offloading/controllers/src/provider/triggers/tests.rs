@@ -65,12 +65,20 @@ fn every_group(home: &str) -> [Target; 4] {
     [Group::Named, Group::Services, Group::Ingresses, Group::Policies].map(|one| group(home, one))
 }
 
+fn pods_of_tenant(home: Option<&str>, all: bool) -> TenantPods {
+    TenantPods { tenant: tenant(), home: home.map(str::to_owned), all }
+}
+
 fn all_pods() -> Target {
-    Target::TenantPods { tenant: tenant(), all: true }
+    Target::TenantPods(pods_of_tenant(None, true))
+}
+
+fn all_pods_in(home: &str) -> Target {
+    Target::TenantPods(pods_of_tenant(Some(home), true))
 }
 
 fn waiting_pods() -> Target {
-    Target::TenantPods { tenant: tenant(), all: false }
+    Target::TenantPods(pods_of_tenant(None, false))
 }
 
 fn shadow_key() -> Key {
@@ -101,18 +109,32 @@ fn a_tenant_namespace_that_comes_or_goes_concerns_its_namespaces_pods_and_secret
 #[test]
 fn a_mapped_namespace_concerns_its_pods_and_replicas_before_and_after_the_change() {
     let expected = |homes: &[&str]| {
-        set([Target::Namespaces(tenant()), all_pods()].into_iter().chain(homes.iter().flat_map(|home| every_group(home))))
+        let content = homes.iter().flat_map(|home| [all_pods_in(home)].into_iter().chain(every_group(home)));
+        set([Target::Namespaces(tenant())].into_iter().chain(content))
     };
     assert_eq!(targets(&namespace_changed(None, Some(&mapped("demo")))), expected(&["demo"]));
     assert_eq!(targets(&namespace_changed(Some(&mapped("demo")), Some(&mapped("other")))), expected(&["demo", "other"]));
 }
 
 #[test]
-fn a_map_concerns_the_namespaces_that_it_names_and_those_that_it_named() {
-    let expected =
-        set([Target::Namespaces(tenant()), all_pods()].into_iter().chain(every_group("old")).chain(every_group("new")));
-    assert_eq!(targets(&map_changed(&tenant(), Some(&map(&["old"])), Some(&map(&["new"])))), expected);
-    assert_eq!(targets(&map_changed(&tenant(), None, None)), set([Target::Namespaces(tenant()), all_pods()]));
+fn a_map_concerns_only_the_namespaces_of_which_it_says_something_else() {
+    let expected = |homes: &[&str]| {
+        let content = homes.iter().flat_map(|home| [all_pods_in(home)].into_iter().chain(every_group(home)));
+        set([Target::Namespaces(tenant())].into_iter().chain(content))
+    };
+    let changed = |old: Option<&NamespaceMap>, new: Option<&NamespaceMap>| targets(&map_changed(&tenant(), old, new));
+    let two = map(&["old", "stays"]);
+    assert_eq!(changed(Some(&two), Some(&map(&["stays", "new"]))), expected(&["old", "new"]));
+    assert_eq!(changed(None, Some(&two)), expected(&["old", "stays"]));
+    assert_eq!(changed(Some(&two), None), expected(&["old", "stays"]));
+    assert_eq!(changed(Some(&two), Some(&two)), expected(&[]));
+    let with_status = |home: &str| {
+        let entry = json!({ "remoteName": format!("{home}-rome"), "phase": "Ready" });
+        let status = serde_json::from_value(json!({ "namespaces": { home: entry } })).unwrap();
+        NamespaceMap { status: Some(status), ..two.clone() }
+    };
+    assert_eq!(changed(Some(&two), Some(&with_status("stays"))), expected(&["stays"]));
+    assert_eq!(changed(Some(&with_status("gone")), Some(&two)), expected(&["gone"]), "the status may name one for longer");
 }
 
 #[test]
@@ -251,8 +273,11 @@ fn the_pods_of_a_tenant_are_all_or_those_without_a_remote_pod() {
     let (first, second, other) = (Key::new(tenant(), "a"), Key::new(tenant(), "b"), Key::new("another", "c"));
     let all = [(&first, &waiting), (&second, &running), (&other, &waiting)];
     let target = |key: &Key| Target::ShadowPod(key.clone());
-    assert_eq!(targets(&tenant_pods_changed(&tenant(), true, all)), set([target(&first), target(&second)]));
-    assert_eq!(targets(&tenant_pods_changed(&tenant(), false, all)), set([target(&first)]));
+    let concerned = |home, each| targets(&tenant_pods_changed(&pods_of_tenant(home, each), all));
+    assert_eq!(concerned(None, true), set([target(&first), target(&second)]));
+    assert_eq!(concerned(Some("demo"), true), set([target(&first), target(&second)]));
+    assert_eq!(concerned(Some("shop"), true), set([]));
+    assert_eq!(concerned(None, false), set([target(&first)]));
 }
 
 #[test]
