@@ -1,14 +1,15 @@
-//! Packets obey `NetworkPolicies`: milan enforces them.
+//! Packets obey `NetworkPolicies` where a cluster enforces them, and the cluster knows that.
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{
+    lending::enforced,
     network::{ABROAD, AT_HOME, connected, endpoint, exec, ip, seen, servers, service},
     network_policies::policy,
     policies::apply_policy,
@@ -104,6 +105,7 @@ async fn policies_of_the_consumer_apply_at_the_provider(callers: &Callers<'_>, f
 
 pub async fn packets_obey_network_policies(world: Arc<World>) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
+    world.enforce_network_policies().await?;
     connected(rome, milan).await?;
     rome.offloaded_namespace(NAMESPACE, "LocalAndRemote").await?;
     let remote = rome.remote_namespace(NAMESPACE, milan).await?;
@@ -180,4 +182,13 @@ pub async fn packets_obey_network_policies(world: Arc<World>) -> Result<()> {
     turin.end_namespace(NAMESPACE).await?;
     milan.kubectl(&["-n", "default", "delete", "deployment", "own", "own-too"]).await?;
     rome.end_namespace(NAMESPACE).await
+}
+
+pub async fn a_cluster_knows_that_it_enforces_network_policies(world: Arc<World>) -> Result<()> {
+    eventually("the test is over", Duration::from_secs(60), || async {
+        let (status, message) = enforced(&world.milan).await?.context("no condition")?;
+        ensure!(status == "True", "{status}: {message}");
+        Ok(Some(()))
+    })
+    .await
 }

@@ -234,21 +234,12 @@ pub async fn a_withdrawn_pool_is_drained_within_disruption_budgets(world: Arc<Wo
 }
 
 /// Whether `NetworkPolicies` are enforced in a cluster, as the condition of its `ClusterConfig` says: status and message.
-async fn enforced(cluster: &Cluster) -> Result<Option<(String, String)>> {
+pub async fn enforced(cluster: &Cluster) -> Result<Option<(String, String)>> {
     let config = cluster.object(&["clusterconfig", "liqo"]).await?.context("no ClusterConfig")?;
     let mut conditions = config["status"]["conditions"].as_array().into_iter().flatten();
     let found = conditions.find(|condition| condition["type"] == liqo_api::NETWORK_POLICIES_ENFORCED);
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     Ok(found.map(|condition| (text(&condition["status"]), text(&condition["message"]))))
-}
-
-pub async fn a_cluster_knows_that_it_enforces_network_policies(world: Arc<World>) -> Result<()> {
-    eventually("the test is over", Duration::from_secs(60), || async {
-        let (status, message) = enforced(&world.milan).await?.context("no condition")?;
-        ensure!(status == "True", "{status}: {message}");
-        Ok(Some(()))
-    })
-    .await
 }
 
 /// Milan does not enforce `NetworkPolicies`; all scenarios run with the explicit yes.

@@ -80,7 +80,8 @@ macro_rules! scenarios {
     };
 }
 
-/// Pods and policies for them, and that a settled system writes nothing. Milan enforces `NetworkPolicies`, and rome has another domain. At the end Liqo is uninstalled.
+/// Pods and policies for them, and that a settled system writes nothing. Rome has another domain. Towards the end milan
+/// enforces `NetworkPolicies`, and then Liqo is uninstalled.
 fn pods_and_policies() -> Set {
     Set {
         clusters: Clusters {
@@ -102,8 +103,6 @@ fn pods_and_policies() -> Set {
                 the_status_shows_latency_and_loss_of_the_path_to_a_peer;
             names:
                 a_remote_pod_resolves_names_as_at_home;
-            lending:
-                a_cluster_knows_that_it_enforces_network_policies;
             install:
                 a_manager_has_no_more_rights_than_it_needs;
             attacks:
@@ -141,8 +140,6 @@ fn pods_and_policies() -> Set {
             command_line:
                 pods_move_away_from_a_cluster_and_it_takes_pods_again;
             // They change the policies for rome's pods.
-            enforced_network_policies:
-                packets_obey_network_policies;
             enforcement:
                 the_pod_security_of_a_consumers_pods_follows_the_policy,
                 a_consumers_pods_get_only_the_priority_volumes_and_objects_of_the_policy,
@@ -162,6 +159,7 @@ fn pods_and_policies() -> Set {
         .chain(settled())
         .chain(network_and_nodes())
         .chain(attacks_at_full_speed())
+        .chain(enforced_network_policies())
         .chain(doctor_and_the_end())
         .collect(),
         groups: Vec::new(),
@@ -170,13 +168,14 @@ fn pods_and_policies() -> Set {
     }
 }
 
-/// Beside others an API server would need so long to start again that its peers take it for dead, which they write down.
+/// Beside others an API server would need so long to start again that its peers take it for dead, which they write down. The long periods
+/// in which nothing is written need no machine of their own.
 fn settled() -> Vec<Scenario> {
     let all = scenarios! {
         settled:
             a_settled_system_writes_only_leases;
     };
-    all.into_iter().map(Scenario::with_whole_machine).collect()
+    all.into_iter().map(Scenario::with_own_share).collect()
 }
 
 /// What counts exactly once, although managers stop.
@@ -304,6 +303,15 @@ fn offloaded_namespaces() -> Vec<Scenario> {
             a_pod_that_asks_for_nothing_is_charged_and_limited_and_keeps_its_own_labels,
             a_pod_reads_no_secret_of_the_provider_and_probes_none_of_its_nodes,
             no_token_leaves_a_namespace_that_does_not_allow_it;
+    }
+}
+
+/// From the first of them on, milan enforces `NetworkPolicies`. It changes the policies for rome's pods.
+fn enforced_network_policies() -> Vec<Scenario> {
+    scenarios! {
+        enforced_network_policies:
+            packets_obey_network_policies,
+            a_cluster_knows_that_it_enforces_network_policies;
     }
 }
 

@@ -24,13 +24,13 @@ use tokio::{
 };
 
 /// Maximum number of scenarios that run at a time, in all sets together, besides one of each set's `alone`: as many as two cores can handle.
-const MAX_CONCURRENT: usize = 3;
-/// Maximum number of sets that run at a time while the processors are busy. The three clusters of another would use a sixth of two cores
+const MAX_CONCURRENT: usize = 5;
+/// Maximum number of sets that run at a time while the processors are busy. The three clusters of another would use an eighth of two cores
 /// while idle.
 const MAX_SETS: usize = 2;
 /// Another set starts if this part of the processors was idle during [`IDLE_PERIOD`], in percent: many scenarios mostly wait.
-const MIN_IDLE_PERCENT: u64 = 40;
-const IDLE_PERIOD: Duration = Duration::from_secs(60);
+const MIN_IDLE_PERCENT: u64 = 25;
+const IDLE_PERIOD: Duration = Duration::from_secs(30);
 /// Number of programs that want a processor, for each processor, above which no scenario starts beside another. Then more at a time would
 /// finish nothing earlier, and managers would lose their Leases.
 const MAX_RUNNABLE: usize = 6;
@@ -49,18 +49,33 @@ const MAX_MESSAGE_LEN: usize = 4000;
 pub struct Scenario {
     name: &'static str,
     run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>,
-    /// Whether no other scenario of any set may run meanwhile.
-    has_whole_machine: bool,
+    shares: Shares,
+}
+
+/// How a scenario shares the machine with those of other sets, and with the start of clusters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shares {
+    /// Others run meanwhile.
+    Always,
+    /// Nothing else runs meanwhile.
+    Never,
+    /// It says so itself, by [`World::machine`].
+    AtTimes,
 }
 
 impl Scenario {
     pub fn new(name: &'static str, run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>) -> Self {
-        Self { name, run, has_whole_machine: false }
+        Self { name, run, shares: Shares::Always }
     }
 
     /// No other scenario of any set runs meanwhile.
     pub fn with_whole_machine(self) -> Self {
-        Self { has_whole_machine: true, ..self }
+        Self { shares: Shares::Never, ..self }
+    }
+
+    /// It takes [`World::machine`] itself, at times for itself alone.
+    pub fn with_own_share(self) -> Self {
+        Self { shares: Shares::AtTimes, ..self }
     }
 }
 
@@ -107,7 +122,7 @@ struct Shared {
     built: OnceCell<Built>,
     permits: Semaphore,
     /// Each running scenario reads it. Who has the whole machine writes it: some scenarios, and the start of clusters.
-    machine: RwLock<()>,
+    machine: Arc<RwLock<()>>,
     /// Held while a parallel scenario waits for room: they start one after another.
     admission: Mutex<()>,
     /// The groups that no set has begun yet.
@@ -207,7 +222,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     let shared = Arc::new(Shared {
         built: OnceCell::new(),
         permits: Semaphore::new(MAX_CONCURRENT),
-        machine: RwLock::default(),
+        machine: Arc::default(),
         admission: Mutex::default(),
         groups: Mutex::default(),
         ended,
@@ -276,7 +291,8 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
     let built = shared.built.get_or_try_init(Built::build).await?;
     // Beside it, API servers would not answer for a minute, and managers would lose their Leases.
     let whole = shared.machine.write().await;
-    let world = World::build(clusters, built).await.with_context(|| format!("the clusters of set {instance}"))?;
+    let world =
+        World::build(clusters, built, shared.machine.clone()).await.with_context(|| format!("the clusters of set {instance}"))?;
     drop(whole);
     let world = Arc::new(world);
     let baseline = Baseline::of(&world).await?;
@@ -326,9 +342,8 @@ async fn run_one(world: &Arc<World>, task: Task, shared: &Shared) -> bool {
 
 /// Runs a scenario and sends its outcome. Returns whether it succeeded.
 async fn run_admitted(world: &Arc<World>, Task { scenario, report }: Task, shared: &Shared) -> bool {
-    let is_whole = scenario.has_whole_machine;
-    let _whole = if is_whole { Some(shared.machine.write().await) } else { None };
-    let _part = if is_whole { None } else { Some(shared.machine.read().await) };
+    let _whole = if scenario.shares == Shares::Never { Some(shared.machine.write().await) } else { None };
+    let _part = if scenario.shares == Shares::Always { Some(shared.machine.read().await) } else { None };
     let (name, begun) = (scenario.name, Instant::now());
     let outcome = match tokio::spawn((scenario.run)(world.clone())).await {
         Ok(outcome) => outcome.map_err(|error| format!("{error:#}")),

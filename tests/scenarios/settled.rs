@@ -52,12 +52,15 @@ async fn writes_nothing(world: &World, period: Duration) -> Result<()> {
 
 pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
+    let part = world.machine.read().await;
     rome.offloaded_namespace("settled", "LocalAndRemote").await?;
     rome.apply(&deployment("settled", "web", 6)).await?;
     rome.ready_pods("settled", "app=web", 6).await?;
     world.quiet(&[rome, milan]).await?;
     writes_nothing(&world, EVERY_PERIOD).await?;
     // A forced resync: every watch of the managers breaks and starts again. Peers may report that an API server was away.
+    drop(part);
+    let whole = world.machine.write().await;
     let from = [rome.audit_length()?, milan.audit_length()?];
     for cluster in [rome, milan] {
         world.break_watches(cluster).await?;
@@ -76,6 +79,8 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
         });
         ensure!(writes.is_empty(), "a resync wrote at {}: {writes:#?}", cluster.name);
     }
+    drop(whole);
+    let _part = world.machine.read().await;
     writes_nothing(&world, EVERY_PERIOD).await?;
     rome.end_namespace("settled").await
 }

@@ -2,6 +2,7 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,9 +15,12 @@ use liqo_playground::{
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::process::Command;
+use tokio::{process::Command, sync::RwLock};
 
 use crate::{Cluster, PATIENCE, cluster::Programs, eventually};
+
+/// The component of the playground that enforces `NetworkPolicies`.
+const KUBE_ROUTER: &str = "kube-router";
 
 /// The clusters of a set.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +31,7 @@ pub struct Clusters {
     pub nodes_of_turin: u8,
     /// Whether the clusters have IPv6 in addition to IPv4.
     pub dual_stack: bool,
-    /// Whether milan enforces `NetworkPolicies`.
+    /// Whether milan can enforce `NetworkPolicies`. See [`World::enforce_network_policies`].
     pub network_policies: bool,
     /// Whether rome and milan run metrics-server.
     pub metrics: bool,
@@ -91,11 +95,13 @@ pub struct World {
     images: [String; 2],
     scratch: PathBuf,
     keep: bool,
+    /// Who does something on this machine reads it; who needs the whole machine writes it.
+    pub machine: Arc<RwLock<()>>,
 }
 
 impl World {
     /// Starts the clusters, installs Liqo and peers rome with milan. This uses the whole machine.
-    pub async fn build(wanted: Clusters, built: &Built) -> Result<Self> {
+    pub async fn build(wanted: Clusters, built: &Built, machine: Arc<RwLock<()>>) -> Result<Self> {
         let Clusters { instance, nodes_of_turin, dual_stack, network_policies, metrics, milans_node_grace_seconds, romes_domain } =
             wanted;
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
@@ -142,7 +148,10 @@ impl World {
         let [rome, turin, milan]: [Cluster; 3] = clusters.try_into().ok().context("three clusters")?;
         let scratch = std::env::temp_dir().join(format!("liqo-tests-{}-{instance}", std::process::id()));
         std::fs::create_dir_all(&scratch)?;
-        let world = Self { rome, turin, milan, kind: wanted, built: built.clone(), playground, images, scratch, keep };
+        let world = Self { rome, turin, milan, kind: wanted, built: built.clone(), playground, images, scratch, keep, machine };
+        if network_policies {
+            world.stop_network_policies().await?;
+        }
         tokio::try_join!(world.install(&world.rome), world.install(&world.turin), world.install(&world.milan))?;
         world.peer_rome_with_milan().await?;
         Ok(world)
@@ -231,6 +240,23 @@ impl World {
     /// Connects a cluster again.
     pub async fn heal(&self, cluster: &str) -> Result<()> {
         Ok(self.playground.cluster(cluster)?.heal().await?)
+    }
+
+    /// Lets milan enforce `NetworkPolicies` from now on.
+    pub async fn enforce_network_policies(&self) -> Result<()> {
+        Ok(self.machinery(&self.milan)?.start(KUBE_ROUTER).await?)
+    }
+
+    /// Ends what enforces `NetworkPolicies` in milan, and removes its rules. It runs a dozen programs whenever a pod or a namespace changes,
+    /// which takes a tenth of two cores while scenarios run that do not need it.
+    async fn stop_network_policies(&self) -> Result<()> {
+        let milan = self.machinery(&self.milan)?;
+        milan.stop(KUBE_ROUTER).await?;
+        for node in milan.nodes() {
+            let within = format!("nsenter --net=/run/netns/{}", node.network_namespace);
+            self.shell(&format!("{within} iptables -w -F && {within} iptables -w -X"), 20).await?;
+        }
+        Ok(())
     }
 
     /// Kills the API server of a cluster, so every watch breaks. The supervisor starts it again. Returns when it answers.
