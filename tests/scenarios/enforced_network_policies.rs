@@ -185,6 +185,7 @@ pub async fn packets_obey_network_policies(world: Arc<World>) -> Result<()> {
 }
 
 pub async fn a_cluster_knows_that_it_enforces_network_policies(world: Arc<World>) -> Result<()> {
+    world.enforce_network_policies().await?;
     eventually("the test is over", Duration::from_secs(60), || async {
         let (status, message) = enforced(&world.milan).await?.context("no condition")?;
         ensure!(status == "True", "{status}: {message}");

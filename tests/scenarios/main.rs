@@ -131,11 +131,9 @@ fn pods_and_policies() -> Set {
             // It applies the webhook's configuration again.
             install:
                 installing_again_changes_nothing;
-            // They end the network of rome and milan.
+            // It ends the network of rome and milan.
             offloading:
                 without_a_network_a_service_never_sends_packets_to_wrong_pods;
-            api_access:
-                a_pod_that_requires_its_api_server_waits_until_it_is_reachable;
             // It cordons nodes of rome.
             command_line:
                 pods_move_away_from_a_cluster_and_it_takes_pods_again;
@@ -306,12 +304,15 @@ fn offloaded_namespaces() -> Vec<Scenario> {
     }
 }
 
-/// From the first of them on, milan enforces `NetworkPolicies`. It changes the policies for rome's pods.
+/// Milan enforces `NetworkPolicies` from then on. The first one also changes the policies for rome's pods, and the last one ends the network
+/// of rome and milan.
 fn enforced_network_policies() -> Vec<Scenario> {
     scenarios! {
         enforced_network_policies:
             packets_obey_network_policies,
             a_cluster_knows_that_it_enforces_network_policies;
+        api_access:
+            a_pod_that_requires_its_api_server_waits_until_it_is_reachable;
     }
 }
 

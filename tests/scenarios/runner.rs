@@ -29,11 +29,11 @@ const MAX_CONCURRENT: usize = 5;
 /// while idle.
 const MAX_SETS: usize = 2;
 /// Another set starts if this part of the processors was idle during [`IDLE_PERIOD`], in percent: many scenarios mostly wait.
-const MIN_IDLE_PERCENT: u64 = 25;
-const IDLE_PERIOD: Duration = Duration::from_secs(30);
+const MIN_IDLE_PERCENT: u64 = 35;
+const IDLE_PERIOD: Duration = Duration::from_secs(40);
 /// Number of programs that want a processor, for each processor, above which no scenario starts beside another. Then more at a time would
 /// finish nothing earlier, and managers would lose their Leases.
-const MAX_RUNNABLE: usize = 6;
+const MAX_RUNNABLE: usize = 4;
 /// How often the programs that want a processor are counted before a scenario starts, and the time between two counts.
 const COUNTS: u32 = 5;
 const COUNT_INTERVAL: Duration = Duration::from_millis(200);
@@ -121,7 +121,7 @@ impl Tasks {
 struct Shared {
     built: OnceCell<Built>,
     permits: Semaphore,
-    /// Each running scenario reads it. Who has the whole machine writes it: some scenarios, and the start of clusters.
+    /// Running scenarios read it. Who has the whole machine writes it: some scenarios, and the start of clusters.
     machine: Arc<RwLock<()>>,
     /// Held while a parallel scenario waits for room: they start one after another.
     admission: Mutex<()>,

@@ -39,7 +39,7 @@ async fn writes_nothing(world: &World, period: Duration) -> Result<()> {
     tokio::time::sleep(period).await;
     for (cluster, from) in clusters.into_iter().zip(from) {
         let mut writes = cluster.liqo_writes(from)?;
-        let mut of_a_path = period.as_secs() / 30;
+        let mut of_a_path = period.as_secs().div_ceil(30);
         writes.retain(|write| {
             let is_change = is_of_a_path(write) && of_a_path > 0;
             of_a_path -= u64::from(is_change);
@@ -61,6 +61,7 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
     // A forced resync: every watch of the managers breaks and starts again. Peers may report that an API server was away.
     drop(part);
     let whole = world.machine.write().await;
+    world.quiet(&[rome, milan]).await?;
     let from = [rome.audit_length()?, milan.audit_length()?];
     for cluster in [rome, milan] {
         world.break_watches(cluster).await?;
@@ -79,8 +80,7 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
         });
         ensure!(writes.is_empty(), "a resync wrote at {}: {writes:#?}", cluster.name);
     }
-    drop(whole);
-    let _part = world.machine.read().await;
+    let _part = whole.downgrade();
     writes_nothing(&world, EVERY_PERIOD).await?;
     rome.end_namespace("settled").await
 }

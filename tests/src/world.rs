@@ -95,7 +95,8 @@ pub struct World {
     images: [String; 2],
     scratch: PathBuf,
     keep: bool,
-    /// Who does something on this machine reads it; who needs the whole machine writes it.
+    /// Whoever does something on this machine reads it, and whoever needs the whole machine writes it. The runner reads it for most scenarios:
+    /// only those with their own share may use it.
     pub machine: Arc<RwLock<()>>,
 }
 
@@ -252,10 +253,10 @@ impl World {
     async fn stop_network_policies(&self) -> Result<()> {
         let milan = self.machinery(&self.milan)?;
         milan.stop(KUBE_ROUTER).await?;
-        for node in milan.nodes() {
-            let within = format!("nsenter --net=/run/netns/{}", node.network_namespace);
-            self.shell(&format!("{within} iptables -w -F && {within} iptables -w -X"), 20).await?;
-        }
+        let node = milan.nodes().into_iter().next().context("milan has no node")?;
+        let within = format!("nsenter --net=/run/netns/{}", node.network_namespace);
+        let said = self.shell(&format!("{within} iptables -w -F && {within} iptables -w -X"), 20).await?;
+        ensure!(said.is_empty(), "removing the rules of {KUBE_ROUTER}: {said}");
         Ok(())
     }
 

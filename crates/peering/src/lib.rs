@@ -182,7 +182,7 @@ fn watch_namespaces(context: &Context, queue: Queue<ClusterId>, clients_changed:
     let api: Api<Namespace> = Api::all(context.client.clone());
     let config = watcher::Config::default().labels(labels::NAMESPACE_KIND);
     Cache::watch(api, config, context.stop.clone(), LiqoNamespace::of, move |_, old, new| {
-        // What happens to a peering does not depend on single mapped namespaces; the end of one looks itself whether some are left.
+        // No peering depends on a single mapped namespace. A tenancy that ends asks again and again whether some are left.
         for namespace in [old, new].into_iter().flatten().filter(|namespace| namespace.kind != KIND_MAPPED) {
             queue.add(namespace.cluster.clone());
             clients_changed.notify_one();

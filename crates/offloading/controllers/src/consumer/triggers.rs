@@ -157,7 +157,7 @@ pub fn offloading(key: &Key, old: Option<&NamespaceOffloading>, new: Option<&Nam
     due
 }
 
-/// The webhook sees the new pods of these namespaces, and did not, or the other way round.
+/// The webhook began or ceased to see the new pods of these namespaces, or sees them for another strategy.
 pub fn webhook(changed: &BTreeSet<String>) -> Vec<NamespaceKey> {
     changed.iter().cloned().map(NamespaceKey::Namespace).collect()
 }

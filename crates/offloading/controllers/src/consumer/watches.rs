@@ -73,7 +73,7 @@ pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPee
     let (queues, (peers, new_peers)) = (Queues::default(), PeerStates::new());
     let queue = queues.namespaces.clone();
     let webhook = webhook::follow(&context, move |old, new| {
-        for key in triggers::webhook(&new.differs_for(old)) {
+        for key in triggers::webhook(&new.changed_since(old)) {
             queue.add(key);
         }
     });

@@ -122,7 +122,7 @@ impl Default for Queues {
         Self {
             namespaces: Queue::new(),
             tenant_secrets: Queue::new(),
-            tenant_pods: Queue::new(),
+            tenant_pods: Queue::fair(|pods| pods.tenant.clone()),
             shadow_pods: Queue::fair(|key| key.namespace.clone()),
             replicas: Queue::fair(|group| group.tenant.clone()),
             accounts: Queue::fair(|offer| offer.namespace.clone()),

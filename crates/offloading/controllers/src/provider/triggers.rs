@@ -3,8 +3,8 @@
 //! | what changed | what to reconcile |
 //! |---|---|
 //! | a tenant namespace | the tenant's namespaces, pods and Secrets |
-//! | a mapped namespace | the tenant's namespaces, and the pods and replicas of this one |
-//! | a `NamespaceMap` | the tenant's namespaces, and the pods and replicas of those of which it says something else |
+//! | a mapped namespace | the tenant's namespaces and the pods that wait, and the pods and replicas of this one |
+//! | a `NamespaceMap` | the tenant's namespaces, and the pods and replicas of those of which it says something else than before |
 //! | a `ResourceOffer` | its account, and the pods that wait for room, also to be resized; if it has other nodes, all pods, and the tenant's namespaces if it is borrowed |
 //! | the `NamespaceOffloading` of a mapped namespace | the tenant's namespaces |
 //! | a shadow pod's spec, deletion or finalizers | the shadow pod |
@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use liqo_api::{ClusterId, Key, NamespaceMap, tenant_namespace};
+use liqo_api::{ClusterId, Key, MappedNamespace, NamespaceMap, WantedNamespace, tenant_namespace};
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
@@ -84,7 +84,7 @@ impl ReplicaGroup {
 pub struct TenantPods {
     /// The tenant namespace.
     pub tenant: String,
-    /// Only those of this namespace in the consumer's cluster.
+    /// The namespace in the consumer's cluster; `None`: all of them.
     pub home: Option<String>,
     /// Also those that do not wait for their pod.
     pub all: bool,
@@ -133,8 +133,8 @@ fn pods_of(tenant: &str, all: bool) -> Trigger {
     Target::TenantPods(TenantPods { tenant: tenant.to_owned(), home: None, all }).now()
 }
 
-fn pods_in(tenant: &str, home: &str, all: bool) -> Trigger {
-    Target::TenantPods(TenantPods { tenant: tenant.to_owned(), home: Some(home.to_owned()), all }).now()
+fn pods_in(tenant: &str, home: &str) -> Trigger {
+    Target::TenantPods(TenantPods { tenant: tenant.to_owned(), home: Some(home.to_owned()), all: true }).now()
 }
 
 fn replicas(tenant: &str, home: &str, group: Group) -> Trigger {
@@ -153,7 +153,8 @@ pub fn namespace_changed(old: Option<&ConsumerNamespace>, new: Option<&ConsumerN
         match &namespace.kind {
             NamespaceKind::Tenant { .. } => triggers.extend([pods_of(&tenant, true), Target::TenantSecrets(tenant).now()]),
             NamespaceKind::Mapped { home } => {
-                triggers.push(pods_in(&tenant, home, true));
+                // What runs in a namespace that is no longer the consumer's takes no room.
+                triggers.extend([pods_in(&tenant, home), pods_of(&tenant, false)]);
                 triggers.extend(all_replicas(&tenant, home));
             }
         }
@@ -165,18 +166,19 @@ pub fn namespace_changed(old: Option<&ConsumerNamespace>, new: Option<&ConsumerN
 /// The `NamespaceMap` of a tenant namespace changed. It names all namespaces of the consumer, and changes several times for each of them:
 /// what it says of the others has not changed.
 pub fn map_changed(tenant: &str, old: Option<&NamespaceMap>, new: Option<&NamespaceMap>) -> Vec<Trigger> {
-    let of = |map: Option<&NamespaceMap>, home: &str| {
-        let status = map.and_then(|map| map.status.as_ref()?.namespaces.get(home).cloned());
-        (map.and_then(|map| map.spec.mappings.get(home).cloned()), status)
-    };
-    let named = |map: &'_ NamespaceMap| {
+    let named = |map: &NamespaceMap| {
         let reported = map.status.iter().flat_map(|status| status.namespaces.keys());
         map.spec.mappings.keys().chain(reported).cloned().collect::<Vec<_>>()
     };
     let homes: BTreeSet<String> = [old, new].into_iter().flatten().flat_map(named).collect();
-    let changed = homes.iter().filter(|home| of(old, home) != of(new, home));
-    let content = changed.flat_map(|home| [pods_in(tenant, home, true)].into_iter().chain(all_replicas(tenant, home)));
+    let changed = homes.iter().filter(|home| said_of(home, old) != said_of(home, new));
+    let content = changed.flat_map(|home| [pods_in(tenant, home)].into_iter().chain(all_replicas(tenant, home)));
     [namespaces(tenant)].into_iter().chain(content).collect()
+}
+
+/// What a map says of a namespace: what the consumer wants, and what this cluster reports.
+fn said_of<'a>(home: &str, map: Option<&'a NamespaceMap>) -> (Option<&'a WantedNamespace>, Option<&'a MappedNamespace>) {
+    (map.and_then(|map| map.spec.mappings.get(home)), map.and_then(|map| map.status.as_ref()?.namespaces.get(home)))
 }
 
 /// A `ResourceOffer` changed. The mapped namespaces of borrowed pools are offloaded to their nodes.

@@ -44,8 +44,8 @@ impl Selected {
         entry.is_none_or(|(name, ..)| self.0.get(name).is_some_and(|namespaces| namespaces.contains(namespace)))
     }
 
-    /// The namespaces whose new pods the webhook sees for another strategy than before.
-    pub fn differs_for(&self, before: &Self) -> BTreeSet<String> {
+    /// The namespaces that entered or left an entry.
+    pub fn changed_since(&self, before: &Self) -> BTreeSet<String> {
         let namespaces = |one: &Self, entry: &str| one.0.get(entry).cloned().unwrap_or_default();
         let entries = STRATEGIES.into_iter().map(|(entry, ..)| entry);
         entries.flat_map(|entry| &namespaces(self, entry) ^ &namespaces(before, entry)).collect()

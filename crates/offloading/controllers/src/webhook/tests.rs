@@ -315,9 +315,9 @@ fn a_changed_configuration_concerns_the_namespaces_that_entered_or_left_an_entry
     let (remote, both) = (PodOffloadingStrategy::Remote, PodOffloadingStrategy::LocalAndRemote);
     let (before, after) =
         (selected(&[("a", remote), ("b", remote), ("c", both)]), selected(&[("b", both), ("c", both), ("d", both)]));
-    assert_eq!(after.differs_for(&before), ["a", "b", "d"].map(str::to_owned).into());
-    assert_eq!(after.differs_for(&after), BTreeSet::new());
-    assert_eq!(before.differs_for(&Selected::default()), ["a", "b", "c"].map(str::to_owned).into());
+    assert_eq!(after.changed_since(&before), ["a", "b", "d"].map(str::to_owned).into());
+    assert_eq!(after.changed_since(&after), BTreeSet::new());
+    assert_eq!(before.changed_since(&Selected::default()), ["a", "b", "c"].map(str::to_owned).into());
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use liqo_api::{NamespaceMapSpec, ShadowPod, WantedNamespace, labels};
+use liqo_api::{NamespaceMapSpec, ShadowPod, labels};
 use liqo_network_model::PeerMaps;
 use serde_json::{Value, json};
 
@@ -110,7 +110,7 @@ fn a_tenant_namespace_that_comes_or_goes_concerns_its_namespaces_pods_and_secret
 fn a_mapped_namespace_concerns_its_pods_and_replicas_before_and_after_the_change() {
     let expected = |homes: &[&str]| {
         let content = homes.iter().flat_map(|home| [all_pods_in(home)].into_iter().chain(every_group(home)));
-        set([Target::Namespaces(tenant())].into_iter().chain(content))
+        set([Target::Namespaces(tenant()), waiting_pods()].into_iter().chain(content))
     };
     assert_eq!(targets(&namespace_changed(None, Some(&mapped("demo")))), expected(&["demo"]));
     assert_eq!(targets(&namespace_changed(Some(&mapped("demo")), Some(&mapped("other")))), expected(&["demo", "other"]));
