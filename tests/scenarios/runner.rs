@@ -33,7 +33,7 @@ const MIN_IDLE_PERCENT: u64 = 35;
 const IDLE_PERIOD: Duration = Duration::from_secs(40);
 /// Number of programs that want a processor, for each processor, above which no scenario starts beside another. Then more at a time would
 /// finish nothing earlier, and managers would lose their Leases.
-const MAX_RUNNABLE: usize = 4;
+const MAX_RUNNABLE: usize = 6;
 /// How often the programs that want a processor are counted before a scenario starts, and the time between two counts.
 const COUNTS: u32 = 5;
 const COUNT_INTERVAL: Duration = Duration::from_millis(200);
