@@ -109,7 +109,7 @@ fn sources(provider: &Provider, group: &ReplicaGroup) -> (Vec<Source>, BTreeSet<
     (sources, complete)
 }
 
-/// Separates the reports of exposure from the other steps. They come last.
+/// Separates the reports of exposure from the other steps.
 fn split_exposure(steps: Vec<Step>) -> (Vec<Step>, Vec<Step>) {
     steps.into_iter().partition(|step| matches!(step, Step::ReportExposure(..)))
 }
@@ -148,16 +148,7 @@ impl Pass<'_> {
         let (grant, families) = (self.exposure_grant(), self.families_of_services());
         let none = BTreeSet::new();
         let services: Vec<Source> = sources.into_iter().map(|source| grant.apply(source, &none).of_families(&families)).collect();
-        let mut live = self.replicas(&[Kind::Service]).await?;
-        let (mut reports, steps) = split_exposure(self.plan(Kind::Service, &services, &live));
-        let names_change = steps.iter().any(|step| matches!(step, Step::Create(..) | Step::Delete(_)));
-        if !steps.is_empty() {
-            self.act_all(steps).await;
-            live = self.replicas(&[Kind::Service]).await?;
-            reports = split_exposure(self.plan(Kind::Service, &services, &live)).0;
-        }
-        self.check_soon_for(&live);
-        self.act_all(reports).await;
+        let (live, names_change) = self.exposed(Kind::Service, &services).await?;
         if names_change {
             let records = self.provider.records.all();
             let records = records.iter().map(|(_, source)| source.as_ref());
@@ -191,16 +182,24 @@ impl Pass<'_> {
         let grant = self.exposure_grant();
         let services = names(&self.replicas(&[Kind::Service]).await?);
         let ingresses: Vec<Source> = sources.into_iter().map(|source| grant.apply(source, &services)).collect();
-        let mut replicas = self.replicas(&[Kind::Ingress]).await?;
-        let (mut reports, steps) = split_exposure(self.plan(Kind::Ingress, &ingresses, &replicas));
+        self.exposed(Kind::Ingress, &ingresses).await?;
+        Ok(())
+    }
+
+    /// The pass over one kind that clients outside the cluster may reach: reports of exposure come last, and are about what is there then.
+    /// Returns the replicas, and whether some were created or deleted.
+    async fn exposed(&mut self, kind: Kind, sources: &[Source]) -> Result<(Vec<Replica>, bool), Error> {
+        let mut replicas = self.replicas(&[kind]).await?;
+        let (mut reports, steps) = split_exposure(self.plan(kind, sources, &replicas));
+        let names_change = steps.iter().any(|step| matches!(step, Step::Create(..) | Step::Delete(_)));
         if !steps.is_empty() {
             self.act_all(steps).await;
-            replicas = self.replicas(&[Kind::Ingress]).await?;
-            reports = split_exposure(self.plan(Kind::Ingress, &ingresses, &replicas)).0;
+            replicas = self.replicas(&[kind]).await?;
+            reports = split_exposure(self.plan(kind, sources, &replicas)).0;
         }
         self.check_soon_for(&replicas);
         self.act_all(reports).await;
-        Ok(())
+        Ok((replicas, names_change))
     }
 
     async fn policies(&mut self, sources: Vec<Source>) -> Result<(), Error> {
