@@ -16,7 +16,10 @@ use liqo_signing::{ClusterIdentity, Envelope};
 use liqo_tests::{Cluster, World, eventually, still};
 use serde_json::json;
 
-use crate::pods::{deployment, node_of};
+use crate::{
+    network::{disable_network, enable_network},
+    pods::{deployment, node_of},
+};
 
 /// A client for milan's auth endpoint, with the address that milan publishes.
 pub async fn milan(world: &World) -> Result<AuthClient> {
@@ -121,7 +124,10 @@ pub async fn two_way_peering_works(world: Arc<World>) -> Result<()> {
     // The other direction still works.
     rome.wait_for(&["node/milan"], "condition=Ready", 10).await?;
     ensure!(node_of(&rome.ready_pods("forward", "app=web", 1).await?[0]) == "milan");
-    rome.end_namespace("forward").await
+    rome.end_namespace("forward").await?;
+    // What rome announced as milan's provider no longer counts: without rome's announcement as a consumer there is no network.
+    disable_network(&world).await?;
+    enable_network(&world).await
 }
 
 pub async fn a_hostile_node_name_or_label_does_nothing(world: Arc<World>) -> Result<()> {

@@ -97,6 +97,11 @@ impl Announcements {
         self.from_consumers.synced().await
     }
 
+    /// Forgets what clusters announced as our providers that are no longer such: if they borrow from us, only what they store here counts.
+    pub fn keep_providers(&self, is_provider: impl Fn(&ClusterId) -> bool) {
+        self.from_providers.lock().retain(|id, _| is_provider(id));
+    }
+
     /// Follows the announcements of providers while they are connected.
     pub async fn follow(self: &Arc<Self>, peers: &Peers, stop: CancellationToken) {
         peers.for_each(stop, |connection| self.clone().follow_one(connection)).await;
@@ -195,12 +200,7 @@ impl Announcements {
         outcomes: &BTreeMap<ClusterId, Outcome>,
         unknown: &[ClusterId],
     ) -> Vec<RequestError> {
-        let is_known = |id: &ClusterId| outcomes.contains_key(id) || unknown.contains(id) || context.peers.get(id).is_some();
-        let caches: Vec<_> = {
-            let mut providers = self.from_providers.lock();
-            providers.retain(|id, _| is_known(id));
-            providers.iter().map(|(id, cache)| (id.clone(), cache.clone())).collect()
-        };
+        let caches: Vec<_> = self.from_providers.lock().iter().map(|(id, cache)| (id.clone(), cache.clone())).collect();
         let writes = caches.into_iter().filter(|(id, _)| !unknown.contains(id)).filter_map(|(id, cache)| {
             let connection = context.peers.get(&id).filter(|connection| connection.is_reachable())?;
             let wanted = outcomes.get(&id).map(|outcome| outcome.announcement.clone());

@@ -213,18 +213,23 @@ impl NetworkNegotiation {
 
     /// The peers that get a network: there is a peering in either direction, and nobody in this cluster forbids the network.
     fn peers(&self) -> BTreeMap<ClusterId, PeerState> {
+        let clusters = foreign_clusters::by_peer(&self.foreign_clusters);
+        // While a peering is being ended its pods still need their network.
+        let borrows_from = |id: &ClusterId| {
+            clusters.get(id).is_some_and(|cluster| cluster.wants_outgoing()) || self.context.peers.get(id).is_some()
+        };
+        self.announcements.keep_providers(borrows_from);
         if !self.context.config().spec.network.enabled {
             return BTreeMap::new();
         }
         let offloadings = self.offloadings.all().into_iter();
         let offloadings: Vec<(String, Option<ClusterId>, Arc<OffloadedNamespace>)> =
             offloadings.map(|(key, one)| (key.namespace.clone(), self.consumer_of(&key.namespace), one)).collect();
-        let wanted = foreign_clusters::by_peer(&self.foreign_clusters).into_iter().filter_map(|(id, cluster)| {
-            // While a peering is being ended its pods still need their network.
-            let borrows = cluster.wants_outgoing() || self.context.peers.get(&id).is_some();
-            let is_tenant = |namespace: &ConsumerNamespace| namespace.is_tenant && namespace.consumer == id;
+        let wanted = clusters.iter().filter_map(|(id, cluster)| {
+            let borrows = borrows_from(id);
+            let is_tenant = |namespace: &ConsumerNamespace| namespace.is_tenant && namespace.consumer == *id;
             let has_peering = borrows || self.consumers.all().iter().any(|(_, namespace)| is_tenant(namespace));
-            let held = policies::effective(&self.policies, &PolicyPeer::new(&id, Some(&cluster)));
+            let held = policies::effective(&self.policies, &PolicyPeer::new(id, Some(cluster)));
             let policy = held.map(|policy| policy.spec.network.clone());
             let is_wanted = match cluster.spec.network {
                 PeeringIntent::Yes => true,
@@ -234,8 +239,8 @@ impl NetworkNegotiation {
             (has_peering && is_wanted).then(|| {
                 // A consumer's announcement is stored here, so its absence is known. A provider's may only be out of sight.
                 let nothing = || (!borrows).then(|| Ok(NetworkAnnouncement::default()));
-                let announcement = self.announcements.of(&self.context.peers, &id).or_else(nothing);
-                let there = || offloadings.iter().filter(|(_, _, offloaded)| offloaded.clusters.contains(&id));
+                let announcement = self.announcements.of(&self.context.peers, id).or_else(nothing);
+                let there = || offloadings.iter().filter(|(_, _, offloaded)| offloaded.clusters.contains(id));
                 let runs_api_clients = there().any(|(_, _, offloaded)| offloaded.api_server);
                 let mut customers: BTreeMap<ClusterId, BTreeSet<String>> = BTreeMap::new();
                 for (namespace, consumer, _) in there() {
@@ -244,7 +249,7 @@ impl NetworkNegotiation {
                     }
                 }
                 let name = cluster.display_name();
-                (id, PeerState { name, policy: policy.unwrap_or_default(), runs_api_clients, customers, announcement })
+                (id.clone(), PeerState { name, policy: policy.unwrap_or_default(), runs_api_clients, customers, announcement })
             })
         });
         wanted.collect()
