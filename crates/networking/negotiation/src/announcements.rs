@@ -97,7 +97,7 @@ impl Announcements {
         self.from_consumers.synced().await
     }
 
-    /// Forgets what clusters announced as our providers that are no longer such: if they borrow from us, only what they store here counts.
+    /// Forgets the announcements of former providers. If such a cluster borrows from us, only what it stores here counts.
     pub fn keep_providers(&self, is_provider: impl Fn(&ClusterId) -> bool) {
         self.from_providers.lock().retain(|id, _| is_provider(id));
     }

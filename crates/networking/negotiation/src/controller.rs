@@ -1,7 +1,7 @@
 //! The controller: watches what decisions depend on, decides, and writes `TunnelEndpoint`s and conditions.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -157,7 +157,9 @@ impl NetworkNegotiation {
     async fn reconcile(&self) -> Result<Next, RequestError> {
         let config = self.context.config();
         let ranges = self.ranges().await?;
-        let peers = self.peers();
+        let clusters = foreign_clusters::by_peer(&self.foreign_clusters);
+        self.announcements.keep_providers(|id| self.borrows_from(&clusters, id));
+        let peers = self.peers(&clusters);
         let nodes: BTreeMap<String, Arc<NodeAddresses>> =
             self.nodes.all().into_iter().map(|(key, node)| (key.name, node)).collect();
         let settings = &config.spec.network.gateways;
@@ -212,13 +214,7 @@ impl NetworkNegotiation {
     }
 
     /// The peers that get a network: there is a peering in either direction, and nobody in this cluster forbids the network.
-    fn peers(&self) -> BTreeMap<ClusterId, PeerState> {
-        let clusters = foreign_clusters::by_peer(&self.foreign_clusters);
-        // While a peering is being ended its pods still need their network.
-        let borrows_from = |id: &ClusterId| {
-            clusters.get(id).is_some_and(|cluster| cluster.wants_outgoing()) || self.context.peers.get(id).is_some()
-        };
-        self.announcements.keep_providers(borrows_from);
+    fn peers(&self, clusters: &HashMap<ClusterId, Arc<ForeignCluster>>) -> BTreeMap<ClusterId, PeerState> {
         if !self.context.config().spec.network.enabled {
             return BTreeMap::new();
         }
@@ -226,7 +222,7 @@ impl NetworkNegotiation {
         let offloadings: Vec<(String, Option<ClusterId>, Arc<OffloadedNamespace>)> =
             offloadings.map(|(key, one)| (key.namespace.clone(), self.consumer_of(&key.namespace), one)).collect();
         let wanted = clusters.iter().filter_map(|(id, cluster)| {
-            let borrows = borrows_from(id);
+            let borrows = self.borrows_from(clusters, id);
             let is_tenant = |namespace: &ConsumerNamespace| namespace.is_tenant && namespace.consumer == *id;
             let has_peering = borrows || self.consumers.all().iter().any(|(_, namespace)| is_tenant(namespace));
             let held = policies::effective(&self.policies, &PolicyPeer::new(id, Some(cluster)));
@@ -253,6 +249,11 @@ impl NetworkNegotiation {
             })
         });
         wanted.collect()
+    }
+
+    /// Whether a cluster is our provider. While a peering is being ended its pods still need their network.
+    fn borrows_from(&self, clusters: &HashMap<ClusterId, Arc<ForeignCluster>>, id: &ClusterId) -> bool {
+        clusters.get(id).is_some_and(|cluster| cluster.wants_outgoing()) || self.context.peers.get(id).is_some()
     }
 
     /// The consumer whose pods run in a namespace.
