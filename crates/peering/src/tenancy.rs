@@ -115,7 +115,7 @@ impl Tenants {
         let _alone = self.lock(consumer).await;
         // The cache may not show yet that the tenancy is ending.
         match self.live_namespace(consumer).await? {
-            Some(namespace) if !namespace.terminating && !namespace.ending => self.make_parts(consumer).await,
+            Some(namespace) if !namespace.terminating && !namespace.ending => self.make_parts(consumer).await.map(drop),
             _ => Ok(()),
         }
     }
@@ -228,35 +228,53 @@ impl Tenants {
         Ok(())
     }
 
-    async fn make_parts(&self, consumer: &ClusterId) -> Result<(), StepError> {
-        let name = tenant_namespace(consumer);
-        let (client, own) = (self.client.clone(), &self.namespace);
+    /// Creates what is missing of a tenancy whose namespace exists, and returns the Secret that tokens of the consumer are bound to. Each
+    /// renewal of a credential comes here, and on a busy API server one request after another would take long: most have no order.
+    async fn make_parts(&self, consumer: &ClusterId) -> Result<Secret, StepError> {
+        let (name, client, own) = (tenant_namespace(consumer), self.client.clone(), &self.namespace);
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &name);
-        objects::ensure(&bindings, &objects::manager_binding(own)).await?;
-        objects::ensure(&Api::namespaced(client.clone(), own), &objects::account(consumer)).await?;
-        objects::ensure(&Api::namespaced(client.clone(), own), &objects::session_secret(consumer)).await?;
-        let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &name);
-        let quota = objects::ensure_in_new(&quotas, &objects::quota()).await?;
+        let renewal_bindings: Api<RoleBinding> = Api::namespaced(client.clone(), own);
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), own);
+        let (secrets, roles) = (Api::<Secret>::namespaced(client.clone(), own), Api::<Role>::namespaced(client, own));
+        let (manager, account) = (objects::manager_binding(own), objects::account(consumer));
+        let (session, role) = (objects::session_secret(consumer), objects::renewal_role(consumer));
+        let (_, _, session, _, ()) = tokio::try_join!(
+            objects::ensure(&bindings, &manager),
+            objects::ensure(&accounts, &account),
+            objects::ensure(&secrets, &session),
+            objects::ensure(&roles, &role),
+            self.make_quota_and_leases(&name),
+        )?;
+        // The consumer gets rights only now that the quota limits what it does with them.
+        let (tenant, renewal) = (objects::tenant_binding(consumer, own), objects::renewal_binding(consumer, own));
+        tokio::try_join!(objects::ensure(&bindings, &tenant), objects::ensure(&renewal_bindings, &renewal))?;
+        Ok(session)
+    }
+
+    /// In a new namespace it has to wait until our `RoleBinding` there has an effect.
+    async fn make_quota_and_leases(&self, namespace: &str) -> Result<(), StepError> {
+        let quotas: Api<ResourceQuota> = Api::namespaced(self.client.clone(), namespace);
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
+        let (quota, [provider, consumer]) = (objects::quota(), objects::tenant_leases());
+        let (quota, _, _) = tokio::try_join!(
+            objects::ensure_in_new(&quotas, &quota),
+            objects::ensure_in_new(&leases, &provider),
+            objects::ensure_in_new(&leases, &consumer),
+        )?;
         if let Some(status) = objects::first_count(&quota) {
             let patch = Patch::Merge(json!({ "status": status }));
             let counted = quotas.patch_status(objects::QUOTA, &PatchParams::default(), &patch).await;
-            counted.step("start the count of", "ResourceQuota", Key::new(&name, objects::QUOTA))?;
+            counted.step("start the count of", "ResourceQuota", Key::new(namespace, objects::QUOTA))?;
         }
-        for lease in objects::tenant_leases() {
-            objects::ensure_in_new(&Api::<Lease>::namespaced(client.clone(), &name), &lease).await?;
-        }
-        objects::ensure(&bindings, &objects::tenant_binding(consumer, own)).await?;
-        objects::ensure(&Api::<Role>::namespaced(client.clone(), own), &objects::renewal_role(consumer)).await?;
-        objects::ensure(&Api::<RoleBinding>::namespaced(client, own), &objects::renewal_binding(consumer, own)).await?;
         Ok(())
     }
 
-    async fn issue_token(&self, consumer: &ClusterId) -> Result<(String, u64), StepError> {
+    /// A token that is bound to this Secret, and its lifetime in seconds.
+    async fn issue_token(&self, consumer: &ClusterId, mut session: Secret) -> Result<(String, u64), StepError> {
         let name = consumer_service_account(consumer);
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let mut session = secrets.get(&name).await.step("read", "Secret", Key::new(&self.namespace, &name))?;
         // The consumer has just proved its key. Tokens that somebody else renewed over the API server end now.
         if objects::is_session_over(session.creation_timestamp().as_ref(), Timestamp::now()) {
+            let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
             objects::delete(&secrets, &name).await?;
             session = objects::ensure(&secrets, &objects::session_secret(consumer)).await?;
         }
@@ -473,9 +491,9 @@ impl Tenancies for Tenants {
                 ));
             }
         }
-        self.make_parts(&consumer.id).await?;
+        let session = self.make_parts(&consumer.id).await?;
         self.record(&consumer.id, &consumer.name).await?;
-        let (token, expiration_seconds) = self.issue_token(&consumer.id).await?;
+        let (token, expiration_seconds) = self.issue_token(&consumer.id, session).await?;
         drop(alone);
         self.queue.add(consumer.id.clone());
         Ok(Grant {

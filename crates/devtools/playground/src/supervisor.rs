@@ -416,7 +416,9 @@ fn spawn(instance: &Instance, definition: &Definition) -> Result<Child> {
     let mut command = Command::new("nsenter");
     command
         .arg(format!("--net={}", namespace_file(&definition.namespace)))
-        .args(["--", "setpriv", "--pdeathsig", "KILL", "--"])
+        // Each program gets a session of its own, as from an init system: Ctrl-C in the terminal of a test must not reach it, and a kernel that
+        // divides the processors between sessions (autogroup) must not take all control planes for one program.
+        .args(["--", "setsid", "setpriv", "--pdeathsig", "KILL", "--"])
         .args(&definition.command)
         .env_clear()
         .env("PATH", binaries::search_path())
@@ -428,9 +430,7 @@ fn spawn(instance: &Instance, definition: &Definition) -> Result<Child> {
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors)
-        .kill_on_drop(true)
-        // Ctrl-C in the terminal of a test must not reach the programs.
-        .process_group(0);
+        .kill_on_drop(true);
     command.spawn().map_err(|source| Error::Run { program: definition.component.clone(), source })
 }
 
