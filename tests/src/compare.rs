@@ -197,9 +197,10 @@ impl Normalizer {
             (r"(?m)^E\d{4} .*Unknown stream id \d, discarding message\n", ""),
             // kubectl attached too late: the program had ended.
             (r"(?m)^warning: couldn't attach to pod/.*, falling back to streaming logs: .*\n", ""),
-            (r"(\b|<)(\d+h)?(\d+m)?\d+(\.\d+)?m?s\b( ago)?|<invalid>", "AGE"),
             (r"\b([a-z][a-z0-9-]*)-[bcdfghjklmnpqrstvwxz2456789]{8,10}\b", "$1-TEMPLATE"),
             (r"\b([a-z][a-zA-Z0-9-]*)-[bcdfghjklmnpqrstvwxz2456789]{5}\b", "$1-NAME"),
+            // After the names, which may end like an age.
+            (r"(\b|<)(\d+h)?(\d+m)?\d+(\.\d+)?m?s\b( ago)?|<invalid>", "AGE"),
             (r"127\.0\.0\.1:\d+|ADDRESS:\d+ ->|localhost:\d+", "PORT"),
             (r"[ \t]+", " "),
         ];
@@ -314,6 +315,7 @@ mod tests {
         let same = [
             ("web-5d4f8c7b9d-x2k4z 1/1 Running 0 12s 10.244.0.7 milan", "web-TEMPLATE-NAME 1/1 Running 0 AGE ADDRESS NODE"),
             ("by-hand-7xqzd   1/1  2m30s", "by-hand-NAME 1/1 AGE"),
+            ("pod/sum-44m6s", "pod/sum-NAME"),
             ("web.there.svc.cluster.local", "web.NAMESPACE.svc.cluster.local"),
             ("at 2026-11-23T14:50:01.123456789Z", "at TIME"),
             ("containerd://0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "containerd://HASH"),
