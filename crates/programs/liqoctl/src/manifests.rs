@@ -350,7 +350,7 @@ mod tests {
         assert!(programs["matchingPrecedence"].as_u64() < consumers["matchingPrecedence"].as_u64());
         assert_eq!(consumers["distinguisherMethod"]["type"], json!("ByUser"));
         let level = find("PriorityLevelConfiguration", consumers["priorityLevelConfiguration"]["name"].as_str().unwrap());
-        assert_eq!(level["limited"]["nominalConcurrencyShares"], json!(2));
+        assert_eq!(level["limited"]["nominalConcurrencyShares"], json!(1));
         assert_eq!(level["limited"]["borrowingLimitPercent"], json!(0));
         let subjects = |schema: &Value| -> Vec<Value> {
             schema["rules"][0]["subjects"].as_array().unwrap().iter().map(|one| one["serviceAccount"].clone()).collect()
