@@ -88,8 +88,11 @@ pub fn is_reserved(namespace: &str) -> bool {
 
 /// The `ServiceAccount` of a consumer, in Liqo's namespace on the provider.
 pub fn consumer_service_account(consumer: &ClusterId) -> String {
-    format!("liqo-consumer-{consumer}")
+    format!("{CONSUMER_SERVICE_ACCOUNTS}{consumer}")
 }
+
+/// The prefix of all such names.
+pub const CONSUMER_SERVICE_ACCOUNTS: &str = "liqo-consumer-";
 
 /// The two leases in every tenant namespace.
 pub mod leases {

@@ -1,4 +1,4 @@
-//! A consumer that is refused while it uses everything that it has at the provider.
+//! A consumer that uses everything that it has at the provider, also more often than it may, and is refused.
 
 use std::{
     pin::pin,
@@ -7,9 +7,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use futures::StreamExt as _;
+use futures::{StreamExt as _, future::join_all};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, WatchParams};
+use kube::api::{Api, AttachParams, WatchParams};
 use liqo_api::{ShadowPod, tenant_namespace};
 use liqo_tests::{Cluster, World, eventually};
 use tokio::task::JoinHandle;
@@ -22,6 +22,8 @@ use super::{
 use crate::{approval::shows, isolation::token, pods::deployment};
 
 const NAMESPACE: &str = "refused";
+/// More than a consumer may start at once.
+const COMMANDS: usize = 120;
 /// Streams end with the pods, after a grace period of at most 30 s.
 const STREAM_TIMEOUT: u64 = 90;
 /// The provider ends tokens within 10 s.
@@ -51,6 +53,18 @@ async fn watch(api: Api<ShadowPod>) -> Result<()> {
     Ok(())
 }
 
+/// Starts commands with the consumer's credential, all at once. Some run, and the others are refused.
+async fn commands_have_a_limit(credential: &Cluster, mapped: &str, pod: &str) -> Result<()> {
+    let (pods, parameters) = (credential.api::<Pod>(mapped), AttachParams::default());
+    let start = || pods.exec(pod, ["true"], &parameters);
+    let started = join_all((0..COMMANDS).map(|_| start())).await;
+    let refusals: Vec<_> = started.iter().filter_map(|started| started.as_ref().err()).map(ToString::to_string).collect();
+    println!("{} of {COMMANDS} commands at once were refused", refusals.len());
+    ensure!((1..COMMANDS).contains(&refusals.len()), "{} of {COMMANDS} commands were refused: {refusals:?}", refusals.len());
+    ensure!(refusals.iter().all(|refusal| refusal.contains("429")), "a command was refused otherwise: {refusals:?}");
+    eventually("the consumer can start commands again", TIMEOUT, || async { Ok(start().await.is_ok().then_some(())) }).await
+}
+
 pub async fn a_refused_consumer_is_out_within_seconds(world: Arc<World>) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     turin.liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
@@ -76,6 +90,7 @@ pub async fn a_refused_consumer_is_out_within_seconds(world: Arc<World>) -> Resu
     }
     let goes_on = streams.iter().all(|(_, stream)| !stream.is_finished()) && !watched.is_finished();
     ensure!(goes_on, "a stream ended before its consumer was refused");
+    commands_have_a_limit(&credential, &mapped, &pod).await?;
 
     let begun = Instant::now();
     milan.liqoctl(&["refuse", &id, "--yes"]).await?;

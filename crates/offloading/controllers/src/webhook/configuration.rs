@@ -19,7 +19,8 @@ use liqo_controller_runtime::Key;
 use liqo_controller_runtime::{Cache, Context, Next, Queue};
 use serde_json::json;
 
-use super::{Error, Offloading, PATH, SERVICE, TIMEOUT_SECONDS, certificate, watch_offloadings};
+use super::commands::user_prefix;
+use super::{COMMANDS_PATH, Error, Offloading, PATH, SERVICE, TIMEOUT_SECONDS, certificate, watch_offloadings};
 
 /// The configuration, which the installer creates empty.
 pub(super) const NAME: &str = "liqo";
@@ -32,6 +33,9 @@ const STRATEGIES: [(&str, PodOffloadingStrategy, &str); 2] = [
     ("remote.liqo.io", PodOffloadingStrategy::Remote, "Fail"),
     ("local-and-remote.liqo.io", PodOffloadingStrategy::LocalAndRemote, "Ignore"),
 ];
+
+/// The entry for commands of consumers. Without an answer they are not limited: pods must stay usable while no manager runs.
+const COMMANDS: &str = "commands.liqo.io";
 
 /// The offloaded namespaces that the live configuration names, by the name of the entry.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -115,8 +119,8 @@ pub(super) async fn configure(client: &Client, namespace: &str, offloadings: &Ca
     Ok(())
 }
 
-/// The entries of the configuration: one for each strategy that needs the webhook and that a namespace has. All defaults of the API
-/// server are explicit, so the result can be compared with the stored object.
+/// The entries of the configuration: one for each strategy that needs the webhook and that a namespace has, and one for commands. All
+/// defaults of the API server are explicit, so the result can be compared with the stored object.
 pub(super) fn entries<'a>(
     system: &str,
     ca: &str,
@@ -128,28 +132,14 @@ pub(super) fn entries<'a>(
             of_this.map(|(key, _)| key.namespace.as_str()).filter(|name| may_be_offloaded(name, system)).collect();
         (!namespaces.is_empty()).then(|| entry(name, failure_policy, system, ca, &namespaces))
     };
-    STRATEGIES.into_iter().filter_map(of_strategy).collect()
+    STRATEGIES.into_iter().filter_map(of_strategy).chain([commands(system, ca)]).collect()
 }
 
 fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: &BTreeSet<&str>) -> MutatingWebhook {
-    let only = |text: &str| Some(vec![text.to_owned()]);
     MutatingWebhook {
-        name: name.into(),
-        admission_review_versions: vec!["v1".into()],
-        client_config: WebhookClientConfig {
-            ca_bundle: Some(ByteString(ca.as_bytes().to_vec())),
-            service: Some(ServiceReference {
-                namespace: system.into(),
-                name: SERVICE.into(),
-                path: Some(PATH.into()),
-                port: Some(443),
-            }),
-            url: None,
-        },
         failure_policy: Some(failure_policy.into()),
         // Skip pods that are already bound to a node.
         match_conditions: Some(vec![MatchCondition { name: "unbound".into(), expression: "!has(object.spec.nodeName)".into() }]),
-        match_policy: Some("Equivalent".into()),
         namespace_selector: Some(LabelSelector {
             match_expressions: Some(vec![LabelSelectorRequirement {
                 key: "kubernetes.io/metadata.name".into(),
@@ -158,14 +148,44 @@ fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: &
             }]),
             match_labels: None,
         }),
-        object_selector: Some(LabelSelector::default()),
         // Webhooks of others may add volumes or affinity after this one.
         reinvocation_policy: Some("IfNeeded".into()),
+        ..everywhere(name, "CREATE", &["pods"], &client(system, ca, PATH))
+    }
+}
+
+/// Only the commands of consumers come to the webhook, and nobody else's wait for it.
+fn commands(system: &str, ca: &str) -> MutatingWebhook {
+    let expression = format!("request.userInfo.username.startsWith('{}')", user_prefix(system));
+    MutatingWebhook {
+        match_conditions: Some(vec![MatchCondition { name: "consumer".into(), expression }]),
+        ..everywhere(COMMANDS, "CONNECT", &["pods/exec", "pods/attach", "pods/portforward"], &client(system, ca, COMMANDS_PATH))
+    }
+}
+
+fn client(system: &str, ca: &str, path: &str) -> WebhookClientConfig {
+    let service = ServiceReference { namespace: system.into(), name: SERVICE.into(), path: Some(path.into()), port: Some(443) };
+    WebhookClientConfig { ca_bundle: Some(ByteString(ca.as_bytes().to_vec())), service: Some(service), url: None }
+}
+
+/// An entry for one operation on resources of the core group, in all namespaces. Without an answer the operation goes on.
+fn everywhere(name: &str, operation: &str, resources: &[&str], client: &WebhookClientConfig) -> MutatingWebhook {
+    let only = |text: &str| Some(vec![text.to_owned()]);
+    MutatingWebhook {
+        name: name.into(),
+        admission_review_versions: vec!["v1".into()],
+        client_config: client.clone(),
+        failure_policy: Some("Ignore".into()),
+        match_conditions: None,
+        match_policy: Some("Equivalent".into()),
+        namespace_selector: Some(LabelSelector::default()),
+        object_selector: Some(LabelSelector::default()),
+        reinvocation_policy: Some("Never".into()),
         rules: Some(vec![RuleWithOperations {
             api_groups: only(""),
             api_versions: only("v1"),
-            operations: only("CREATE"),
-            resources: only("pods"),
+            operations: only(operation),
+            resources: Some(resources.iter().map(|&resource| resource.to_owned()).collect()),
             scope: Some("Namespaced".into()),
         }]),
         side_effects: "None".into(),

@@ -9,9 +9,11 @@
 //!       +-- MutatingWebhookConfiguration `liqo` <-- leader: namespaces, CA
 //!                 remote.liqo.io            strategy Remote: no answer, no pod
 //!                 local-and-remote.liqo.io  strategy LocalAndRemote: no answer, an unchanged pod
+//!                 commands.liqo.io          commands of consumers in pods here, at /commands: no answer, no limit
 //! ```
 
 mod certificate;
+mod commands;
 mod configuration;
 #[cfg(test)]
 mod tests;
@@ -52,11 +54,13 @@ use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner};
 use liqo_offloading_rules::pod::scheduling::{Placement, held, place};
 
 pub use certificate::CertificateError;
+use commands::Commands;
 pub use configuration::{Selected, follow, keep_configured, selected};
 
 /// The Service of the webhook, as the installer names it.
 const SERVICE: &str = "liqo-webhook";
 const PATH: &str = "/mutate";
+const COMMANDS_PATH: &str = "/commands";
 /// Limit for an answer; the API server enforces it.
 const TIMEOUT_SECONDS: i32 = 3;
 /// How often each replica checks whether the certificate must be renewed, or whether another replica renewed it. When the leader
@@ -180,6 +184,7 @@ struct Webhook {
     /// The virtual nodes.
     nodes: Cache<PricedNode>,
     config: watch::Receiver<Arc<ClusterConfig>>,
+    commands: Commands,
 }
 
 /// Serves the webhook until `context.stop`. Calls `ready` as soon as it answers.
@@ -195,7 +200,8 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
         return Ok(());
     }
     ready();
-    let webhook = Arc::new(Webhook { client: context.client.clone(), offloadings, nodes, config: context.config.clone() });
+    let (client, config, commands) = (context.client.clone(), context.config.clone(), Commands::new(&context.namespace));
+    let webhook = Arc::new(Webhook { client, offloadings, nodes, config, commands });
     tokio::select! {
         () = server::serve(listener, Tls::anonymous(certificate.clone()), routes(webhook), context.stop.clone()) => {}
         () = renew(&secrets, &context.namespace, &certificate) => {}
@@ -234,24 +240,40 @@ async fn renew(secrets: &Api<Secret>, namespace: &str, certificate: &Certificate
 }
 
 fn routes(webhook: Arc<Webhook>) -> Router {
-    Router::new().route(PATH, post(mutate)).layer(DefaultBodyLimit::max(MAX_REVIEW_LEN)).with_state(webhook)
+    let router = Router::new().route(PATH, post(mutate)).route(COMMANDS_PATH, post(pace_command));
+    router.layer(DefaultBodyLimit::max(MAX_REVIEW_LEN)).with_state(webhook)
 }
 
-/// Also answers a request that cannot be read, because a user would not see the reason in an HTTP error. Only if this replica
-/// cannot know the answer, it leaves the decision to the entry's failure policy.
+/// Reads a review. A request that cannot be read gets an answer, too, because a user would not see the reason in an HTTP error.
+fn read(body: &Bytes) -> Result<AdmissionRequest<DynamicObject>, Box<AdmissionResponse>> {
+    let review: AdmissionReview<DynamicObject> =
+        serde_json::from_slice(body).map_err(|error| Box::new(AdmissionResponse::invalid(error)))?;
+    review.try_into().map_err(|error| Box::new(AdmissionResponse::invalid(error)))
+}
+
+fn answer(response: AdmissionResponse) -> Response {
+    Json(response.into_review()).into_response()
+}
+
+async fn pace_command(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Response {
+    match read(&body) {
+        Ok(request) => answer(webhook.commands.respond(&request).await),
+        Err(response) => answer(*response),
+    }
+}
+
+/// Only if this replica cannot know the answer, it leaves the decision to the entry's failure policy.
 async fn mutate(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Response {
-    let review: Result<AdmissionReview<DynamicObject>, _> = serde_json::from_slice(&body);
-    let request = match review.map(TryInto::<AdmissionRequest<DynamicObject>>::try_into) {
-        Ok(Ok(request)) => request,
-        Ok(Err(error)) => return Json(AdmissionResponse::invalid(error).into_review()).into_response(),
-        Err(error) => return Json(AdmissionResponse::invalid(error).into_review()).into_response(),
+    let request = match read(&body) {
+        Ok(request) => request,
+        Err(response) => return answer(*response),
     };
     let offloading = match &request.namespace {
         Some(namespace) => webhook.offloading(namespace).await,
         None => Ok(None),
     };
     match offloading {
-        Ok(offloading) => Json(webhook.respond(&request, offloading.as_deref()).into_review()).into_response(),
+        Ok(offloading) => answer(webhook.respond(&request, offloading.as_deref())),
         Err(error) => {
             (StatusCode::SERVICE_UNAVAILABLE, format!("reading the namespace's NamespaceOffloading: {error}\n")).into_response()
         }

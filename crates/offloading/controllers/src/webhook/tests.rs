@@ -140,7 +140,8 @@ async fn answered(store: &Store, body: String) -> Value {
     let nodes = Cache::watch(Api::<Node>::all(store.client()), all, stop.clone(), priced, |_, _, _| ());
     assert!(nodes.synced().await);
     let config = watch::channel(Arc::new(ClusterConfig::default())).1;
-    let webhook = Arc::new(Webhook { client: store.client(), offloadings, nodes, config });
+    let commands = Commands::new("liqo");
+    let webhook = Arc::new(Webhook { client: store.client(), offloadings, nodes, config, commands });
     let tls = Tls::anonymous(Arc::new(material.certificate().unwrap()));
     tokio::spawn(server::serve(listener, tls, routes(webhook), stop));
     ask(address, &material.ca, body).await["response"].clone()
@@ -287,6 +288,7 @@ fn remote_namespaces_fail_and_others_are_ignored_when_nobody_answers() {
     let entries = entries("liqo", "ca", &all.iter().map(|(key, offloading)| (key, *offloading)));
     let named: Vec<_> = entries
         .iter()
+        .take(2)
         .map(|entry| {
             let namespaces =
                 entry.namespace_selector.as_ref().unwrap().match_expressions.as_ref().unwrap()[0].values.clone().unwrap();
@@ -332,7 +334,47 @@ async fn the_configuration_is_written_once() {
     configure(&store.client(), "liqo", &offloadings).await.unwrap();
     configure(&store.client(), "liqo", &offloadings).await.unwrap();
     assert_eq!(store.writes() - before, 1);
-    assert_eq!(store.get(CONFIGURATION)["webhooks"], json!([]));
+    let webhooks = store.get(CONFIGURATION)["webhooks"].clone();
+    assert_eq!((webhooks.as_array().unwrap().len(), &webhooks[0]["name"]), (1, &json!("commands.liqo.io")));
+}
+
+#[test]
+fn only_commands_of_consumers_come_to_the_webhook_and_they_go_on_when_nobody_answers() {
+    let entry = entries("liqo", "ca", &std::iter::empty()).remove(0);
+    let rule = &entry.rules.as_ref().unwrap()[0];
+    assert_eq!(rule.operations, Some(vec!["CONNECT".to_owned()]));
+    assert_eq!(rule.resources, Some(["pods/exec", "pods/attach", "pods/portforward"].map(str::to_owned).to_vec()));
+    let condition = &entry.match_conditions.as_ref().unwrap()[0].expression;
+    assert_eq!(condition, "request.userInfo.username.startsWith('system:serviceaccount:liqo:liqo-consumer-')");
+    let path = entry.client_config.service.as_ref().unwrap().path.as_deref();
+    assert_eq!((path, entry.failure_policy.as_deref()), (Some("/commands"), Some("Ignore")));
+}
+
+/// The request that the API server sends before it runs a command for this user.
+fn command(user: &str) -> AdmissionRequest<DynamicObject> {
+    let options = json!({"apiVersion": "v1", "kind": "PodExecOptions", "stdout": true, "container": "main", "command": ["true"]});
+    let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "u1", "kind": {"group": "", "version": "v1", "kind": "PodExecOptions"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"}, "subResource": "exec", "name": "web", "namespace": "demo",
+        "operation": "CONNECT", "userInfo": {"username": user}, "dryRun": false, "object": options}});
+    read(&Bytes::from(review.to_string())).unwrap()
+}
+
+#[tokio::test]
+async fn a_consumer_that_starts_commands_without_end_waits_and_is_refused_and_others_are_not() {
+    let commands = Commands::new("liqo");
+    let flood = command("system:serviceaccount:liqo:liqo-consumer-a");
+    let answers = futures::future::join_all((0..200).map(|_| commands.respond(&flood))).await;
+    let refused: Vec<_> = answers.iter().filter(|answer| !answer.allowed).collect();
+    // A slow machine lets some more through.
+    assert!((130..=146).contains(&refused.len()), "{}", refused.len());
+    assert_eq!((refused[0].result.code, refused[0].result.reason.as_str()), (429, "TooManyRequests"));
+    for user in ["system:serviceaccount:liqo:liqo-consumer-b", "admin", "system:serviceaccount:demo:liqo-consumer-a"] {
+        assert!(commands.respond(&command(user)).await.allowed, "{user}");
+    }
+    for _ in 0..200 {
+        assert!(commands.respond(&command("admin")).await.allowed);
+    }
 }
 
 #[test]

@@ -1,29 +1,51 @@
-//! How fast a provider creates pods for each consumer. Finished pods are free, so their number alone does not bound what short pods cost.
+//! How fast a provider creates pods for each consumer, and lets it start commands in them. Finished pods are free, so their number alone
+//! does not bound what short pods cost; and Kubernetes does not bound commands at all.
 
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
 };
 
-/// Time between two pods of a consumer, if it has had its burst: 20 a second.
-const INTERVAL: Duration = Duration::from_millis(50);
-/// How many pods may be created at once after a pause.
-const BURST: u32 = 1000;
-
-/// When the next pod of each tenant is due, if it had no burst.
-#[derive(Debug, Default)]
+/// When the next one of each tenant is due, if it had no burst.
+#[derive(Debug)]
 pub struct Pace {
+    /// Time between two of a tenant that has had its burst.
+    interval: Duration,
+    /// How many a tenant has at once after a pause.
+    burst: u32,
     next: HashMap<String, Instant>,
 }
 
 impl Pace {
-    /// Takes a place in the row of this tenant: the time from which one pod may be created.
+    /// Pods: 1,000 at once, then 20 a second.
+    pub fn of_pods() -> Self {
+        Self { interval: Duration::from_millis(50), burst: 1000, next: HashMap::new() }
+    }
+
+    /// Commands, and connections to pods: 50 at once, then 2 a second.
+    pub fn of_commands() -> Self {
+        Self { interval: Duration::from_millis(500), burst: 50, next: HashMap::new() }
+    }
+
+    /// Takes a place in the row of this tenant: the time from which it may have one.
     pub fn take(&mut self, tenant: &str, now: Instant) -> Instant {
         // Tenants that pause have their whole burst again.
         self.next.retain(|_, next| *next > now);
         let next = self.next.entry(tenant.to_owned()).or_insert(now);
-        *next += INTERVAL;
-        next.checked_sub(INTERVAL * BURST).map_or(now, |at| at.max(now))
+        *next += self.interval;
+        next.checked_sub(self.interval * self.burst).map_or(now, |at| at.max(now))
+    }
+
+    /// The same, but takes no place if the tenant would have to wait longer than this.
+    pub fn take_within(&mut self, limit: Duration, tenant: &str, now: Instant) -> Option<Instant> {
+        let due = self.take(tenant, now);
+        if due <= now + limit {
+            return Some(due);
+        }
+        if let Some(next) = self.next.get_mut(tenant) {
+            *next -= self.interval;
+        }
+        None
     }
 }
 
@@ -33,10 +55,11 @@ mod tests {
 
     #[test]
     fn after_its_burst_a_tenant_gets_twenty_pods_a_second_and_others_their_own_burst() {
-        let (mut pace, now) = (Pace::default(), Instant::now() + INTERVAL * BURST);
+        let mut pace = Pace::of_pods();
+        let (interval, now) = (pace.interval, Instant::now() + pace.interval * pace.burst);
         let waits: Vec<Duration> = (0..1100).map(|_| pace.take("a", now).duration_since(now)).collect();
         assert!(waits[..1000].iter().all(Duration::is_zero));
-        assert_eq!((waits[1000], waits[1099]), (INTERVAL, INTERVAL * 100));
+        assert_eq!((waits[1000], waits[1099]), (interval, interval * 100));
         assert_eq!(pace.take("b", now), now);
         // What was waited for is given back with time.
         let later = now + Duration::from_secs(10);
@@ -44,5 +67,16 @@ mod tests {
         assert_eq!(waits.filter(Duration::is_zero).count(), 100);
         pace.take("b", later + Duration::from_secs(3600));
         assert_eq!(pace.next.len(), 1, "who pauses is forgotten");
+    }
+
+    #[test]
+    fn who_would_wait_too_long_for_a_command_takes_no_place() {
+        let mut pace = Pace::of_commands();
+        let (now, limit) = (Instant::now() + pace.interval * pace.burst, Duration::from_secs(2));
+        let waits: Vec<_> =
+            (0..1000).filter_map(|_| pace.take_within(limit, "a", now)).map(|at| at.duration_since(now)).collect();
+        assert_eq!((waits.len(), waits[49], waits[53]), (54, Duration::ZERO, limit));
+        assert!(pace.take_within(limit, "a", now + pace.interval).is_some(), "it waits no longer because it asked so often");
+        assert_eq!(pace.take_within(limit, "b", now), Some(now));
     }
 }

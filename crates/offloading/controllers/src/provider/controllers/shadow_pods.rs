@@ -166,7 +166,7 @@ impl RefusedPod {
 /// Runs until the context's `stop`.
 pub async fn run(provider: Arc<Provider>) {
     let (queue, stop) = (provider.queues.shadow_pods.clone(), provider.context.stop.clone());
-    let controller = Arc::new(Controller { provider, memory: Mutex::default(), pace: Mutex::default() });
+    let controller = Arc::new(Controller { provider, memory: Mutex::default(), pace: Mutex::new(Pace::of_pods()) });
     let reconcile = move |key: Key| {
         let controller = controller.clone();
         async move { controller.reconcile(key).await }

@@ -313,7 +313,8 @@ fn webhook(facts: &Facts) -> Finding {
     if verify(certificate, now + RENEWAL_OVERDUE).is_err() {
         return Finding::warn(check, "its certificate expires within a week, and should have been renewed", again);
     }
-    let trusted = if entries.is_empty() { "no namespace needs it" } else { "the API server trusts it" };
+    let trusted =
+        if entries.is_empty() { "the manager has not told the API server about it yet" } else { "the API server trusts it" };
     Finding::ok(check, format!("its certificate is valid; {trusted}"))
 }
 

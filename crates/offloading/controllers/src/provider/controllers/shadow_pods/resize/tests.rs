@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use liqo_api::{Charge, ClusterId, annotations, labels, tenant_namespace};
 use liqo_controller_runtime::Key;
-use liqo_offloading_rules::namespace::mapped;
+use liqo_offloading_rules::{namespace::mapped, pod::pace::Pace};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -127,7 +127,7 @@ async fn a_resize_that_got_room_is_tried_again_after_an_error_and_stays_charged(
     let pod = provider.pods.get(&Key::new(NAMESPACE, "web")).unwrap();
     let key = pod.shadow_key();
     let memory = Memory { applied: Some(1), ..Memory::default() };
-    let mut pass = Pass { provider: &provider, key: &key, memory, pace: &Mutex::default() };
+    let mut pass = Pass { provider: &provider, key: &key, memory, pace: &Mutex::new(Pace::of_pods()) };
     let other = reduced(remote("other", "2"));
     provider.ledger.lock().pod_changed(None, Some(&other));
 
@@ -156,7 +156,7 @@ async fn a_resize_that_is_refused_leaves_the_charge_of_what_the_pod_asks_for() {
     let provider = provider(api_server(live, "3", vec![404, 422])).await;
     let pod = provider.pods.get(&Key::new(NAMESPACE, "web")).unwrap();
     let key = pod.shadow_key();
-    let mut pass = Pass { provider: &provider, key: &key, memory: Memory::default(), pace: &Mutex::default() };
+    let mut pass = Pass { provider: &provider, key: &key, memory: Memory::default(), pace: &Mutex::new(Pace::of_pods()) };
     for message in ["no", NO_SUBRESOURCE] {
         pass.update(&pod, 2).await.unwrap();
         let unresized = pass.memory.unresized.as_ref().unwrap();

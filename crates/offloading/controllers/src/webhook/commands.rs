@@ -1,0 +1,53 @@
+//! Paces the commands that consumers start in their pods here, and their connections to them. Each costs a node processor time that no pod is
+//! charged for, and Kubernetes does not limit them: a connection that was upgraded holds no seat of the API server.
+
+use std::time::{Duration, Instant};
+
+use kube::core::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse};
+use liqo_api::CONSUMER_SERVICE_ACCOUNTS;
+use liqo_offloading_rules::pod::pace::Pace;
+use parking_lot::Mutex;
+
+/// How long a command waits for its turn. The API server lets it through if the webhook does not answer within its timeout, so this is
+/// shorter.
+const MAX_WAIT: Duration = Duration::from_secs(2);
+
+/// The commands of all consumers, at this replica.
+pub(super) struct Commands {
+    pace: Mutex<Pace>,
+    /// What the names of consumers begin with, as the API server knows them.
+    prefix: String,
+}
+
+/// What the names of consumers begin with, as the API server knows them. `system` is Liqo's namespace.
+pub(super) fn user_prefix(system: &str) -> String {
+    format!("system:serviceaccount:{system}:{CONSUMER_SERVICE_ACCOUNTS}")
+}
+
+impl Commands {
+    /// `system` is Liqo's namespace.
+    pub fn new(system: &str) -> Self {
+        Self { pace: Mutex::new(Pace::of_commands()), prefix: user_prefix(system) }
+    }
+
+    /// Waits for the turn of a consumer, and refuses what would wait too long. Lets everybody else through.
+    pub async fn respond(&self, request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
+        let response = AdmissionResponse::from(request);
+        let user = request.user_info.username.as_deref().unwrap_or_default();
+        if !user.starts_with(&self.prefix) {
+            return response;
+        }
+        let turn = self.pace.lock().take_within(MAX_WAIT, user, Instant::now());
+        let Some(turn) = turn else {
+            let what =
+                "the pods of a consumer get 50 commands and connections at once after a pause, and then 2 a second: try again";
+            let mut refused = response.deny(what);
+            refused.result.code = 429;
+            refused.result.reason = "TooManyRequests".to_owned();
+            return refused;
+        };
+        tokio::time::sleep_until(turn.into()).await;
+        response
+    }
+}
