@@ -91,7 +91,7 @@ pub fn consumer_service_account(consumer: &ClusterId) -> String {
     format!("{CONSUMER_SERVICE_ACCOUNTS}{consumer}")
 }
 
-/// The prefix of all such names.
+/// What the names of all these `ServiceAccounts` begin with.
 pub const CONSUMER_SERVICE_ACCOUNTS: &str = "liqo-consumer-";
 
 /// The two leases in every tenant namespace.

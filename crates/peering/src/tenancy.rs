@@ -238,12 +238,14 @@ impl Tenants {
         let (secrets, roles) = (Api::<Secret>::namespaced(client.clone(), own), Api::<Role>::namespaced(client, own));
         let (manager, account) = (objects::manager_binding(own), objects::account(consumer));
         let (session, role) = (objects::session_secret(consumer), objects::renewal_role(consumer));
-        let (_, _, session, _, ()) = tokio::try_join!(
-            objects::ensure(&bindings, &manager),
+        let (_, session, _, ()) = tokio::try_join!(
             objects::ensure(&accounts, &account),
             objects::ensure(&secrets, &session),
             objects::ensure(&roles, &role),
-            self.make_quota_and_leases(&name),
+            async {
+                objects::ensure(&bindings, &manager).await?;
+                self.make_quota_and_leases(&name).await
+            },
         )?;
         // The consumer gets rights only now that the quota limits what it does with them.
         let (tenant, renewal) = (objects::tenant_binding(consumer, own), objects::renewal_binding(consumer, own));

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, api::AttachParams};
+use kube::{Api, Client, api::AttachParams, client::UpgradeConnectionError};
 use liqo_api::{
     CONTROLLER_MANAGER, consumer_service_account,
     record_text::{MAX_OBJECT_LEN, MAX_POD_LEN, MAX_SECRET_LEN},
@@ -242,8 +242,12 @@ impl Attack {
         let pods = Api::<Pod>::namespaced(self.clients[task % CLIENTS].clone(), &self.mapped);
         let log = format!("{CORE}/namespaces/{}/pods/{TARGET}/log", self.mapped);
         while self.goes_on() {
-            let entered = pods.exec(TARGET, ["true"], &AttachParams::default()).await;
-            self.answers.add(Right::Has, if entered.is_ok() { 200 } else { NO_ANSWER });
+            let code = match pods.exec(TARGET, ["true"], &AttachParams::default()).await {
+                Ok(_) => 200,
+                Err(kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code))) => code.as_u16(),
+                Err(_) => NO_ANSWER,
+            };
+            self.answers.add(Right::Has, code);
             self.send(task, Right::Has, request("GET", &log, None)?).await;
         }
         Ok(())

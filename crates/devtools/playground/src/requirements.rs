@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A program of the system and the Debian package that has it.
-const PACKAGES: [(&str, &str); 10] = [
+const PACKAGES: [(&str, &str); 11] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
     ("nft", "nftables"),
@@ -20,6 +20,7 @@ const PACKAGES: [(&str, &str); 10] = [
     ("ip", "iproute2"),
     ("busybox", "busybox-static"),
     ("nsenter", "util-linux"),
+    ("setsid", "util-linux"),
     ("setpriv", "util-linux"),
     ("mount", "mount"),
     ("ldd", "libc-bin"),

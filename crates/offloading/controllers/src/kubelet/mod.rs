@@ -203,9 +203,10 @@ impl Failure {
     }
 }
 
-/// Whether a provider's answer is about the pod. The caller gets its message, but neither messages about us nor redirects.
+/// Whether a provider's answer is about the pod, or about how often its users call. The caller gets its message, but neither messages
+/// about us nor redirects.
 fn is_about_pod(status: StatusCode) -> bool {
-    [400, 404, 409, 422, 500].contains(&status.as_u16())
+    [400, 404, 409, 422, 429, 500].contains(&status.as_u16())
 }
 
 impl IntoResponse for Failure {

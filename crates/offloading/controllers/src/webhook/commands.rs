@@ -1,5 +1,5 @@
 //! Paces the commands that consumers start in their pods here, and their connections to them. Each costs a node processor time that no pod is
-//! charged for, and Kubernetes does not limit them: a connection that was upgraded holds no seat of the API server.
+//! charged for, and Kubernetes does not limit them: they need no seat of the API server.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use liqo_api::CONSUMER_SERVICE_ACCOUNTS;
 use liqo_offloading_rules::pod::pace::Pace;
 use parking_lot::Mutex;
 
-/// How long a command waits for its turn. The API server lets it through if the webhook does not answer within its timeout, so this is
+/// How long a command waits for its turn at most. The API server lets it through if the webhook does not answer within its timeout, so this is
 /// shorter.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// The commands of all consumers, at this replica.
 pub(super) struct Commands {
     pace: Mutex<Pace>,
-    /// What the names of consumers begin with, as the API server knows them.
+    /// See [`user_prefix`].
     prefix: String,
 }
 
@@ -40,8 +40,7 @@ impl Commands {
         }
         let turn = self.pace.lock().take_within(MAX_WAIT, user, Instant::now());
         let Some(turn) = turn else {
-            let what =
-                "the pods of a consumer get 50 commands and connections at once after a pause, and then 2 a second: try again";
+            let what = "the pods of a consumer get 50 commands and connections at once after a pause, and then 2 a second: try again later";
             let mut refused = response.deny(what);
             refused.result.code = 429;
             refused.result.reason = "TooManyRequests".to_owned();

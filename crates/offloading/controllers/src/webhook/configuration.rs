@@ -150,7 +150,7 @@ fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: &
         }),
         // Webhooks of others may add volumes or affinity after this one.
         reinvocation_policy: Some("IfNeeded".into()),
-        ..everywhere(name, "CREATE", &["pods"], &client(system, ca, PATH))
+        ..defaults(name, "CREATE", &["pods"], &client(system, ca, PATH))
     }
 }
 
@@ -159,7 +159,7 @@ fn commands(system: &str, ca: &str) -> MutatingWebhook {
     let expression = format!("request.userInfo.username.startsWith('{}')", user_prefix(system));
     MutatingWebhook {
         match_conditions: Some(vec![MatchCondition { name: "consumer".into(), expression }]),
-        ..everywhere(COMMANDS, "CONNECT", &["pods/exec", "pods/attach", "pods/portforward"], &client(system, ca, COMMANDS_PATH))
+        ..defaults(COMMANDS, "CONNECT", &["pods/exec", "pods/attach", "pods/portforward"], &client(system, ca, COMMANDS_PATH))
     }
 }
 
@@ -168,8 +168,9 @@ fn client(system: &str, ca: &str, path: &str) -> WebhookClientConfig {
     WebhookClientConfig { ca_bundle: Some(ByteString(ca.as_bytes().to_vec())), service: Some(service), url: None }
 }
 
-/// An entry for one operation on resources of the core group, in all namespaces. Without an answer the operation goes on.
-fn everywhere(name: &str, operation: &str, resources: &[&str], client: &WebhookClientConfig) -> MutatingWebhook {
+/// An entry for one operation on resources of the core group. Unless the caller changes it: in all namespaces, and without an answer the
+/// operation goes on.
+fn defaults(name: &str, operation: &str, resources: &[&str], client: &WebhookClientConfig) -> MutatingWebhook {
     let only = |text: &str| Some(vec![text.to_owned()]);
     MutatingWebhook {
         name: name.into(),

@@ -1,4 +1,5 @@
-//! The admission webhook: it lets new pods of offloaded namespaces run on virtual nodes, as their strategy says.
+//! The admission webhook: it lets new pods of offloaded namespaces run on virtual nodes, as their strategy says, and limits the commands
+//! of consumers.
 //!
 //! Every replica of the manager serves it. Only the leader writes the `MutatingWebhookConfiguration`, which lists the offloaded
 //! namespaces by name, so that pods of other namespaces never wait for it.
@@ -244,7 +245,7 @@ fn routes(webhook: Arc<Webhook>) -> Router {
     router.layer(DefaultBodyLimit::max(MAX_REVIEW_LEN)).with_state(webhook)
 }
 
-/// Reads a review. A request that cannot be read gets an answer, too, because a user would not see the reason in an HTTP error.
+/// Reads a review. What cannot be read gets an answer that says why. The API server takes it for none, because it has no UID.
 fn read(body: &Bytes) -> Result<AdmissionRequest<DynamicObject>, Box<AdmissionResponse>> {
     let review: AdmissionReview<DynamicObject> =
         serde_json::from_slice(body).map_err(|error| Box::new(AdmissionResponse::invalid(error)))?;

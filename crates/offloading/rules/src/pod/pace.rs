@@ -6,13 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// When the next one of each tenant is due, if it had no burst.
+/// Turns of tenants: how often each may do something.
 #[derive(Debug)]
 pub struct Pace {
-    /// Time between two of a tenant that has had its burst.
+    /// Time between two turns of a tenant that has had its burst.
     interval: Duration,
-    /// How many a tenant has at once after a pause.
+    /// How many turns a tenant has at once after a pause.
     burst: u32,
+    /// When the next turn of each tenant is due, if it had no burst.
     next: HashMap<String, Instant>,
 }
 
@@ -27,7 +28,7 @@ impl Pace {
         Self { interval: Duration::from_millis(500), burst: 50, next: HashMap::new() }
     }
 
-    /// Takes a place in the row of this tenant: the time from which it may have one.
+    /// Takes a turn of this tenant, and returns when it is due.
     pub fn take(&mut self, tenant: &str, now: Instant) -> Instant {
         // Tenants that pause have their whole burst again.
         self.next.retain(|_, next| *next > now);
@@ -36,7 +37,7 @@ impl Pace {
         next.checked_sub(self.interval * self.burst).map_or(now, |at| at.max(now))
     }
 
-    /// The same, but takes no place if the tenant would have to wait longer than this.
+    /// Like [`Self::take`], but takes no turn that is due later than in this time.
     pub fn take_within(&mut self, limit: Duration, tenant: &str, now: Instant) -> Option<Instant> {
         let due = self.take(tenant, now);
         if due <= now + limit {
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn who_would_wait_too_long_for_a_command_takes_no_place() {
+    fn who_would_wait_too_long_for_a_command_takes_no_turn() {
         let mut pace = Pace::of_commands();
         let (now, limit) = (Instant::now() + pace.interval * pace.burst, Duration::from_secs(2));
         let waits: Vec<_> =

@@ -313,9 +313,11 @@ fn webhook(facts: &Facts) -> Finding {
     if verify(certificate, now + RENEWAL_OVERDUE).is_err() {
         return Finding::warn(check, "its certificate expires within a week, and should have been renewed", again);
     }
-    let trusted =
-        if entries.is_empty() { "the manager has not told the API server about it yet" } else { "the API server trusts it" };
-    Finding::ok(check, format!("its certificate is valid; {trusted}"))
+    if entries.is_empty() {
+        let what = "the manager has not told the API server about it yet";
+        return Finding::warn(check, what, "it does so within a minute; if it does not, see leader and rights");
+    }
+    Finding::ok(check, "its certificate is valid, and the API server trusts it")
 }
 
 /// Checks the webhook's certificate as a client would, at this time (seconds since 1970).

@@ -1,4 +1,5 @@
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::*;
@@ -29,10 +30,18 @@ fn certificate() -> WebhookCertificate {
     WebhookCertificate { ca: signed, leaf: leaf.signed_by(&key, &Issuer::from_params(&ca, &ca_key)).unwrap().pem() }
 }
 
+/// The webhook's configuration with one entry, for which the API server trusts this CA.
+fn configuration(ca: &str) -> MutatingWebhookConfiguration {
+    of(json!({ "metadata": {}, "webhooks": [{ "name": "remote.liqo.io", "admissionReviewVersions": [], "sideEffects": "None",
+        "clientConfig": { "caBundle": k8s_openapi::ByteString(ca.as_bytes().to_vec()) } }] }))
+}
+
 #[test]
 fn a_cluster_that_is_well_has_no_fault() {
     let mut facts = facts();
-    facts.webhook_certificate = Ok(Some(certificate()));
+    let certificate = certificate();
+    facts.webhook = Ok(Some(configuration(&certificate.ca)));
+    facts.webhook_certificate = Ok(Some(certificate));
     let found = decide(&facts);
     assert!(found.iter().all(|one| one.verdict == Verdict::Ok), "{found:#?}");
     assert_eq!(found.len(), 12);
@@ -203,13 +212,10 @@ fn a_service_without_endpoints_is_named() {
 #[test]
 fn a_webhook_that_the_api_server_will_not_believe_is_shown() {
     let mut facts = facts();
-    let entry = |ca: &str| {
-        json!({ "name": "remote.liqo.io", "admissionReviewVersions": [], "sideEffects": "None",
-        "clientConfig": { "caBundle": k8s_openapi::ByteString(ca.as_bytes().to_vec()) } })
-    };
-    let configuration = |ca: &str| Ok(Some(of(json!({ "metadata": {}, "webhooks": [entry(ca)] }))));
+    let configuration = |ca: &str| Ok(Some(configuration(ca)));
     let good = certificate();
     facts.webhook_certificate = Ok(Some(good.clone()));
+    assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Warn, "no entry");
     facts.webhook = configuration(&good.ca);
     assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Ok, "{:?}", verdict(&facts, Check::Webhook));
     facts.webhook = configuration("another");
