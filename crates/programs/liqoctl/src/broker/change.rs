@@ -487,6 +487,8 @@ pub struct Ending {
     /// What each of its customers gets afterwards.
     pub customers: Vec<Afterwards>,
     #[serde(skip)]
+    pub before: PeeringPolicySpec,
+    #[serde(skip)]
     pub resource_version: Option<String>,
 }
 
@@ -530,6 +532,7 @@ pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Uncl
             policy: policy.name_any(),
             deletes: was_created(policy),
             customers: lent.map(afterwards).collect(),
+            before: policy.spec.clone(),
             resource_version: policy.resource_version(),
         }
     });

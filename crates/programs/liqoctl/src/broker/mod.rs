@@ -20,13 +20,16 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
-use liqo_api::{ForeignCluster, PeeringPolicy, ResourceOffer, VirtualNode};
+use liqo_api::{ForeignCluster, PeeringPolicy, PeeringPolicySpec, ResourceOffer, VirtualNode};
 use serde_json::json;
 
 pub use change::{Customers, Enabling, Ending, MarginChange, Wanted};
 pub use status::{Status, peer_name};
 pub use text::{changes, disabled, enabled, endings};
 pub use tree::{render, via};
+
+/// How often a write is tried while the manager writes the status.
+const ATTEMPTS: u32 = 5;
 
 use crate::{
     apply::FIELD_MANAGER,
@@ -91,7 +94,7 @@ pub fn object(plan: &Enabling) -> PeeringPolicy {
     policy
 }
 
-/// Writes the policy. Fails if somebody changed it after it was read.
+/// Writes the policy. Fails if somebody changed its spec after it was read.
 pub async fn enable(cluster: &Cluster, plan: &Enabling) -> anyhow::Result<()> {
     let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
     let name = &plan.policy;
@@ -99,16 +102,39 @@ pub async fn enable(cluster: &Cluster, plan: &Enabling) -> anyhow::Result<()> {
         let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         return api.create(&parameters, &object(plan)).await.map(drop).doing(format!("create policy {name}"));
     }
-    let change = json!({
-        "metadata": { "resourceVersion": plan.resource_version },
-        "spec": change::merge_patch(&plan.before, &plan.spec),
-    });
-    write(&api, name, &change).await
+    let spec = change::merge_patch(&plan.before, &plan.spec);
+    while_unchanged(&api, (name, &plan.before), &plan.resource_version, async |version| merge(&api, name, version, &spec).await)
+        .await
+        .doing(format!("change policy {name}"))
 }
 
-async fn write(api: &Api<PeeringPolicy>, name: &str, change: &serde_json::Value) -> anyhow::Result<()> {
+async fn merge(api: &Api<PeeringPolicy>, name: &str, version: Option<String>, spec: &serde_json::Value) -> kube::Result<()> {
     let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    api.patch(name, &parameters, &Patch::Merge(change)).await.map(drop).doing(format!("change policy {name}"))
+    let change = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
+    api.patch(name, &parameters, &Patch::Merge(change)).await.map(drop)
+}
+
+/// Writes a policy for which a plan was made when its spec was `before`. The manager may write its status meanwhile, which also changes its
+/// version; then this tries again with the new one.
+async fn while_unchanged(
+    api: &Api<PeeringPolicy>,
+    (name, before): (&str, &PeeringPolicySpec),
+    version: &Option<String>,
+    write: impl AsyncFn(Option<String>) -> kube::Result<()>,
+) -> kube::Result<()> {
+    let mut version = version.clone();
+    for _ in 1..ATTEMPTS {
+        match write(version.clone()).await {
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            done => return done,
+        }
+        let live = api.get(name).await?;
+        if live.spec != *before {
+            break;
+        }
+        version = live.resource_version();
+    }
+    write(version).await
 }
 
 /// What `disable` would write: for all policies that lend on, or for one.
@@ -116,21 +142,21 @@ pub async fn plan_endings(cluster: &Cluster, only: Option<&str>) -> anyhow::Resu
     Ok(change::endings(only, Lists::read(cluster).await?.present())?)
 }
 
-/// Ends what was planned. Fails if somebody changed a policy after it was read.
+/// Ends what was planned. Fails if somebody changed the spec of a policy after it was read.
 pub async fn disable(cluster: &Cluster, endings: &[Ending]) -> anyhow::Result<()> {
     let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    for Ending { policy, deletes, resource_version, .. } in endings {
-        if *deletes {
-            let unchanged = Preconditions { resource_version: resource_version.clone(), uid: None };
+    for Ending { policy, deletes, before, resource_version, .. } in endings {
+        let end = async |version: Option<String>| {
+            if !deletes {
+                let spec = json!({ "provide": { "source": { "offers": null } } });
+                return merge(&api, policy, version, &spec).await;
+            }
+            let unchanged = Preconditions { resource_version: version, uid: None };
             let parameters = DeleteParams { preconditions: Some(unchanged), ..DeleteParams::default() };
-            api.delete(policy, &parameters).await.map(drop).doing(format!("delete policy {policy}"))?;
-        } else {
-            let change = json!({
-                "metadata": { "resourceVersion": resource_version },
-                "spec": { "provide": { "source": { "offers": null } } },
-            });
-            write(&api, policy, &change).await?;
-        }
+            api.delete(policy, &parameters).await.map(drop)
+        };
+        let what = if *deletes { "delete" } else { "change" };
+        while_unchanged(&api, (policy, before), resource_version, end).await.doing(format!("{what} policy {policy}"))?;
     }
     Ok(())
 }
