@@ -28,14 +28,14 @@ pub use status::{Status, peer_name};
 pub use text::{changes, disabled, enabled, endings};
 pub use tree::{render, via};
 
-/// How often a write is tried while the manager writes the status.
-const ATTEMPTS: u32 = 5;
-
 use crate::{
     apply::FIELD_MANAGER,
     cluster::{Cluster, Explained as _, list_or_none},
     policy,
 };
+
+/// How often a write is tried while the manager writes the status.
+const ATTEMPTS: u32 = 5;
 
 /// What this cluster borrows, to whom it lends it on, and who uses it.
 pub async fn status(cluster: &Cluster) -> anyhow::Result<Status> {
