@@ -115,7 +115,7 @@ impl Tenants {
         let _alone = self.lock(consumer).await;
         // The cache may not show yet that the tenancy is ending.
         match self.live_namespace(consumer).await? {
-            Some(namespace) if !namespace.terminating && !namespace.ending => self.make_parts(consumer).await.map(drop),
+            Some(namespace) if !namespace.terminating && !namespace.ending => Box::pin(self.make_parts(consumer)).await.map(drop),
             _ => Ok(()),
         }
     }
@@ -493,7 +493,7 @@ impl Tenancies for Tenants {
                 ));
             }
         }
-        let session = self.make_parts(&consumer.id).await?;
+        let session = Box::pin(self.make_parts(&consumer.id)).await?;
         self.record(&consumer.id, &consumer.name).await?;
         let (token, expiration_seconds) = self.issue_token(&consumer.id, session).await?;
         drop(alone);

@@ -43,7 +43,7 @@ impl Commands {
             let what = "the pods of a consumer get 50 commands and connections at once after a pause, and then 2 a second: try again later";
             let mut refused = response.deny(what);
             refused.result.code = 429;
-            refused.result.reason = "TooManyRequests".to_owned();
+            "TooManyRequests".clone_into(&mut refused.result.reason);
             return refused;
         };
         tokio::time::sleep_until(turn.into()).await;

@@ -103,9 +103,11 @@ pub async fn enable(cluster: &Cluster, plan: &Enabling) -> anyhow::Result<()> {
         return api.create(&parameters, &object(plan)).await.map(drop).doing(format!("create policy {name}"));
     }
     let spec = change::merge_patch(&plan.before, &plan.spec);
-    while_unchanged(&api, (name, &plan.before), &plan.resource_version, async |version| merge(&api, name, version, &spec).await)
-        .await
-        .doing(format!("change policy {name}"))
+    while_unchanged(&api, (name, &plan.before), plan.resource_version.as_ref(), async |version| {
+        merge(&api, name, version, &spec).await
+    })
+    .await
+    .doing(format!("change policy {name}"))
 }
 
 async fn merge(api: &Api<PeeringPolicy>, name: &str, version: Option<String>, spec: &serde_json::Value) -> kube::Result<()> {
@@ -119,10 +121,10 @@ async fn merge(api: &Api<PeeringPolicy>, name: &str, version: Option<String>, sp
 async fn while_unchanged(
     api: &Api<PeeringPolicy>,
     (name, before): (&str, &PeeringPolicySpec),
-    version: &Option<String>,
+    version: Option<&String>,
     write: impl AsyncFn(Option<String>) -> kube::Result<()>,
 ) -> kube::Result<()> {
-    let mut version = version.clone();
+    let mut version = version.cloned();
     for _ in 1..ATTEMPTS {
         match write(version.clone()).await {
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
@@ -156,7 +158,7 @@ pub async fn disable(cluster: &Cluster, endings: &[Ending]) -> anyhow::Result<()
             api.delete(policy, &parameters).await.map(drop)
         };
         let what = if *deletes { "delete" } else { "change" };
-        while_unchanged(&api, (policy, before), resource_version, end).await.doing(format!("{what} policy {policy}"))?;
+        while_unchanged(&api, (policy, before), resource_version.as_ref(), end).await.doing(format!("{what} policy {policy}"))?;
     }
     Ok(())
 }
