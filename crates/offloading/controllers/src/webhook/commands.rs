@@ -9,8 +9,7 @@ use liqo_api::CONSUMER_SERVICE_ACCOUNTS;
 use liqo_offloading_rules::pod::pace::Pace;
 use parking_lot::Mutex;
 
-/// How long a command waits for its turn at most. The API server lets it through if the webhook does not answer within its timeout, so this is
-/// shorter.
+/// How long a command waits for its turn at most. Less than the webhook's timeout, after which the API server lets the command through.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// The commands of all consumers, at this replica.
