@@ -63,6 +63,9 @@ impl Built {
         }
         command.args(["build", "--workspace", "--bins", "--examples", "--locked", "--quiet"]);
         command.args(["--message-format=json-render-diagnostics", "--manifest-path"]).arg(manifest);
+        if !cfg!(debug_assertions) {
+            command.arg("--release");
+        }
         let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().await.context("starting cargo")?;
         ensure!(output.status.success(), "building the programs of this workspace failed");
         let mut programs = BTreeMap::new();

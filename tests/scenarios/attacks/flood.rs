@@ -17,10 +17,8 @@ use kube::{
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-/// Seconds that an attack takes, unless `LIQO_TEST_ATTACK_SECONDS` says so.
+/// Seconds that an attack takes, and the same honest work before it, unless `LIQO_TEST_ATTACK_SECONDS` says so.
 const SECONDS: u64 = 10;
-/// How long the same honest work is measured before an attack.
-pub const BASELINE: Duration = Duration::from_secs(8);
 /// An answer that takes longer is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a request without an answer.

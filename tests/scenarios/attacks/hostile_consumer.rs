@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::{
     CORE, RECORDS, filled,
-    flood::{Answers, BASELINE, NO_ANSWER, Right, client, end, length, request, send},
+    flood::{Answers, NO_ANSWER, Right, client, end, length, request, send},
     forget,
     honest::{Honest, ManagerWatch, show},
     nothing_is_left,
@@ -334,7 +334,7 @@ pub async fn an_honest_consumer_keeps_its_pace_beside_a_hostile_one(world: Arc<W
     // A running manager would delete what it did not create.
     turin.stop_manager().await?;
     let honest = Honest::start(&world, HONEST).await?;
-    let without = honest.work("calm", BASELINE).await?;
+    let without = honest.work("calm", length).await?;
 
     let (manager, before) = (ManagerWatch::start(&world, milan)?, world.etcd_size(milan).await?);
     let attack = Arc::new(Attack::prepare(&world, length).await?);
