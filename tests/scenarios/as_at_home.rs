@@ -250,7 +250,11 @@ async fn answer(world: &World, namespace: &str, row: &Row) -> Result<String> {
 async fn bash(script: &str, scratch: &Path, namespace: &str, kubectl: &str) -> Result<String> {
     // Some lines wait in a loop, which must not outlive a test that is killed.
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--", "bash", "-c", script]).env("NS", namespace).env("TMP", scratch).env("KUBECTL", kubectl);
+    command
+        .args(["--pdeathsig", "KILL", "--", "bash", "-c", script])
+        .env("NS", namespace)
+        .env("TMP", scratch)
+        .env("KUBECTL", kubectl);
     command.envs(SHORT_LIVED);
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.context("starting bash")?;
     let code = output.status.code().filter(|code| *code != 0);

@@ -228,8 +228,28 @@ impl Tenants {
         Ok(())
     }
 
-    /// Creates what is missing of a tenancy whose namespace exists, and returns the Secret that tokens of the consumer are bound to. Each
-    /// renewal of a credential comes here, and on a busy API server one request after another would take long: most have no order.
+    /// The Secret that tokens of the consumer are bound to, if the consumer has its rights. These came last, so a renewal of a credential
+    /// need not look for the other parts: on a busy API server that would take long, and [`Tenants::repair`] does it soon after.
+    async fn session_with_rights(&self, consumer: &ClusterId) -> Result<Option<Secret>, StepError> {
+        let (tenant, name) = (tenant_namespace(consumer), consumer_service_account(consumer));
+        let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &tenant);
+        let renewal_bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &self.namespace);
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let has = async |api: &Api<RoleBinding>, name: &str| {
+            let found = api.get_metadata_opt(name).await;
+            let key = Key::new(api.namespace().unwrap_or_default(), name);
+            Ok(found.step("read", "RoleBinding", key)?.is_some())
+        };
+        let (session, has_rights, can_renew) = tokio::try_join!(
+            async { secrets.get_opt(&name).await.step("read", "Secret", Key::new(&self.namespace, &name)) },
+            has(&bindings, roles::TENANT),
+            has(&renewal_bindings, &name),
+        )?;
+        Ok(session.filter(|_| has_rights && can_renew))
+    }
+
+    /// Creates what is missing of a tenancy whose namespace exists, and returns the Secret that tokens of the consumer are bound to. One
+    /// request after another would take long on a busy API server: most have no order.
     async fn make_parts(&self, consumer: &ClusterId) -> Result<Secret, StepError> {
         let (name, client, own) = (tenant_namespace(consumer), self.client.clone(), &self.namespace);
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &name);
@@ -474,11 +494,23 @@ impl Tenancies for Tenants {
             refused(reasons::ADDRESS_UNKNOWN, format!("the provider does not know the address of its API server: {problem}"))
         })?;
         let alone = self.lock(&consumer.id).await;
-        if self.is_record_leaving(&consumer.id).await? {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let tenant = objects::tenant(consumer);
+        let (is_leaving, found, session) = tokio::try_join!(
+            self.is_record_leaving(&consumer.id),
+            async {
+                let name = tenant.name_any();
+                namespaces.get_opt(&name).await.step("read", "Namespace", Key::new("", name))
+            },
+            self.session_with_rights(&consumer.id),
+        )?;
+        if is_leaving {
             return Err(still_ending());
         }
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let namespace = objects::ensure(&namespaces, &objects::tenant(consumer)).await?;
+        let namespace = match found {
+            Some(namespace) => namespace,
+            None => objects::ensure(&namespaces, &tenant).await?,
+        };
         match LiqoNamespace::of(namespace) {
             Some(namespace) if namespace.kind == objects::KIND_TENANT && namespace.cluster == consumer.id => {
                 if namespace.ending || namespace.terminating {
@@ -493,7 +525,10 @@ impl Tenancies for Tenants {
                 ));
             }
         }
-        let session = Box::pin(self.make_parts(&consumer.id)).await?;
+        let session = match session {
+            Some(session) => session,
+            None => Box::pin(self.make_parts(&consumer.id)).await?,
+        };
         self.record(&consumer.id, &consumer.name).await?;
         let (token, expiration_seconds) = self.issue_token(&consumer.id, session).await?;
         drop(alone);
