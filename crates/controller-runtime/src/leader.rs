@@ -89,6 +89,8 @@ struct Observed {
     replacing: Option<String>,
     /// When the lease was last renewed or released by a process before this one, by that process's clock.
     former_renewal: Option<Timestamp>,
+    /// Whether it is as our last write left it, as far as we know: then the next write needs no read before it.
+    is_our_write: bool,
 }
 
 impl Observed {
@@ -178,15 +180,10 @@ impl Election {
         }
     }
 
-    /// Reads, decides and writes once.
+    /// Reads, decides and writes once. A holder that renews only writes: the API server refuses that if somebody else wrote meanwhile.
     async fn step(&self, observed: &mut Observed) -> kube::Result<Outcome> {
-        let limit = self.timing.request_timeout();
-        let current = tokio::time::timeout(limit, self.api.get_opt(&self.name)).await.map_err(timed_out)??;
-        let version = |lease: &Option<Lease>| lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
-        if observed.changed_at.is_none() || version(&current) != version(&observed.lease) {
-            observed.lease = current;
-            observed.changed_at = Some(Instant::now());
-            observed.note_renewal(&self.identity);
+        if !std::mem::take(&mut observed.is_our_write) {
+            self.read(observed).await?;
         }
         let replaced = match observed.holder() {
             Some(holder) if holder == self.identity => observed.replacing.clone(),
@@ -203,15 +200,29 @@ impl Election {
         match written {
             Ok(lease) => {
                 let (lease, changed_at) = (Some(lease), Some(Instant::now()));
-                *observed = Observed { lease, changed_at, replacing: None, former_renewal: observed.former_renewal };
+                let former_renewal = observed.former_renewal;
+                *observed = Observed { lease, changed_at, replacing: None, former_renewal, is_our_write: true };
                 Ok(Outcome::Held { replaced })
             }
-            // Somebody else was faster: try again in the next round.
+            // Somebody else was faster: see who holds it now, and try again in the next round.
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {
+                self.read(observed).await?;
                 Ok(Outcome::Waits(POLL_PERIOD))
             }
             Err(error) => Err(error),
         }
+    }
+
+    async fn read(&self, observed: &mut Observed) -> kube::Result<()> {
+        let limit = self.timing.request_timeout();
+        let current = tokio::time::timeout(limit, self.api.get_opt(&self.name)).await.map_err(timed_out)??;
+        let version = |lease: &Option<Lease>| lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
+        if observed.changed_at.is_none() || version(&current) != version(&observed.lease) {
+            observed.lease = current;
+            observed.changed_at = Some(Instant::now());
+            observed.note_renewal(&self.identity);
+        }
+        Ok(())
     }
 
     async fn write(&self, before: Option<&Lease>) -> kube::Result<Lease> {

@@ -83,6 +83,7 @@ struct Server {
     is_away: Arc<Mutex<bool>>,
     /// It stores the next write of this holder, and its answer is lost.
     loses_answer_to: Arc<Mutex<Option<&'static str>>>,
+    reads: Arc<Mutex<u32>>,
 }
 
 impl Server {
@@ -103,6 +104,7 @@ impl Server {
     async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
         let method = request.method().clone();
         let body = request.into_body().collect_bytes().await.unwrap();
+        *self.reads.lock() += u32::from(method == http::Method::GET);
         let mut stored = self.lease.lock();
         let version = |lease: &Value| lease["metadata"]["resourceVersion"].as_str().map(str::to_owned);
         let (code, answer) = match (method, stored.clone()) {
@@ -165,6 +167,27 @@ async fn who_was_replaced_is_known_even_if_the_answer_to_the_write_was_lost() {
     // A container that starts again has the name of the former one.
     let (former, again) = (server.renewed(), server.election("second", Timing::of_lease(1)));
     assert_eq!(acquired(&again).await.0.former_renewal(), Some(former));
+}
+
+#[tokio::test]
+async fn a_holder_renews_without_reading_until_somebody_else_writes() {
+    let server = Server::default();
+    let election = server.election("first", Timing::ALONE);
+    let (mut leadership, _) = acquired(&election).await;
+    for _ in 0..3 {
+        let renewed = election.step(&mut leadership.observed).await.unwrap();
+        assert_eq!((renewed, *server.reads.lock()), (Outcome::Held { replaced: None }, 1));
+    }
+    // Somebody adds an annotation.
+    server.lease.lock().as_mut().unwrap()["metadata"]["resourceVersion"] = "100".into();
+    assert_eq!(election.step(&mut leadership.observed).await.unwrap(), Outcome::Waits(POLL_PERIOD));
+    assert_eq!(leadership.observed.holder(), Some("first"));
+    assert_eq!(election.step(&mut leadership.observed).await.unwrap(), Outcome::Held { replaced: None });
+    // Another replica takes it.
+    let lease = json!({ "metadata": { "resourceVersion": "200" }, "spec": { "holderIdentity": "second" } });
+    *server.lease.lock() = Some(lease);
+    assert_eq!(election.step(&mut leadership.observed).await.unwrap(), Outcome::Waits(POLL_PERIOD));
+    assert_eq!(leadership.observed.holder(), Some("second"));
 }
 
 #[tokio::test]
