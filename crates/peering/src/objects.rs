@@ -75,6 +75,13 @@ where
     }
 }
 
+pub async fn exists<K>(api: &Api<K>, name: &str) -> Result<bool, StepError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    Ok(api.get_metadata_opt(name).await.step("read", K::kind(&()), key(api, name))?.is_some())
+}
+
 /// Deletes an object unless it is gone or being deleted. Reads first, so that a repeated call writes nothing.
 pub async fn delete<K>(api: &Api<K>, name: &str) -> Result<(), StepError>
 where

@@ -228,24 +228,22 @@ impl Tenants {
         Ok(())
     }
 
-    /// The Secret that tokens of the consumer are bound to, if the consumer has its rights. These came last, so a renewal of a credential
-    /// need not look for the other parts: on a busy API server that would take long, and [`Tenants::repair`] does it soon after.
+    /// The Secret that tokens of the consumer are bound to, if the consumer has its account and its rights. It got these last, so a
+    /// renewal of a credential need not look for the other parts: on a busy API server that would take long, and [`Tenants::repair`] does
+    /// it soon after.
     async fn session_with_rights(&self, consumer: &ClusterId) -> Result<Option<Secret>, StepError> {
-        let (tenant, name) = (tenant_namespace(consumer), consumer_service_account(consumer));
-        let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &tenant);
-        let renewal_bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &self.namespace);
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let has = async |api: &Api<RoleBinding>, name: &str| {
-            let found = api.get_metadata_opt(name).await;
-            let key = Key::new(api.namespace().unwrap_or_default(), name);
-            Ok(found.step("read", "RoleBinding", key)?.is_some())
-        };
-        let (session, has_rights, can_renew) = tokio::try_join!(
-            async { secrets.get_opt(&name).await.step("read", "Secret", Key::new(&self.namespace, &name)) },
-            has(&bindings, roles::TENANT),
-            has(&renewal_bindings, &name),
+        let (client, own, name) = (self.client.clone(), &self.namespace, consumer_service_account(consumer));
+        let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &tenant_namespace(consumer));
+        let renewal_bindings: Api<RoleBinding> = Api::namespaced(client.clone(), own);
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), own);
+        let secrets: Api<Secret> = Api::namespaced(client, own);
+        let (session, has_account, has_rights, can_renew) = tokio::try_join!(
+            async { secrets.get_opt(&name).await.step("read", "Secret", Key::new(own, &name)) },
+            objects::exists(&accounts, &name),
+            objects::exists(&bindings, roles::TENANT),
+            objects::exists(&renewal_bindings, &name),
         )?;
-        Ok(session.filter(|_| has_rights && can_renew))
+        Ok(session.filter(|_| has_account && has_rights && can_renew))
     }
 
     /// Creates what is missing of a tenancy whose namespace exists, and returns the Secret that tokens of the consumer are bound to. One
