@@ -75,7 +75,7 @@ where
     }
 }
 
-/// Whether an object exists, be it that it is being deleted. Reads only its metadata.
+/// Whether an object exists. One that is being deleted still does.
 pub async fn exists<K>(api: &Api<K>, name: &str) -> Result<bool, StepError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
