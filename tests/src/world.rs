@@ -47,7 +47,7 @@ pub struct Built(BTreeMap<String, PathBuf>);
 
 impl Built {
     /// Builds all of them at once. Examples are included so that cargo chooses the same features as for tests: otherwise it would compile
-    /// nearly all libraries again.
+    /// nearly all libraries again. (A release build does so all the same: tests unwind, and programs abort.)
     pub async fn build() -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");

@@ -296,8 +296,11 @@ impl Leadership<'_> {
                     self.renewed_at = asked_at;
                     wait = timing.renew_period();
                 }
-                Ok(Ok(Outcome::Waits(_))) if self.observed.holder() != Some(self.election.identity.as_str()) => return false,
-                // For example a renewal whose answer was lost, and which was stored after the lease was read again.
+                Ok(Ok(Outcome::Waits(_))) if self.observed.holder().is_some_and(|holder| holder != self.election.identity) => {
+                    return false;
+                }
+                // For example a lease that somebody deleted, or a renewal whose answer was lost, and which was stored after the lease was
+                // read again.
                 Ok(Ok(Outcome::Waits(_))) => tracing::warn!("lease not renewed: it changed meanwhile, trying again"),
                 Ok(Err(error)) => tracing::warn!(%error, "lease not renewed, trying again"),
                 Err(_) => tracing::warn!("lease not renewed: the API server does not answer, trying again"),

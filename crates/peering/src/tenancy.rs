@@ -228,9 +228,9 @@ impl Tenants {
         Ok(())
     }
 
-    /// The Secret that tokens of the consumer are bound to, if the consumer has its account and its rights. It got these last, so a
-    /// renewal of a credential need not look for the other parts: on a busy API server that would take long, and [`Tenants::repair`] does
-    /// it soon after.
+    /// The Secret that tokens of the consumer are bound to, if nothing is missing that a token needs: the account and both bindings. The
+    /// bindings are made last, so the other parts were there once. [`Tenants::repair`] runs after each renewal of a credential, and makes
+    /// again what somebody deleted since.
     async fn session_with_rights(&self, consumer: &ClusterId) -> Result<Option<Secret>, StepError> {
         let (client, own, name) = (self.client.clone(), &self.namespace, consumer_service_account(consumer));
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &tenant_namespace(consumer));
@@ -505,9 +505,9 @@ impl Tenancies for Tenants {
         if is_leaving {
             return Err(still_ending());
         }
-        let namespace = match found {
-            Some(namespace) => namespace,
-            None => objects::ensure(&namespaces, &tenant).await?,
+        let (namespace, session) = match found {
+            Some(namespace) => (namespace, session),
+            None => (objects::ensure(&namespaces, &tenant).await?, None),
         };
         match LiqoNamespace::of(namespace) {
             Some(namespace) if namespace.kind == objects::KIND_TENANT && namespace.cluster == consumer.id => {

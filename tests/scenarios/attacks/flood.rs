@@ -17,7 +17,7 @@ use kube::{
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-/// Seconds that an attack takes, and the same honest work before it, unless `LIQO_TEST_ATTACK_SECONDS` says so.
+/// How many seconds an attack takes, and the calm time before it, unless `LIQO_TEST_ATTACK_SECONDS` says otherwise.
 const SECONDS: u64 = 10;
 /// An answer that takes longer is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -183,11 +183,34 @@ async fn a_holder_renews_without_reading_until_somebody_else_writes() {
     assert_eq!(election.step(&mut leadership.observed).await.unwrap(), Outcome::Waits(POLL_PERIOD));
     assert_eq!(leadership.observed.holder(), Some("first"));
     assert_eq!(election.step(&mut leadership.observed).await.unwrap(), Outcome::Held { replaced: None });
+    // The answer to a renewal is lost.
+    *server.loses_answer_to.lock() = Some("first");
+    election.step(&mut leadership.observed).await.unwrap_err();
+    assert_eq!(election.step(&mut leadership.observed).await.unwrap(), Outcome::Held { replaced: None });
     // Another replica takes it.
     let lease = json!({ "metadata": { "resourceVersion": "200" }, "spec": { "holderIdentity": "second" } });
     *server.lease.lock() = Some(lease);
     assert_eq!(election.step(&mut leadership.observed).await.unwrap(), Outcome::Waits(POLL_PERIOD));
     assert_eq!(leadership.observed.holder(), Some("second"));
+}
+
+#[tokio::test]
+async fn a_holder_whose_lease_was_deleted_or_emptied_goes_on() {
+    let server = Server::default();
+    let election = server.election("first", Timing::of_lease(2));
+    let (mut leadership, _) = acquired(&election).await;
+    for lease in [None, Some(json!({ "metadata": { "resourceVersion": "200" }, "spec": { "holderIdentity": "" } }))] {
+        *server.lease.lock() = lease;
+        let stop = CancellationToken::new();
+        let held_again = async {
+            while server.lease.lock().as_ref().is_none_or(|lease| lease["spec"]["holderIdentity"] != "first") {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            stop.cancel();
+        };
+        let (still_leads, ()) = tokio::join!(leadership.renew(&stop), held_again);
+        assert!(still_leads);
+    }
 }
 
 #[tokio::test]
