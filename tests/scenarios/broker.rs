@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use liqo_signing::{ClusterIdentity, sign_in};
-use liqo_tests::{Cluster, Output, World, eventually};
+use liqo_tests::{Cluster, Fixture, Output, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{
@@ -42,12 +42,14 @@ spec:
               - virtual-node
 ";
 
-/// Peers milan with turin, and lets milan lend to rome only what it borrows.
-pub async fn broker(world: &World) -> Result<()> {
-    broker_by(world, &json!({ "offers": {} })).await
-}
+/// Milan borrows from turin, and lends to rome only what it borrows.
+pub static FIXTURE: Fixture = Fixture {
+    name: "milan is a broker",
+    set_up: |world| Box::pin(async { broker_by(world, &json!({ "offers": {} })).await }),
+    take_down: |world| Box::pin(no_broker(world)),
+};
 
-/// The same with this source in the policy.
+/// Peers milan with turin, and lets milan lend to rome from this source.
 async fn broker_by(world: &World, source: &Value) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
     milan.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
@@ -64,7 +66,7 @@ async fn broker_by(world: &World, source: &Value) -> Result<()> {
     .await
 }
 
-pub async fn no_broker(world: &World) -> Result<()> {
+async fn no_broker(world: &World) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     milan.kubectl(&["delete", "peeringpolicy", "broker"]).await?;
     eventually("milan lends its own nodes again", TIMEOUT, || async {
@@ -97,7 +99,6 @@ fn nodes(pods: &[Pod]) -> Vec<&str> {
 
 pub async fn a_deployment_runs_at_a_provider_of_the_provider(world: Arc<World>) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
-    broker(&world).await?;
     let (at_milan, at_turin) = two_pods_behind_the_broker(&world, NAMESPACE).await?;
 
     let here = rome.ready_pods(NAMESPACE, "app=web", 2).await?;
@@ -105,7 +106,7 @@ pub async fn a_deployment_runs_at_a_provider_of_the_provider(world: Arc<World>) 
     let there = turin.ready_pods(&at_turin, "app=web", 2).await?;
     ensure!(nodes(&here) == ["milan"; 2], "at home they are on {:?}", nodes(&here));
     ensure!(nodes(&between) == ["turin"; 2], "at the broker they are on {:?}", nodes(&between));
-    ensure!(nodes(&there) == ["turin-1"; 2], "they run on {:?}", nodes(&there));
+    ensure!(nodes(&there).iter().all(|node| node.starts_with("turin-")), "they run on {:?}", nodes(&there));
     rome.wait_for(&["-n", NAMESPACE, "deployment/web"], "condition=Available", 30).await?;
 
     // Logs and commands go through both kubelet APIs.
@@ -132,8 +133,7 @@ pub async fn a_deployment_runs_at_a_provider_of_the_provider(world: Arc<World>) 
         let left = [milan.object(&["namespace", &at_milan]).await?, turin.object(&["namespace", &at_turin]).await?];
         Ok(left.iter().all(Option::is_none).then_some(()))
     })
-    .await?;
-    no_broker(&world).await
+    .await
 }
 
 /// Prints Liqo's writes for each pod in each cluster of a chain, when a Deployment of two pods grows to six. Then one pod is left.
@@ -176,7 +176,6 @@ pub async fn near_and_far(world: &World) -> Result<(Pod, Pod)> {
 
 pub async fn a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls(world: Arc<World>) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
-    broker(&world).await?;
     connected(rome, milan).await?;
     connected(milan, turin).await?;
     ensure!(endpoint(rome, milan).await?.spec.behind.is_empty(), "rome sees turin before any of its pods can be there");
@@ -218,13 +217,11 @@ pub async fn a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_cal
         let left = [endpoint(rome, milan).await?, endpoint(turin, milan).await?];
         Ok(left.iter().all(|endpoint| endpoint.spec.behind.is_empty()).then_some(()))
     })
-    .await?;
-    no_broker(&world).await
+    .await
 }
 
 pub async fn a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_home(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
-    broker(&world).await?;
     rome.offloaded_namespace(NAMESPACE, "Remote").await?;
     rome.kubectl(&["-n", NAMESPACE, "create", "configmap", "settings", "--from-literal=colour=red"]).await?;
     rome.kubectl(&["-n", NAMESPACE, "create", "secret", "generic", "login", "--from-literal=password=secret"]).await?;
@@ -255,13 +252,11 @@ pub async fn a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_hom
     let read = rome.kubectl(&["-n", NAMESPACE, "exec", "reader", "--", "sh", "-c", line]).await?;
     let wanted = format!("{NAMESPACE} {} milan secret\n{NAMESPACE}\napp=\"reader\"\nred", pod.uid().unwrap_or_default());
     ensure!(read == wanted, "it reads {read}");
-    rome.end_namespace(NAMESPACE).await?;
-    no_broker(&world).await
+    rome.end_namespace(NAMESPACE).await
 }
 
 pub async fn nobody_is_offered_what_comes_from_itself(world: Arc<World>) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
-    broker(&world).await?;
     // Turin borrows from the broker, too. All that the broker has comes from turin.
     let peers = json!({ "clusterIDs": [turin.cluster_id().await?] });
     apply_policy(milan, "back", json!({ "priority": 10, "peers": peers, "provide": { "source": { "offers": {} } } })).await?;
@@ -294,8 +289,7 @@ pub async fn nobody_is_offered_what_comes_from_itself(world: Arc<World>) -> Resu
     eventually("rome has the node again", TIMEOUT, || async { Ok(rome.object(&["node", "milan"]).await?.map(drop)) }).await?;
     rome.wait_for(&["node/milan"], "condition=Ready", 60).await?;
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
-    milan.kubectl(&["delete", "peeringpolicy", "back"]).await?;
-    no_broker(&world).await
+    milan.kubectl(&["delete", "peeringpolicy", "back"]).await.map(drop)
 }
 
 pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Result<()> {

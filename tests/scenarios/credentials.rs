@@ -17,19 +17,21 @@ use kube::{
 };
 use liqo_api::{ClusterConfig, ClusterId, provider_namespace};
 use liqo_peering::credential::{CREDENTIAL_SECRET, Credential};
-use liqo_tests::{Cluster, PATIENCE, World, eventually};
+use liqo_tests::{Cluster, Measurement, PATIENCE, World, eventually};
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-use crate::{peering, pods::pod, takeover::setting};
+use crate::{peering, pods::pod};
 
 const NAMESPACE: &str = "rotations";
 const OTHER_CA: &str = "other-ca";
-/// How many credentials there are, unless `LIQO_TEST_ROTATIONS` says so.
-const ROTATIONS: u64 = 20;
+/// How many credentials there are.
+const ROTATIONS: u64 = 8;
+/// The same in a run that measures them.
+const MEASURED_ROTATIONS: u64 = 20;
 /// A lifetime that is not the default.
 const LIFETIME: i64 = 1200;
 /// The shortest lifetime.
@@ -202,7 +204,7 @@ fn issued_tokens(milan: &Cluster, account: &str, from: u64) -> Result<(usize, us
 
 pub async fn nothing_fails_while_credentials_are_renewed(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    let rotations = setting("LIQO_TEST_ROTATIONS")?.unwrap_or(ROTATIONS).max(2);
+    let rotations = Measurement::Renewals.choose(ROTATIONS, MEASURED_ROTATIONS)?;
     let account = liqo_api::consumer_service_account(&rome.cluster_id().await?.parse()?);
     let credential = RomesCredential::of(&world).await?;
     set_lifetime(milan, Some(LIFETIME)).await?;

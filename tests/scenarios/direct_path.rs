@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use liqo_tests::{Cluster, World, eventually};
 
 use crate::{
-    broker::{NAMESPACE, broker, near_and_far, no_broker},
+    broker::{NAMESPACE, near_and_far},
     network::{ask, endpoint, exec, ip},
 };
 
@@ -65,7 +65,6 @@ pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_t
     world: Arc<World>,
 ) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
-    broker(&world).await?;
     let (near, far) = near_and_far(&world).await?;
     let (caller, server, to_far) = (near.name_any(), far.name_any(), ip(&far)?);
     let seen_as = ask(rome, NAMESPACE, &caller, &to_far, "cgi-bin/who").await?;
@@ -128,6 +127,5 @@ pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_t
     for cluster in [rome, milan] {
         allow(cluster, "default", false).await?;
     }
-    rome.end_namespace(NAMESPACE).await?;
-    no_broker(&world).await
+    rome.end_namespace(NAMESPACE).await
 }

@@ -1,13 +1,13 @@
 //! Scenarios on real clusters: each one is a sentence that Liqo promises to its users.
 //!
-//! There are three sets, each with its own clusters. Two run at a time, and three while the processors have nothing to do. Each set has
-//! these lists:
+//! There are two sets, each with its own clusters, which run at the same time. Each set has these lists:
 //!
 //! ```text
 //!   parallel     run several at a time: they change nothing that another scenario sees
 //!   with_turin   run meanwhile, one after another: they change turin, and its peering with milan
 //!   alone        run then, one after another: they stop managers, cut clusters off, change offers, or count all writes
-//!   groups       run last, like `alone`, in whichever set is done first
+//!   groups       run then, like `alone`, in whichever set has time first
+//!   last         run at the end: what they change stays
 //! ```
 //! `cargo test -p liqo-tests -- jobs` runs the scenarios whose names contain `jobs`, and starts only the clusters that they need. `-- attack` runs
 //! all scenarios that docs/SECURITY.md names, and prints the table there with their outcomes.
@@ -110,11 +110,9 @@ fn pods_and_policies() -> Set {
                 what_a_consumers_token_must_not_do,
                 what_the_tokens_of_a_manager_and_of_a_node_must_not_do,
                 a_stolen_token_of_a_node_changes_no_report_of_another_gateway;
-            // Their unknown clusters have their own keys, and the one that is accepted requests no resources.
+            // Its unknown clusters have their own keys, and the one that is accepted requests no resources.
             peering:
-                a_wrong_token_is_refused,
-                a_replayed_request_is_refused,
-                a_foreign_key_cannot_claim_a_known_id;
+                a_wrong_token_is_refused;
         }
         .into_iter()
         .chain(pods_of_an_offloaded_namespace())
@@ -157,12 +155,9 @@ fn pods_and_policies() -> Set {
         .chain(settled())
         .chain(network_and_nodes())
         .chain(attacks_at_full_speed())
-        .chain(enforced_network_policies())
-        .chain(doctor_and_the_end())
         .collect(),
         groups: Vec::new(),
-        // Liqo is gone then.
-        takes_groups: false,
+        last: enforced_network_policies().into_iter().chain(doctor_and_the_end()).collect(),
     }
 }
 
@@ -190,30 +185,43 @@ fn jobs_and_metering() -> Vec<Scenario> {
     }
 }
 
-/// More than two clusters, or two that lend to each other.
-fn brokers_and_tethering() -> Vec<Scenario> {
-    scenarios! {
-        // Milan peers with turin, and lends to rome only what turin lends.
+/// Milan lends to rome what it borrows from turin.
+fn behind_a_broker() -> Vec<Scenario> {
+    let all = scenarios! {
         broker:
             a_deployment_runs_at_a_provider_of_the_provider,
             a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls,
             a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_home,
-            a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token,
-            nobody_is_offered_what_comes_from_itself,
-            commands_make_a_broker_show_it_and_end_it;
+            nobody_is_offered_what_comes_from_itself;
         direct_path:
             packets_take_the_direct_path_while_both_ends_answer_and_else_pass_through_the_broker;
-        // They cut milan and turin off, end the peering of rome and milan, and peer rome with turin.
+        // They peer rome with turin, cut milan and turin off, and end the peering of rome and milan.
         chains:
-            pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_customer,
-            two_ways_to_one_provider_share_what_it_has;
-        // Rome is tethered to milan, which borrows from rome. They cut milan off, and turin peers with rome.
+            two_ways_to_one_provider_share_what_it_has,
+            pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_customer;
+    };
+    all.into_iter().map(|scenario| scenario.on(&broker::FIXTURE)).collect()
+}
+
+/// Milan becomes a broker and ends it, by its plugin and by commands.
+fn becoming_a_broker() -> Vec<Scenario> {
+    scenarios! {
+        broker:
+            a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token,
+            commands_make_a_broker_show_it_and_end_it;
+    }
+}
+
+/// Rome is tethered to milan, which borrows from rome. They cut milan off, and turin peers with rome.
+fn tethered() -> Vec<Scenario> {
+    let all = scenarios! {
         tethering:
             a_laptop_hands_itself_over_to_the_office_and_gets_control_back,
             a_short_cut_changes_nothing_and_a_long_one_brings_control_back,
             a_power_cut_in_any_state_ends_in_the_state_that_was_wanted,
-            each_refusal_has_its_reason;
-    }
+            a_refusal_shows_its_reason_and_leaves_nothing;
+    };
+    all.into_iter().map(|scenario| scenario.on(&tethering::FIXTURE)).collect()
 }
 
 /// They change the policies for rome's pods, and stop managers.
@@ -246,18 +254,10 @@ fn pods_of_an_offloaded_namespace() -> Vec<Scenario> {
     scenarios! {
         pods:
             a_deployments_replicas_run_at_the_peer_and_are_ready_at_home,
-            logs_work_with_follow_tail_previous_and_since,
-            exec_with_a_terminal_works,
             a_deleted_pods_grace_period_is_honoured,
             a_deletion_takes_four_writes,
-            a_stateful_set_keeps_its_names,
-            rolling_updates_and_scaling_look_as_they_do_locally,
-            init_containers_sidecars_and_probes_work,
-            a_crashing_container_is_restarted_and_counted_at_home,
             an_ephemeral_container_runs_at_the_peer_or_shows_why_not,
             a_pod_that_was_deleted_at_the_peer_shows_a_restart,
-            label_changes_arrive_at_the_peer,
-            a_remote_pod_reads_what_it_would_read_at_home,
             config_maps_and_secrets_of_a_pod_are_reflected,
             a_remote_pod_is_resized_in_place_within_the_offer;
     }
@@ -330,10 +330,17 @@ fn doctor_and_the_end() -> Vec<Scenario> {
     }
 }
 
-/// Services, the network, and outages. Turin has two nodes, which are both gateways. The clusters have IPv6 in addition to IPv4.
-fn network() -> Set {
+/// Services, the network, offers, and outages. Turin has two nodes, which are both gateways. The clusters have IPv6 in addition to IPv4.
+fn network_and_sharing() -> Set {
     Set {
-        clusters: Clusters { instance: "test2", nodes_of_turin: 2, dual_stack: true, ..Clusters::default() },
+        clusters: Clusters {
+            instance: "test2",
+            nodes_of_turin: 2,
+            dual_stack: true,
+            metrics: true,
+            milans_node_grace_seconds: Some(20),
+            ..Clusters::default()
+        },
         parallel: scenarios! {
             matrix:
                 every_path_between_a_consumer_and_its_provider_works;
@@ -341,10 +348,28 @@ fn network() -> Set {
                 ranges_of_both_families_are_detected_and_negotiated;
             services:
                 pods_of_a_stateful_set_have_their_names_in_both_clusters;
+            metrics:
+                remote_pods_are_measured_and_scaled_by_what_they_use;
+            plugins:
+                the_manifests_of_all_plugins_and_of_a_new_one_start_a_ready_pod;
+            enforcement:
+                a_pod_shows_which_of_its_objects_the_provider_does_not_have;
+            events:
+                warnings_about_remote_pods_are_events_of_the_local_pods;
+            // Its pod is larger than every offer.
+            sharing:
+                pods_that_exceed_the_offer_are_refused_with_a_reason;
         },
         with_turin: scenarios! {
             isolation:
                 two_consumers_cannot_see_or_touch_each_other;
+            // Milan's policy applies to all peers, but rome was approved before.
+            approval:
+                a_consumer_waits_until_a_person_approves_it,
+                a_refused_consumer_sees_that_in_its_status,
+                a_consumer_that_nobody_approves_expires;
+            offers:
+                a_person_accepts_refuses_and_forgets_an_offer;
         },
         alone: scenarios! {
             // It waits until nothing is written.
@@ -377,92 +402,75 @@ fn network() -> Set {
             // They cut milan or rome off.
             outages:
                 the_kube_controller_manager_starts_while_there_are_virtual_nodes,
-                a_short_outage_moves_no_pod,
-                a_long_outage_shows_on_node_and_pods_and_heals,
+                a_short_outage_moves_no_pod_and_a_long_one_shows_on_node_and_pods_and_heals,
                 an_absent_consumer_loses_endpoints_and_room_and_gets_both_back,
                 unpeering_from_a_dead_peer_succeeds_and_leaves_nothing;
-        },
-        groups: Vec::new(),
-        takes_groups: true,
+        }
+        .into_iter()
+        .chain(at_home_and_lending())
+        .collect(),
+        groups: vec![
+            offers(),
+            behind_a_broker(),
+            tethered(),
+            jobs_and_metering(),
+            contracts(),
+            prices_and_plugins(),
+            becoming_a_broker(),
+        ],
+        last: Vec::new(),
     }
 }
 
-/// What is offered, to whom, who decides, and what it costs; brokers and tethered clusters.
-fn sharing() -> Set {
-    Set {
-        clusters: Clusters {
-            instance: "test3",
-            nodes_of_turin: 1,
-            dual_stack: true,
-            metrics: true,
-            milans_node_grace_seconds: Some(20),
-            ..Clusters::default()
-        },
-        parallel: scenarios! {
-            metrics:
-                remote_pods_are_measured_and_scaled_by_what_they_use;
-            plugins:
-                the_manifests_of_all_plugins_and_of_a_new_one_start_a_ready_pod;
-            enforcement:
-                a_pod_shows_which_of_its_objects_the_provider_does_not_have;
-            events:
-                warnings_about_remote_pods_are_events_of_the_local_pods;
-            // Its pod is larger than every offer.
-            sharing:
-                pods_that_exceed_the_offer_are_refused_with_a_reason;
-        },
-        with_turin: scenarios! {
-            // Milan's policy applies to all peers, but rome was approved before.
-            approval:
-                a_consumer_waits_until_a_person_approves_it,
-                a_refused_consumer_sees_that_in_its_status,
-                a_consumer_that_nobody_approves_expires;
-            offers:
-                a_person_accepts_refuses_and_forgets_an_offer;
-        },
-        alone: scenarios! {
-            // Beside others its hundreds of commands would take so much that managers lose their Leases.
-            as_at_home:
-                kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer;
-            // They change milan's offer to rome, or milan's nodes.
-            sharing:
-                the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
-                a_request_limits_the_offer,
-                the_ledgers_metrics_show_what_is_offered_and_used;
-            policies:
-                two_peers_with_different_policies_get_different_offers,
-                usage_beyond_a_new_cap_is_reclaimed_after_the_notice,
-                a_node_has_a_plugins_amounts_and_follows_its_arguments,
-                a_plugin_offers_what_is_free_on_labelled_nodes;
-            // It changes the policies `default` of milan and turin, and peers rome with turin.
-            placement:
-                a_deployment_goes_to_the_cheaper_provider_and_after_a_price_change_to_the_other;
-            // They change the policies `default` of milan, rome and turin.
-            prices:
-                prices_get_from_the_policy_to_the_node_and_follow_time_and_utilization,
-                a_node_that_becomes_too_dear_keeps_its_pods_and_takes_no_new_ones,
-                an_offer_that_costs_too_much_waits_until_the_price_falls;
-            plugins:
-                a_plugin_that_lies_hangs_or_dies_is_reported_and_its_last_offer_stays,
-                a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy,
-                prices_of_a_plugin_replace_those_of_the_policy_and_one_without_prices_changes_nothing;
-            // While turin and milan peer, milan's offer to rome changes.
-            discovery:
-                clusters_on_a_network_find_each_other_and_peer_by_a_policy,
-                clusters_of_a_dns_domain_are_found_and_a_broken_entry_does_not_matter;
-            pools:
-                each_pool_is_a_virtual_node_and_its_pods_run_on_nodes_of_the_pool;
-            lending:
-                when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends,
-                two_clusters_lend_to_each_other,
-                without_enforced_network_policies_a_cluster_lends_only_after_an_explicit_yes,
-                a_withdrawn_pool_is_drained_within_disruption_budgets;
-        }
-        .into_iter()
-        .chain(brokers_and_tethering())
-        .collect(),
-        groups: vec![jobs_and_metering(), contracts()],
-        takes_groups: true,
+/// They need metrics, the usual domain, or a milan that soon takes a silent node for dead.
+fn at_home_and_lending() -> Vec<Scenario> {
+    scenarios! {
+        // Beside others its hundreds of commands would take so much that managers lose their Leases.
+        as_at_home:
+            kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer;
+        // They change milan's offer to rome, or milan's nodes.
+        lending:
+            when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends,
+            two_clusters_lend_to_each_other,
+            without_enforced_network_policies_a_cluster_lends_only_after_an_explicit_yes,
+            a_withdrawn_pool_is_drained_within_disruption_budgets;
+    }
+}
+
+/// They change milan's offer to rome, or milan's nodes.
+fn offers() -> Vec<Scenario> {
+    scenarios! {
+        sharing:
+            the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
+            a_request_limits_the_offer,
+            the_ledgers_metrics_show_what_is_offered_and_used;
+        policies:
+            two_peers_with_different_policies_get_different_offers,
+            usage_beyond_a_new_cap_is_reclaimed_after_the_notice,
+            a_node_has_a_plugins_amounts_and_follows_its_arguments,
+            a_plugin_offers_what_is_free_on_labelled_nodes;
+        // While turin and milan peer, milan's offer to rome changes.
+        discovery:
+            clusters_on_a_network_find_each_other_and_peer_by_a_policy,
+            clusters_of_a_dns_domain_are_found_and_a_broken_entry_does_not_matter;
+        pools:
+            each_pool_is_a_virtual_node_and_its_pods_run_on_nodes_of_the_pool;
+    }
+}
+
+/// They change the policies `default` of all clusters. The first one also peers rome with turin.
+fn prices_and_plugins() -> Vec<Scenario> {
+    scenarios! {
+        placement:
+            a_deployment_goes_to_the_cheaper_provider_and_after_a_price_change_to_the_other;
+        prices:
+            prices_get_from_the_policy_to_the_node_and_follow_time_and_utilization,
+            a_node_that_becomes_too_dear_keeps_its_pods_and_takes_no_new_ones,
+            an_offer_that_costs_too_much_waits_until_the_price_falls;
+        plugins:
+            a_plugin_that_lies_hangs_or_dies_is_reported_and_its_last_offer_stays,
+            a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy,
+            prices_of_a_plugin_replace_those_of_the_policy_and_one_without_prices_changes_nothing;
     }
 }
 
@@ -470,5 +478,5 @@ fn main() -> ExitCode {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         eprintln!("a TLS provider was installed already");
     }
-    runner::run(vec![pods_and_policies(), sharing(), network()])
+    runner::run(vec![pods_and_policies(), network_and_sharing()])
 }

@@ -3,25 +3,23 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use liqo_tests::{Cluster, World, eventually};
+use liqo_tests::{Cluster, Measurement, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{pods::pod, policies::apply_policy};
 
 const NAMESPACE: &str = "metered";
 const POLICY: &str = "metered";
-/// Number of short pods, unless `LIQO_TEST_METERED_PODS` says another one.
-const PODS: usize = 40;
-/// Pods that are created at the same time.
-const BATCH: usize = 10;
+/// Number of short pods.
+const PODS: usize = 20;
+/// The same in a run that measures them.
+const MEASURED_PODS: usize = 100;
+/// The pods come and go in so many batches. A manager restarts during two of them.
+const BATCHES: usize = 4;
 const PERIOD_SECONDS: u32 = 60;
 /// Both clusters have the clock of this machine.
 const CLOCK_TOLERANCE_SECONDS: u32 = 5;
 const TIMEOUT: Duration = Duration::from_secs(240);
-
-fn pods() -> usize {
-    std::env::var("LIQO_TEST_METERED_PODS").ok().and_then(|number| number.parse().ok()).unwrap_or(PODS)
-}
 
 /// Rome borrows from milan under a contract with short periods. Returns its ID: contracts of other scenarios have longer periods.
 async fn under_contract(world: &World) -> Result<String> {
@@ -80,13 +78,13 @@ async fn papers(cluster: &Cluster, namespace: &str, contract: &str, records: &[V
 }
 
 /// Creates short pods in batches, and deletes them, while managers restart.
-async fn many_short_pods(rome: &Cluster, milan: &Cluster) -> Result<()> {
-    let number = pods();
-    for (round, first) in (0..number).step_by(BATCH).enumerate() {
-        let names: Vec<String> = (first..number.min(first + BATCH)).map(|n| format!("short-{n}")).collect();
+async fn many_short_pods(rome: &Cluster, milan: &Cluster, number: usize) -> Result<()> {
+    let batch = number.div_ceil(BATCHES);
+    for (round, first) in (0..number).step_by(batch).enumerate() {
+        let names: Vec<String> = (first..number.min(first + batch)).map(|n| format!("short-{n}")).collect();
         let all: Vec<String> = names.iter().map(|name| pod(NAMESPACE, name, "Always", "sleep 600")).collect();
         rome.apply(&all.join("---\n")).await?;
-        match round % 4 {
+        match round {
             1 => milan.restart_manager().await?,
             3 => rome.restart_manager().await?,
             _ => {}
@@ -106,7 +104,8 @@ pub async fn both_sides_count_the_same_seconds_over_restarts_and_sign_receipts(w
     let contract = under_contract(&world).await?;
     rome.offloaded_namespace(NAMESPACE, "Remote").await?;
     let from = milan.audit_length()?;
-    many_short_pods(rome, milan).await?;
+    let number = Measurement::MeteredPods.choose(PODS, MEASURED_PODS)?;
+    many_short_pods(rome, milan, number).await?;
 
     let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
     let provider = format!("liqo-provider-{}", milan.cluster_id().await?);
@@ -134,13 +133,13 @@ pub async fn both_sides_count_the_same_seconds_over_restarts_and_sign_receipts(w
     })
     .await?;
     let charged: u64 = signed.values().filter_map(|receipt| receipt["spec"]["statement"]["pods"].as_u64()).sum();
-    ensure!(charged >= pods() as u64, "only {charged} of {} pods were charged", pods());
+    ensure!(charged >= number as u64, "only {charged} of {number} pods were charged");
 
     let writes = milan.liqo_writes(from)?;
     let records = writes.iter().filter(|write| write.contains(" usagerecords ") && !write.starts_with("delete")).count();
-    println!("{records} writes of usage records at the provider for {} pods", pods());
+    println!("{records} writes of usage records at the provider for {number} pods");
     // At most one a second: how many that are depends on how fast the pods end. Bursts are counted by the tests of the recorder.
-    ensure!(records <= 2 * pods(), "{records} writes of usage records for {} pods: they come in batches", pods());
+    ensure!(records <= 2 * number, "{records} writes of usage records for {number} pods: they come in batches");
     let name = signed.keys().next().context("no receipt")?;
     receipts_are_shown_exported_and_verified_without_a_cluster(&world, name).await
 }

@@ -42,27 +42,7 @@ fn uids(pods: &[Pod]) -> Vec<String> {
     uids
 }
 
-pub async fn a_short_outage_moves_no_pod(world: Arc<World>) -> Result<()> {
-    let rome = &world.rome;
-    rome.offloaded_namespace("glitch", "Remote").await?;
-    rome.apply(&deployment("glitch", "web", 2)).await?;
-    let before = uids(&rome.ready_pods("glitch", "app=web", 2).await?);
-    world.cut("milan").await?;
-    eventually("the outage shows on the peering", Duration::from_secs(20), || async {
-        Ok((reachable(&world).await? == "False").then_some(()))
-    })
-    .await?;
-    still("the node stays Ready", Duration::from_secs(10), "True".to_owned(), || node_ready(&world)).await?;
-    world.heal("milan").await?;
-    eventually("the peer is reachable again", Duration::from_secs(30), || async {
-        Ok((reachable(&world).await? == "True").then_some(()))
-    })
-    .await?;
-    ensure!(uids(&rome.ready_pods("glitch", "app=web", 2).await?) == before, "pods were replaced");
-    rome.end_namespace("glitch").await
-}
-
-pub async fn a_long_outage_shows_on_node_and_pods_and_heals(world: Arc<World>) -> Result<()> {
+pub async fn a_short_outage_moves_no_pod_and_a_long_one_shows_on_node_and_pods_and_heals(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     for (namespace, strategy) in [("outage", "Remote"), ("leaves-at-once", "LocalAndRemote"), ("stays", "Remote")] {
         rome.offloaded_namespace(namespace, strategy).await?;
@@ -84,6 +64,12 @@ pub async fn a_long_outage_shows_on_node_and_pods_and_heals(world: Arc<World>) -
     })
     .await?;
     world.cut("milan").await?;
+    eventually("the outage shows on the peering", Duration::from_secs(20), || async {
+        Ok((reachable(&world).await? == "False").then_some(()))
+    })
+    .await?;
+    still("the node stays Ready at first", Duration::from_secs(10), "True".to_owned(), || node_ready(&world)).await?;
+    ensure!(uids(&rome.ready_pods("outage", "app=web", 2).await?) == before, "pods were replaced at once");
     eventually("the node is not Ready", Duration::from_secs(70), || async {
         Ok((node_ready(&world).await? != "True").then_some(()))
     })

@@ -10,9 +10,9 @@ use kube::{
 };
 use liqo_peering::{
     auth::client::{Applicant, AuthClient},
-    protocol::{self, PeeringAnswer, PeeringRequest, SecretText},
+    protocol::{PeeringAnswer, SecretText},
 };
-use liqo_signing::{ClusterIdentity, Envelope};
+use liqo_signing::ClusterIdentity;
 use liqo_tests::{Cluster, World, eventually, still};
 use serde_json::json;
 
@@ -70,43 +70,6 @@ pub async fn a_wrong_token_is_refused(world: Arc<World>) -> Result<()> {
     })
     .await?;
     denied(ask(None).await?, "TokenRequired")
-}
-
-pub async fn a_replayed_request_is_refused(world: Arc<World>) -> Result<()> {
-    let (client, rome) = (milan(&world).await?, key_of(&world.rome).await?);
-    let request = PeeringRequest {
-        challenge: client.challenge().await?,
-        audience: world.milan.cluster_id().await?,
-        cluster_id: rome.id().to_string(),
-        cluster_name: "rome".into(),
-        protocol: protocol::PROTOCOL,
-        features: Vec::new(),
-        token: None,
-    };
-    let envelope = Envelope::sign(&rome, protocol::PEERING_REQUEST, &serde_json::to_vec(&request)?)?;
-    ensure!(
-        matches!(client.submit(protocol::paths::PEERINGS, &envelope).await?, PeeringAnswer::Granted(_)),
-        "the first was refused"
-    );
-    denied(client.submit(protocol::paths::PEERINGS, &envelope).await?, "Replayed")?;
-    let elsewhere = PeeringRequest { audience: world.turin.cluster_id().await?, challenge: client.challenge().await?, ..request };
-    let envelope = Envelope::sign(&rome, protocol::PEERING_REQUEST, &serde_json::to_vec(&elsewhere)?)?;
-    denied(client.submit(protocol::paths::PEERINGS, &envelope).await?, "WrongAudience")
-}
-
-pub async fn a_foreign_key_cannot_claim_a_known_id(world: Arc<World>) -> Result<()> {
-    let (client, thief) = (milan(&world).await?, ClusterIdentity::generate()?);
-    let request = PeeringRequest {
-        challenge: client.challenge().await?,
-        audience: world.milan.cluster_id().await?,
-        cluster_id: world.rome.cluster_id().await?,
-        cluster_name: "rome".into(),
-        protocol: protocol::PROTOCOL,
-        features: Vec::new(),
-        token: None,
-    };
-    let envelope = Envelope::sign(&thief, protocol::PEERING_REQUEST, &serde_json::to_vec(&request)?)?;
-    denied(client.submit(protocol::paths::PEERINGS, &envelope).await?, "IdentityMismatch")
 }
 
 pub async fn two_way_peering_works(world: Arc<World>) -> Result<()> {

@@ -10,12 +10,12 @@ use std::{
 use anyhow::{Context as _, Result};
 use futures::{
     StreamExt as _,
-    future::BoxFuture,
-    stream::{self, FuturesUnordered},
+    future::{BoxFuture, join_all},
+    stream,
 };
 use libtest_mimic::{Arguments, Trial};
 use liqo_tests::{
-    Baseline, Built, Clusters, World,
+    Baseline, Built, Clusters, Fixture, World,
     attacks::{self, Attack},
 };
 use tokio::{
@@ -25,12 +25,6 @@ use tokio::{
 
 /// Maximum number of scenarios that run at a time, in all sets together, besides one of each set's `alone`: as many as two cores can handle.
 const MAX_CONCURRENT: usize = 5;
-/// Maximum number of sets that run at a time while the processors are busy. The three clusters of another would use an eighth of two cores
-/// while idle.
-const MAX_SETS: usize = 2;
-/// Another set starts if this part of the processors was idle during [`IDLE_PERIOD`], in percent: many scenarios mostly wait.
-const MIN_IDLE_PERCENT: u64 = 35;
-const IDLE_PERIOD: Duration = Duration::from_secs(40);
 /// Number of programs that want a processor, for each processor, above which no scenario starts beside another. Then more at a time would
 /// finish nothing earlier, and managers would lose their Leases.
 const MAX_RUNNABLE: usize = 6;
@@ -50,6 +44,8 @@ pub struct Scenario {
     name: &'static str,
     run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>,
     shares: Shares,
+    /// What it starts from.
+    fixture: Option<&'static Fixture>,
 }
 
 /// How a scenario shares the machine with those of other sets, and with the start of clusters.
@@ -65,7 +61,12 @@ enum Shares {
 
 impl Scenario {
     pub fn new(name: &'static str, run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>) -> Self {
-        Self { name, run, shares: Shares::Always }
+        Self { name, run, shares: Shares::Always, fixture: None }
+    }
+
+    /// It starts from this fixture. That is not for scenarios that run beside others.
+    pub fn on(self, fixture: &'static Fixture) -> Self {
+        Self { fixture: Some(fixture), ..self }
     }
 
     /// No other scenario of any set runs meanwhile.
@@ -88,10 +89,10 @@ pub struct Set {
     pub with_turin: Vec<Scenario>,
     /// They run then, one after another, in this order.
     pub alone: Vec<Scenario>,
-    /// They run last, the scenarios of a group one after another: here, or on the clusters of another set that is done before.
+    /// They run after `alone`, the scenarios of a group one after another: here, or on the clusters of another set that is done before.
     pub groups: Vec<Vec<Scenario>>,
-    /// Whether groups of other sets can run here, too.
-    pub takes_groups: bool,
+    /// They run at the very end, one after another: the clusters are not the same afterwards.
+    pub last: Vec<Scenario>,
 }
 
 /// The outcome of a scenario: an error message if it failed.
@@ -108,12 +109,12 @@ struct Tasks {
     parallel: Vec<Task>,
     with_turin: Vec<Task>,
     alone: Vec<Task>,
-    takes_groups: bool,
+    last: Vec<Task>,
 }
 
 impl Tasks {
     fn is_empty(&self) -> bool {
-        self.parallel.is_empty() && self.with_turin.is_empty() && self.alone.is_empty()
+        [&self.parallel, &self.with_turin, &self.alone, &self.last].into_iter().all(Vec::is_empty)
     }
 }
 
@@ -157,44 +158,6 @@ fn runnable() -> usize {
     count.and_then(|count| count.parse().ok()).unwrap_or_default()
 }
 
-/// The ticks that all processors together were idle, and all ticks.
-fn idle_ticks() -> (u64, u64) {
-    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
-    let ticks: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();
-    // After user, nice and system come idle and waiting for a disk.
-    (ticks.iter().skip(3).take(2).sum(), ticks.iter().take(8).sum())
-}
-
-/// Returns when the processors were idle enough for another set.
-async fn is_idle() {
-    let mut before = idle_ticks();
-    loop {
-        tokio::time::sleep(IDLE_PERIOD).await;
-        let now = idle_ticks();
-        if (now.0 - before.0) * 100 >= (now.1 - before.1) * MIN_IDLE_PERCENT {
-            return;
-        }
-        before = now;
-    }
-}
-
-/// Runs the sets, which start in this order, each as soon as there is room.
-async fn run_sets(sets: Vec<BoxFuture<'static, Result<()>>>) -> Vec<Result<()>> {
-    let (mut running, mut results) = (FuturesUnordered::new(), Vec::new());
-    for set in sets {
-        while running.len() >= MAX_SETS {
-            tokio::select! {
-                Some(result) = running.next() => results.push(result),
-                () = is_idle() => break,
-            }
-        }
-        running.push(set);
-    }
-    results.extend(running.collect::<Vec<_>>().await);
-    results
-}
-
 /// A scenario that ended.
 struct Ended {
     name: &'static str,
@@ -202,7 +165,7 @@ struct Ended {
     error: Option<String>,
 }
 
-/// Runs the sets, which start in this order.
+/// Runs the sets side by side; their clusters start in this order.
 pub fn run(sets: Vec<Set>) -> ExitCode {
     let begun = Instant::now();
     let mut arguments = Arguments::from_args();
@@ -249,9 +212,10 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
             }
             tasks
         };
-        let (parallel, with_turin, alone) = (tasks(set.parallel), tasks(set.with_turin), tasks(set.alone));
+        let (parallel, with_turin) = (tasks(set.parallel), tasks(set.with_turin));
+        let (alone, last) = (tasks(set.alone), tasks(set.last));
         let groups: VecDeque<_> = set.groups.into_iter().map(&mut tasks).filter(|group| !group.is_empty()).collect();
-        let tasks = Tasks { parallel, with_turin, alone, takes_groups: set.takes_groups };
+        let tasks = Tasks { parallel, with_turin, alone, last };
         if !tasks.is_empty() || !groups.is_empty() {
             shared.groups.blocking_lock().extend(groups);
             let run = run_set(set.clusters, tasks, shared.clone());
@@ -260,7 +224,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         }
     }
     drop(shared);
-    let run = runtime.spawn(run_sets(runs));
+    let run = runtime.spawn(join_all(runs));
     let conclusion = libtest_mimic::run(&arguments, trials);
     match runtime.block_on(run).map(|results| results.into_iter().collect::<Result<()>>()) {
         Ok(Ok(())) => {}
@@ -297,7 +261,7 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
     let world = Arc::new(world);
     let baseline = Baseline::of(&world).await?;
     eprintln!("{instance}: the clusters are ready after {} s", begun.elapsed().as_secs());
-    let Tasks { parallel, with_turin, alone, takes_groups } = tasks;
+    let Tasks { parallel, with_turin, alone, last } = tasks;
     let (parallel, with_turin) =
         tokio::join!(run_some(MAX_CONCURRENT, &world, parallel, &shared), run_some(1, &world, with_turin, &shared));
     let mut are_gone = world.ended_namespaces_are_gone().await;
@@ -307,10 +271,11 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
         restore(&world, &baseline).await;
     }
     let mut alone = VecDeque::from(alone);
+    let mut last = Some(last);
     loop {
         let Some(task) = alone.pop_front() else {
-            let group = if takes_groups { shared.groups.lock().await.pop_front() } else { None };
-            let Some(group) = group else { break };
+            let group = shared.groups.lock().await.pop_front();
+            let Some(group) = group.or_else(|| last.take()) else { break };
             alone.extend(group);
             continue;
         };
@@ -319,6 +284,10 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
             has_failed = true;
             restore(&world, &baseline).await;
         }
+    }
+    if let Err(error) = world.arrange(None).await {
+        eprintln!("{instance}: {error:#}");
+        has_failed = true;
     }
     eprintln!("{instance}: all scenarios are done after {} s", begun.elapsed().as_secs());
     are_gone = are_gone.and(world.ended_namespaces_are_gone().await);
@@ -345,7 +314,14 @@ async fn run_admitted(world: &Arc<World>, Task { scenario, report }: Task, share
     let _whole = if scenario.shares == Shares::Never { Some(shared.machine.write().await) } else { None };
     let _part = if scenario.shares == Shares::Always { Some(shared.machine.read().await) } else { None };
     let (name, begun) = (scenario.name, Instant::now());
-    let outcome = match tokio::spawn((scenario.run)(world.clone())).await {
+    let run = {
+        let world = world.clone();
+        async move {
+            world.arrange(scenario.fixture).await?;
+            (scenario.run)(world).await
+        }
+    };
+    let outcome = match tokio::spawn(run).await {
         Ok(outcome) => outcome.map_err(|error| format!("{error:#}")),
         Err(panic) => Err(panic.to_string()),
     };

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt as _, api::DeleteParams};
 use liqo_api::labels;
-use liqo_tests::{Cluster, World, eventually};
+use liqo_tests::{Cluster, Measurement, World, eventually};
 use serde_json::Value;
 
 use crate::pods::{deployment, node_of};
@@ -28,6 +28,8 @@ const DELETED_MANAGERS: &str = "deleted-managers";
 const MANY_PODS: usize = 16;
 /// How many rollouts there are, unless `LIQO_TEST_ROUNDS` says so.
 const ROUNDS: u64 = 1;
+/// The same in a run that measures them.
+const MEASURED_ROUNDS: u64 = 5;
 /// The managers are deleted at most this long after the rollout began; it takes about as long.
 const MAX_DELAY_MILLIS: u64 = 7_000;
 
@@ -206,7 +208,7 @@ impl Random {
 }
 
 /// The number in an environment variable.
-pub fn setting(variable: &str) -> Result<Option<u64>> {
+fn setting(variable: &str) -> Result<Option<u64>> {
     let value = std::env::var(variable).ok();
     value.map(|value| value.parse().with_context(|| format!("{variable} is no number: {value}"))).transpose()
 }
@@ -232,7 +234,7 @@ async fn round(world: &World, remote: &str, number: u64, delays: (u64, u64)) -> 
 
 pub async fn rollouts_complete_whenever_all_managers_are_deleted(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    let rounds = setting("LIQO_TEST_ROUNDS")?.unwrap_or(ROUNDS);
+    let rounds = setting("LIQO_TEST_ROUNDS")?.unwrap_or(Measurement::Rollouts.choose(ROUNDS, MEASURED_ROUNDS)?);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let seed = setting("LIQO_TEST_SEED")?.unwrap_or(now.as_secs()).max(1);
     println!("{rounds} rounds with LIQO_TEST_SEED={seed}");

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use liqo_tests::{Cluster, World, eventually, still};
+use liqo_tests::{Cluster, Fixture, World, eventually, still};
 use serde_json::json;
 
 use crate::{
@@ -19,6 +19,12 @@ const NAMESPACE: &str = "laptop";
 const BREAK_GLASS: [&str; 3] = ["--as=kubernetes-admin", "--as-group=liqo:break-glass", "--as-group=system:masters"];
 
 /// Milan borrows from rome, as rome does from milan, and lets rome be tethered to it.
+pub static FIXTURE: Fixture = Fixture {
+    name: "rome can be tethered to milan",
+    set_up: |world| Box::pin(ready_to_tether(world)),
+    take_down: |world| Box::pin(as_before(world)),
+};
+
 async fn ready_to_tether(world: &World) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     milan.liqoctl(&["peer", "--remote-kubeconfig", &rome.kubeconfig.display().to_string()]).await?;
@@ -33,10 +39,14 @@ async fn ready_to_tether(world: &World) -> Result<()> {
 
 async fn as_before(world: &World) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    rome.liqoctl(&["untether", "--timeout", "5m"]).await?;
     milan.liqoctl(&["unpeer", "rome", "--yes"]).await?;
     milan.kubectl(&["delete", "peeringpolicy", "laptops"]).await?;
-    rome.kubectl(&["delete", "peeringpolicy", "office"]).await?;
+    rome.kubectl(&["delete", "peeringpolicy", "office"]).await.map(drop)
+}
+
+/// Gives control back to rome, and removes the setting of its mode.
+async fn autonomous_again(rome: &Cluster) -> Result<()> {
+    rome.liqoctl(&["untether", "--timeout", "5m"]).await?;
     rome.kubectl(&["patch", "clusterconfig", "liqo", "--type=merge", "-p", r#"{"spec":{"tethering":null}}"#]).await.map(drop)
 }
 
@@ -70,7 +80,6 @@ async fn only_in_an_emergency(cluster: &Cluster, command: &[&str]) -> Result<()>
 
 pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    ready_to_tether(&world).await?;
     rome.kubectl(&["create", "namespace", NAMESPACE]).await?;
     rome.apply(&deployment(NAMESPACE, "before", 1)).await?;
     let before = rome.ready_pods(NAMESPACE, "app=before", 1).await?[0].metadata.uid.clone();
@@ -95,6 +104,9 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(worl
     rome.kubectl(&["-n", NAMESPACE, "logs", name_of(&pods[0])]).await?;
     ensure!(rome.ready_pods(NAMESPACE, "app=before", 1).await?[0].metadata.uid == before, "a pod that ran before was replaced");
 
+    // A cluster that controls another one is controlled by nobody.
+    refused(milan, "rome", "TethersOthers").await?;
+
     comes_back_to_the_laptop(&world).await?;
     the_admin_cannot_schedule_around_it(rome).await?;
 
@@ -113,7 +125,7 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(worl
     rome.kubectl(&["cordon", "rome-1"]).await?;
     rome.kubectl(&["uncordon", "rome-1"]).await?;
     rome.end_namespace(NAMESPACE).await?;
-    as_before(&world).await
+    autonomous_again(rome).await
 }
 
 /// Where milan has no other node for it, a pod of rome runs on rome, as milan's pod.
@@ -157,7 +169,6 @@ async fn the_admin_cannot_schedule_around_it(rome: &Cluster) -> Result<()> {
 
 pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
-    ready_to_tether(&world).await?;
     let release_after = async |seconds: u32| {
         let patch = json!({ "spec": { "tethering": { "releaseAfterSeconds": seconds } } }).to_string();
         rome.kubectl(&["patch", "clusterconfig", "liqo", "--type=merge", "-p", &patch]).await
@@ -191,7 +202,7 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     // The user still wants it.
     reaches(rome, "Tethered").await?;
     rome.end_namespace(NAMESPACE).await?;
-    as_before(&world).await
+    autonomous_again(rome).await
 }
 
 /// The ID of the container of the manager, if that is ready.
@@ -215,7 +226,6 @@ pub async fn a_power_cut_in_any_state_ends_in_the_state_that_was_wanted(world: A
         })
         .await
     };
-    ready_to_tether(&world).await?;
     rome.kubectl(&["create", "namespace", NAMESPACE]).await?;
     rome.apply(&deployment(NAMESPACE, "before", 1)).await?;
     let before = rome.ready_pods(NAMESPACE, "app=before", 1).await?[0].metadata.uid.clone();
@@ -255,7 +265,7 @@ pub async fn a_power_cut_in_any_state_ends_in_the_state_that_was_wanted(world: A
     let same = rome.ready_pods(NAMESPACE, "app=before", 1).await?[0].metadata.uid == before;
     ensure!(same, "a pod that ran here all the time was replaced");
     rome.end_namespace(NAMESPACE).await?;
-    as_before(&world).await
+    autonomous_again(rome).await
 }
 
 /// `liqoctl tether` fails with this reason, and nothing remains of the attempt.
@@ -267,30 +277,19 @@ async fn refused(rome: &Cluster, peer: &str, reason: &str) -> Result<()> {
     reaches(rome, "Autonomous").await
 }
 
-pub async fn each_refusal_has_its_reason(world: Arc<World>) -> Result<()> {
+/// Unit tests go through all reasons (`obstacles.rs` of the crate `liqo-tethering`).
+pub async fn a_refusal_shows_its_reason_and_leaves_nothing(world: Arc<World>) -> Result<()> {
     let (rome, turin, milan) = (&world.rome, &world.turin, &world.milan);
-    refused(rome, "milan", "NotLending").await?;
-    ready_to_tether(&world).await?;
-    milan
-        .kubectl(&["patch", "peeringpolicy", "laptops", "--type=merge", "-p", r#"{"spec":{"provide":{"tethering":false}}}"#])
-        .await?;
+    let lets_tether = async |is_allowed: bool| {
+        let patch = json!({ "spec": { "provide": { "tethering": is_allowed } } }).to_string();
+        milan.kubectl(&["patch", "peeringpolicy", "laptops", "--type=merge", "-p", &patch]).await
+    };
+    lets_tether(false).await?;
     refused(rome, "milan", "RefusedByPeer").await?;
-    milan
-        .kubectl(&["patch", "peeringpolicy", "laptops", "--type=merge", "-p", r#"{"spec":{"provide":{"tethering":true}}}"#])
-        .await?;
+    lets_tether(true).await?;
 
     turin.liqoctl(&["peer", "--remote-kubeconfig", &rome.kubeconfig.display().to_string()]).await?;
     turin.wait_for(&["node/rome"], "condition=Ready", 90).await?;
     refused(rome, "milan", "LendsToOthers").await?;
-    turin.liqoctl(&["unpeer", "rome", "--yes"]).await?;
-
-    rome.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
-    refused(rome, "milan", "BorrowsFromOthers").await?;
-    refused(rome, "turin", "LendsToOthers").await?;
-    rome.liqoctl(&["unpeer", "turin", "--yes"]).await?;
-
-    // A cluster that controls another one is controlled by nobody.
-    rome.liqoctl(&["tether", "milan", "--timeout", "3m"]).await?;
-    refused(milan, "rome", "TethersOthers").await?;
-    as_before(&world).await
+    turin.liqoctl(&["unpeer", "rome", "--yes"]).await.map(drop)
 }

@@ -70,6 +70,7 @@ impl Baseline {
 
     /// Restores this state: first machines and managers, because they do the rest.
     pub async fn restore(&self, world: &World) -> Result<()> {
+        world.forget_fixture().await;
         let [rome, turin, milan] = world.clusters();
         let all = [(rome, &self.rome), (turin, &self.turin), (milan, &self.milan)];
         for (cluster, _) in all {

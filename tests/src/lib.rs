@@ -17,10 +17,12 @@ pub mod compare;
 pub mod docs;
 mod get;
 pub mod load;
+mod measurement;
 mod wait;
 mod world;
 
 pub use baseline::Baseline;
 pub use cluster::{Cluster, Output, SHORT_LIVED};
+pub use measurement::Measurement;
 pub use wait::{PATIENCE, eventually, still};
-pub use world::{Built, Clusters, World};
+pub use world::{Built, Clusters, Fixture, World};

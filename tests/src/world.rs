@@ -8,14 +8,17 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use data_encoding::HEXLOWER;
-use futures::future::try_join_all;
+use futures::future::{BoxFuture, try_join_all};
 use liqo_playground::{
     ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE_LABEL, FakeNodes, ImageSpec, Playground, Progress, Supervision,
     fake_node_resources,
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::{process::Command, sync::RwLock};
+use tokio::{
+    process::Command,
+    sync::{Mutex, RwLock},
+};
 
 use crate::{Cluster, PATIENCE, cluster::Programs, eventually};
 
@@ -101,9 +104,39 @@ pub struct World {
     /// Whoever does something on this machine reads it, and whoever needs the whole machine writes it. The runner reads it for most scenarios:
     /// only those with their own share may use it.
     pub machine: Arc<RwLock<()>>,
+    /// The fixture that is set up now.
+    fixture: Mutex<Option<&'static Fixture>>,
+}
+
+/// What several scenarios start from, such as a broker between three clusters. It is set up once for all of them.
+pub struct Fixture {
+    pub name: &'static str,
+    pub set_up: fn(&World) -> BoxFuture<'_, Result<()>>,
+    pub take_down: fn(&World) -> BoxFuture<'_, Result<()>>,
 }
 
 impl World {
+    /// Sets this fixture up, unless it is set up already, and takes another one down before.
+    pub async fn arrange(&self, wanted: Option<&'static Fixture>) -> Result<()> {
+        let mut now = self.fixture.lock().await;
+        if now.map(|fixture| fixture.name) == wanted.map(|fixture| fixture.name) {
+            return Ok(());
+        }
+        if let Some(fixture) = now.take() {
+            (fixture.take_down)(self).await.with_context(|| format!("taking down: {}", fixture.name))?;
+        }
+        if let Some(fixture) = wanted {
+            (fixture.set_up)(self).await.with_context(|| format!("setting up: {}", fixture.name))?;
+            *now = Some(fixture);
+        }
+        Ok(())
+    }
+
+    /// No fixture is set up any more: the clusters were restored.
+    pub(crate) async fn forget_fixture(&self) {
+        *self.fixture.lock().await = None;
+    }
+
     /// Starts the clusters, installs Liqo and peers rome with milan. This uses the whole machine.
     pub async fn build(wanted: Clusters, built: &Built, machine: Arc<RwLock<()>>) -> Result<Self> {
         let Clusters { instance, nodes_of_turin, dual_stack, network_policies, metrics, milans_node_grace_seconds, romes_domain } =
@@ -152,7 +185,8 @@ impl World {
         let [rome, turin, milan]: [Cluster; 3] = clusters.try_into().ok().context("three clusters")?;
         let scratch = std::env::temp_dir().join(format!("liqo-tests-{}-{instance}", std::process::id()));
         std::fs::create_dir_all(&scratch)?;
-        let world = Self { rome, turin, milan, kind: wanted, built: built.clone(), playground, images, scratch, keep, machine };
+        let (kind, built, fixture) = (wanted, built.clone(), Mutex::default());
+        let world = Self { rome, turin, milan, kind, built, playground, images, scratch, keep, machine, fixture };
         if network_policies {
             world.stop_network_policies().await?;
         }
@@ -376,4 +410,8 @@ impl Progress for Lines {
     }
 
     fn message(&self, _step: &str, _text: &str) {}
+
+    fn line(&self, text: &str) {
+        eprintln!("{}: {text}", self.0);
+    }
 }

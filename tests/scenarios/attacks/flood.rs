@@ -14,20 +14,22 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use liqo_tests::Measurement;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-/// How many seconds an attack takes, and the calm time before it, unless `LIQO_TEST_ATTACK_SECONDS` says otherwise.
-const SECONDS: u64 = 10;
+/// How long an attack takes, and the calm time before it.
+const LENGTH: Duration = Duration::from_secs(5);
+/// The same in a run that measures the attack.
+const MEASURED_LENGTH: Duration = Duration::from_secs(40);
 /// An answer that takes longer is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a request without an answer.
 pub const NO_ANSWER: u16 = 0;
 
-/// How long an attack takes.
-pub fn length() -> Result<Duration> {
-    let Ok(seconds) = std::env::var("LIQO_TEST_ATTACK_SECONDS") else { return Ok(Duration::from_secs(SECONDS)) };
-    Ok(Duration::from_secs(seconds.parse().with_context(|| format!("LIQO_TEST_ATTACK_SECONDS is no number: {seconds}"))?))
+/// How long this attack takes.
+pub fn length(attack: Measurement) -> Result<Duration> {
+    attack.choose(LENGTH, MEASURED_LENGTH)
 }
 
 /// Whether the attacker has the right to a request.

@@ -15,7 +15,7 @@ use liqo_api::{
     tenant_namespace,
 };
 use liqo_peering::{auth::client::Applicant, objects::quota, protocol::PeeringAnswer};
-use liqo_tests::{Cluster, World};
+use liqo_tests::{Cluster, Measurement, World};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -326,7 +326,7 @@ async fn the_provider_ends_the_tenancy(world: &World) -> Result<()> {
 }
 
 pub async fn an_honest_consumer_keeps_its_pace_beside_a_hostile_one(world: Arc<World>) -> Result<()> {
-    let (turin, milan, length) = (&world.turin, &world.milan, length()?);
+    let (turin, milan, length) = (&world.turin, &world.milan, length(Measurement::HostileConsumer)?);
     turin.liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
     turin.offloaded_namespace(NAMESPACE, "Remote").await?;
     turin.apply(&pod(NAMESPACE, TARGET, "Always", "trap exit TERM; while :; do echo line; sleep 1 & wait; done")).await?;

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use kube::Client;
 use liqo_api::{labels, tenant_namespace};
-use liqo_tests::{Cluster, World};
+use liqo_tests::{Cluster, Measurement, World};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -195,7 +195,7 @@ async fn believe(rome: &Cluster, turin: &Cluster) -> Result<()> {
 }
 
 pub async fn an_honest_provider_is_used_undisturbed_beside_a_hostile_one(world: Arc<World>) -> Result<()> {
-    let (rome, turin, length) = (&world.rome, &world.turin, length()?);
+    let (rome, turin, length) = (&world.rome, &world.turin, length(Measurement::HostileProvider)?);
     rome.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
     believe(rome, turin).await?;
     // It would put right what its administrator writes.

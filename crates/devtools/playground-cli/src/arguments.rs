@@ -79,6 +79,9 @@ pub struct Up {
     /// Also build the resource plugins in the folder plugins, and load their images into the clusters
     #[arg(long, conflicts_with = "bare")]
     pub plugins: bool,
+    /// Build Liqo's programs for speed instead of fast, for measurements
+    #[arg(long, conflicts_with = "bare")]
+    pub release: bool,
     /// Start only the clusters, without Liqo
     #[arg(long, conflicts_with = "bare_peering")]
     pub bare: bool,

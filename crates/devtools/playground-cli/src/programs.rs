@@ -1,13 +1,14 @@
 //! Liqo's programs for the clusters: built from the source tree of this program, or found in the directory of this program.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::Stdio,
 };
 
 use anyhow::{Context as _, bail};
 use liqoctl::progress::Progress;
+use serde::Deserialize;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::Command,
@@ -22,11 +23,23 @@ const LIQOCTL: &str = "liqoctl";
 const PLUGINS: [&str; 3] = ["broker", "fixed-resources", "node-labels-resources"];
 pub const BUILDING: &str = "Building the programs";
 
+/// The profile of cargo in which programs are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// The same as for tests: compiled fast.
+    Dev,
+    /// Compiled for speed, for measurements.
+    Release,
+}
+
 /// The paths of the programs that run in the clusters, by name.
-pub async fn programs(with_plugins: bool, progress: &Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+pub async fn programs(with_plugins: bool, profile: Profile, progress: &Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     if source.join("Cargo.toml").is_file() && std::env::var_os("CARGO").is_some() {
-        return build(&source, with_plugins, progress).await;
+        return build(&source, with_plugins, profile, progress).await;
+    }
+    if profile == Profile::Release {
+        bail!("--release builds the programs: run `cargo playground up --release` in the source tree");
     }
     let here = std::env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned)).unwrap_or_default();
     let all = [MANAGER, FABRIC].into_iter().chain(PLUGINS.into_iter().filter(|_| with_plugins));
@@ -57,18 +70,21 @@ fn all(source: &Path, with_plugins: bool) -> anyhow::Result<Vec<String>> {
     Ok(all)
 }
 
-async fn build(source: &Path, with_plugins: bool, progress: &Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+async fn build(
+    source: &Path,
+    with_plugins: bool,
+    profile: Profile,
+    progress: &Progress,
+) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let all = all(source, with_plugins)?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    // Variables that `cargo run` sets for this program would make build scripts run again.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_from_cargo_run)) {
-        command.env_remove(name);
+    let needed = crates(source, &all).await?;
+    let mut command = cargo(source);
+    command.args(["build", "--message-format", "json-render-diagnostics"]);
+    if profile == Profile::Release {
+        command.arg("--release");
     }
     let mut child = command
-        .args(["build", "--release", "--message-format", "json-render-diagnostics"])
         .args(all.iter().flat_map(|name| ["--bin", name]))
-        .current_dir(source)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -76,26 +92,28 @@ async fn build(source: &Path, with_plugins: bool, progress: &Progress) -> anyhow
         .spawn()
         .context("cannot start cargo")?;
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else { bail!("cargo has no output") };
-    let news = async {
+    let errors = async {
         let mut said = Vec::new();
         let mut lines = BufReader::new(stderr).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             said.push(line);
-            let crates = said.iter().filter(|line| line.trim_start().starts_with("Compiling")).count();
-            let line = said.last().map(|line| line.trim()).unwrap_or_default();
-            progress.message(BUILDING, &if crates == 0 { line.to_owned() } else { format!("{crates} crates, {line}") });
         }
         said
     };
-    let program = async {
-        let mut found = BTreeMap::new();
+    let artifacts = async {
+        let (mut found, mut compiled) = (BTreeMap::new(), BTreeSet::new());
         let mut lines = BufReader::new(stdout).lines();
         while let Ok(Some(line)) = lines.next_line().await {
-            found.extend(executable(&line, &all));
+            let Some(artifact) = Artifact::parse(&line) else { continue };
+            progress.message(BUILDING, &format!("{} of {needed} crates: {}", compiled.len() + 1, artifact.target.name));
+            compiled.insert(artifact.package_id);
+            if let (Some(path), true) = (artifact.executable, all.contains(&artifact.target.name)) {
+                found.insert(artifact.target.name, path);
+            }
         }
         found
     };
-    let (said, mut found) = tokio::join!(news, program);
+    let (said, mut found) = tokio::join!(errors, artifacts);
     if !child.wait().await.context("cannot wait for cargo")?.success() {
         let end = said.len().saturating_sub(20);
         bail!("the programs do not build:\n{}", said[end..].join("\n"));
@@ -108,17 +126,58 @@ async fn build(source: &Path, with_plugins: bool, progress: &Progress) -> anyhow
     Ok(found)
 }
 
+/// The number of crates that these programs are built of, for the progress of their build.
+async fn crates(source: &Path, programs: &[String]) -> anyhow::Result<usize> {
+    let tree = cargo(source)
+        .args(["tree", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"])
+        .args(programs.iter().flat_map(|name| ["--package", name]))
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .context("cannot start cargo")?;
+    if !tree.status.success() {
+        bail!("cargo cannot read the workspace:\n{}", String::from_utf8_lossy(&tree.stderr));
+    }
+    let lines = String::from_utf8_lossy(&tree.stdout).into_owned();
+    Ok(lines.lines().map(|line| line.trim_end_matches(" (*)")).collect::<BTreeSet<_>>().len())
+}
+
+fn cargo(source: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // Variables that `cargo run` sets for this program would make build scripts run again.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_from_cargo_run)) {
+        command.env_remove(name);
+    }
+    command.current_dir(source);
+    command
+}
+
+/// What cargo says about a crate that it built, or that it had built before.
+#[derive(Deserialize)]
+struct Artifact {
+    package_id: String,
+    target: Target,
+    /// Only programs have one.
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+impl Artifact {
+    /// Reads a line of cargo's messages; nothing if it is about something else.
+    fn parse(line: &str) -> Option<Self> {
+        serde_json::from_str(line).ok()
+    }
+}
+
 /// Whether `cargo run` set this variable for the program that it runs.
 fn is_from_cargo_run(name: &str) -> bool {
     ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|prefix| name.starts_with(prefix))
         || matches!(name, "CARGO" | "CARGO_PRIMARY_PACKAGE" | "OUT_DIR" | "LD_LIBRARY_PATH")
-}
-
-/// The program that a line of cargo's messages names.
-fn executable(line: &str, all: &[String]) -> Option<(String, PathBuf)> {
-    let message: serde_json::Value = serde_json::from_str(line).ok()?;
-    let name = all.iter().find(|name| message["target"]["name"] == name.as_str())?;
-    Some((name.clone(), PathBuf::from(message["executable"].as_str()?)))
 }
 
 #[cfg(test)]
@@ -127,11 +186,13 @@ mod tests {
 
     #[test]
     fn the_program_that_cargo_built_is_found_in_its_messages() {
-        let line = r#"{"reason":"compiler-artifact","target":{"name":"liqo-controller-manager"},"executable":"/t/liqo-controller-manager"}"#;
-        let all = [MANAGER.to_owned()];
-        assert_eq!(executable(line, &all).unwrap(), (MANAGER.to_owned(), PathBuf::from("/t/liqo-controller-manager")));
-        assert_eq!(executable(r#"{"target":{"name":"liqo-api"},"executable":null}"#, &all), None);
-        assert_eq!(executable("Compiling", &all), None);
+        let line = r#"{"reason":"compiler-artifact","package_id":"p","target":{"name":"liqo-api"},"executable":"/t/liqo-api"}"#;
+        let artifact = Artifact::parse(line).unwrap();
+        assert_eq!((artifact.target.name.as_str(), artifact.executable), ("liqo-api", Some(PathBuf::from("/t/liqo-api"))));
+        let library = r#"{"package_id":"p","target":{"name":"liqo-api"},"executable":null}"#;
+        assert_eq!(Artifact::parse(library).unwrap().executable, None);
+        assert!(Artifact::parse("Compiling").is_none());
+        assert!(Artifact::parse(r#"{"reason":"build-finished","success":true}"#).is_none());
     }
 
     #[test]

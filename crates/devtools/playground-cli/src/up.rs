@@ -29,7 +29,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     arguments::Up,
     demo::{self, DemoPod},
-    programs::{self, FABRIC, MANAGER},
+    programs::{self, FABRIC, MANAGER, Profile},
     specs,
 };
 
@@ -72,6 +72,10 @@ impl liqo_playground::Progress for Steps<'_> {
     fn message(&self, step: &str, text: &str) {
         self.0.message(step, text);
     }
+
+    fn line(&self, text: &str) {
+        self.0.line(text);
+    }
 }
 
 /// Brings everything up, or repairs it.
@@ -87,12 +91,18 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
     // What runs already may not fit the arguments either.
     specs.iter().try_for_each(ClusterSpec::check)?;
     specs::check_broker(arguments, &specs)?;
-    let programs = if arguments.bare {
-        None
-    } else {
-        Some(progress.step(programs::BUILDING, programs::programs(arguments.plugins, progress)).await?)
+    let build = async {
+        if arguments.bare {
+            return Ok(None);
+        }
+        let profile = if arguments.release { Profile::Release } else { Profile::Dev };
+        progress.step(programs::BUILDING, programs::programs(arguments.plugins, profile, progress)).await.map(Some)
     };
-    let handles = playground.up(&specs, &Steps(progress)).await?;
+    // Each of the two leaves processors idle at times: while it downloads, and while it links.
+    let steps = Steps(progress);
+    let provide = async { Ok(playground.provide_programs(&specs, &steps).await?) };
+    let (programs, ()) = tokio::try_join!(build, provide)?;
+    let handles = playground.up(&specs, &steps).await?;
     if let Some(line) = metrics_line(&specs) {
         progress.line(&line);
     }

@@ -20,6 +20,10 @@ impl Progress for Printed {
     fn message(&self, step: &str, text: &str) {
         println!("{:6.1}s {step}: {text}", self.0.elapsed().as_secs_f32());
     }
+
+    fn line(&self, text: &str) {
+        println!("{:6.1}s {text}", self.0.elapsed().as_secs_f32());
+    }
 }
 
 #[tokio::main]

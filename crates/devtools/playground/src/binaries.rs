@@ -1,99 +1,88 @@
-//! Finds the programs of a cluster, or builds them from their Go modules.
+//! The programs of a cluster: which they are, and where they are found.
 //!
-//! It takes a program from PATH, from `$KUBEBUILDER_ASSETS` or from the cache, in that order, and only in exactly the pinned version.
+//! It takes a program from PATH, from `$KUBEBUILDER_ASSETS` or from the cache, in that order. What is missing is built from its Go module.
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
     path::{Path, PathBuf},
-    process::Stdio,
-};
-
-use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    process::Command,
 };
 
 use crate::{
     error::{Error, Result},
+    go_build,
     progress::Progress,
-    run::{last_lines, run},
+    run::run,
 };
 
 /// The version of Kubernetes that the clusters run.
 pub const KUBERNETES_VERSION: &str = "v1.34.4";
 
-/// A go.mod file of ours that names programs as its tools.
-struct Module {
-    name: &'static str,
-    version: &'static str,
-    go_mod: &'static str,
-    go_sum: &'static str,
-    linker_flags: &'static str,
+/// A folder with a go.mod file of ours that names programs as its tools, or holds their `main` packages.
+#[derive(Debug)]
+pub(crate) struct Module {
+    pub name: &'static str,
+    /// Paths in the folder, and contents.
+    pub files: &'static [(&'static str, &'static str)],
+    pub linker_flags: &'static str,
 }
 
-struct Program {
-    name: &'static str,
-    module: &'static Module,
-    package: &'static str,
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub name: &'static str,
+    pub version: &'static str,
+    pub module: &'static Module,
+    pub package: &'static str,
     version_flag: &'static str,
+    accepted: Accepted,
 }
 
+/// The versions of a program on PATH or in `$KUBEBUILDER_ASSETS` that may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Accepted {
+    Exact,
+    /// Any patch level of the same minor version.
+    SameMinor,
+}
+
+/// The files of a module that has no code of ours.
+macro_rules! module_files {
+    ($name:literal) => {
+        &[
+            ("go.mod", include_str!(concat!("../go/", $name, "/go.mod"))),
+            ("go.sum", include_str!(concat!("../go/", $name, "/go.sum"))),
+        ]
+    };
+}
+
+/// Kubernetes, and in the same module etcd and CoreDNS: so Go compiles once what they share.
 static KUBERNETES: Module = Module {
     name: "kubernetes",
-    version: KUBERNETES_VERSION,
-    go_mod: include_str!("../go/kubernetes/go.mod"),
-    go_sum: include_str!("../go/kubernetes/go.sum"),
+    files: &[
+        ("go.mod", include_str!("../go/kubernetes/go.mod")),
+        ("go.sum", include_str!("../go/kubernetes/go.sum")),
+        ("coredns/main.go", include_str!("../go/kubernetes/coredns/main.go")),
+    ],
     linker_flags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34 -X k8s.io/client-go/pkg/version.gitVersion=v1.34.4",
 };
-static ETCD: Module = Module {
-    name: "etcd",
-    version: "v3.5.21",
-    go_mod: include_str!("../go/etcd/go.mod"),
-    go_sum: include_str!("../go/etcd/go.sum"),
-    linker_flags: "-s -w",
-};
-static COREDNS: Module = Module {
-    name: "coredns",
-    version: "v1.12.4",
-    go_mod: include_str!("../go/coredns/go.mod"),
-    go_sum: include_str!("../go/coredns/go.sum"),
-    linker_flags: "-s -w",
-};
 
-static KWOK_MODULE: Module = Module {
-    name: "kwok",
-    version: "v0.8.0",
-    go_mod: include_str!("../go/kwok/go.mod"),
-    go_sum: include_str!("../go/kwok/go.sum"),
-    linker_flags: "-s -w",
-};
+static KWOK_MODULE: Module = Module { name: "kwok", files: module_files!("kwok"), linker_flags: "-s -w" };
 
 /// The only version that the module proxy has. The checksum database does not know it: its go.sum entry was computed from the tag v2.1.0 of
 /// its repository, and equals what the proxy serves. Libraries that Kubernetes also uses have the same versions, so Go compiles them only once.
 static KUBE_ROUTER_MODULE: Module = Module {
     name: "kube-router",
-    version: "v2.1.0",
-    go_mod: include_str!("../go/kube-router/go.mod"),
-    go_sum: include_str!("../go/kube-router/go.sum"),
+    files: module_files!("kube-router"),
     linker_flags: "-s -w -X github.com/cloudnativelabs/kube-router/v2/pkg/version.Version=v2.1.0",
 };
 
 static METRICS_SERVER_MODULE: Module = Module {
     name: "metrics-server",
-    version: "v0.9.0",
-    go_mod: include_str!("../go/metrics-server/go.mod"),
-    go_sum: include_str!("../go/metrics-server/go.sum"),
+    files: module_files!("metrics-server"),
     linker_flags: "-s -w -X k8s.io/client-go/pkg/version.gitVersion=v0.9.0",
 };
 
-static WIREGUARD: Module = Module {
-    name: "wireguard",
-    version: "v0.0.0-20260522210424-ecfc5a8d5446",
-    go_mod: include_str!("../go/wireguard/go.mod"),
-    go_sum: include_str!("../go/wireguard/go.sum"),
-    linker_flags: "-s -w",
-};
+static WIREGUARD: Module = Module { name: "wireguard", files: module_files!("wireguard"), linker_flags: "-s -w" };
 
 /// Paths of the programs of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,51 +112,81 @@ pub(crate) struct Extras {
 }
 
 const fn kubernetes(name: &'static str, package: &'static str) -> Program {
-    Program { name, module: &KUBERNETES, package, version_flag: "--version" }
+    let (version, accepted) = (KUBERNETES_VERSION, Accepted::SameMinor);
+    Program { name, version, module: &KUBERNETES, package, version_flag: "--version", accepted }
 }
 
-/// Builds run in this order. The API server is the first of the large ones: the others share most of its packages.
+/// What every cluster runs.
 static PROGRAMS: [Program; 7] = [
-    Program { name: "etcd", module: &ETCD, package: "go.etcd.io/etcd/server/v3", version_flag: "--version" },
     kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
     kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
     kubernetes("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
-    Program { name: "coredns", module: &COREDNS, package: "github.com/coredns/coredns", version_flag: "-version" },
+    Program {
+        name: "etcd",
+        version: "v3.6.4",
+        module: &KUBERNETES,
+        package: "go.etcd.io/etcd/server/v3",
+        version_flag: "--version",
+        accepted: Accepted::SameMinor,
+    },
+    Program {
+        name: "coredns",
+        version: "v1.12.4",
+        module: &KUBERNETES,
+        package: "./coredns",
+        version_flag: "-version",
+        accepted: Accepted::SameMinor,
+    },
 ];
 
 /// Not part of a cluster; tests and users need it.
 static KUBECTL: Program = kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl");
 
+const fn extra(name: &'static str, version: &'static str, module: &'static Module, package: &'static str) -> Program {
+    Program { name, version, module, package, version_flag: "--version", accepted: Accepted::Exact }
+}
+
 /// Only for clusters with fake nodes.
-static KWOK: Program =
-    Program { name: "kwok", module: &KWOK_MODULE, package: "sigs.k8s.io/kwok/cmd/kwok", version_flag: "--version" };
+static KWOK: Program = extra("kwok", "v0.8.0", &KWOK_MODULE, "sigs.k8s.io/kwok/cmd/kwok");
 
 /// Only for clusters that enforce `NetworkPolicies`.
-static KUBE_ROUTER: Program = Program {
-    name: "kube-router",
-    module: &KUBE_ROUTER_MODULE,
-    package: "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
-    version_flag: "--version",
-};
+static KUBE_ROUTER: Program =
+    extra("kube-router", "v2.1.0", &KUBE_ROUTER_MODULE, "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router");
 
 /// Only for clusters that serve the metrics API.
-static METRICS_SERVER: Program = Program {
-    name: "metrics-server",
-    module: &METRICS_SERVER_MODULE,
-    package: "sigs.k8s.io/metrics-server/cmd/metrics-server",
-    version_flag: "--version",
-};
+static METRICS_SERVER: Program =
+    extra("metrics-server", "v0.9.0", &METRICS_SERVER_MODULE, "sigs.k8s.io/metrics-server/cmd/metrics-server");
 
 /// Not part of a cluster: tests compare Liqo's tunnel with it, and check that both understand each other.
 static WIREGUARD_GO: Program =
-    Program { name: "wireguard-go", module: &WIREGUARD, package: "golang.zx2c4.com/wireguard", version_flag: "--version" };
+    extra("wireguard-go", "v0.0.0-20260522210424-ecfc5a8d5446", &WIREGUARD, "golang.zx2c4.com/wireguard");
 
 impl Program {
-    fn cached(&self) -> PathBuf {
-        cache().join(format!("{}-{}", self.module.name, self.module.version)).join(self.name)
+    pub(crate) fn cached(&self) -> PathBuf {
+        // The programs of Kubernetes share a folder.
+        let folder = if self.version == KUBERNETES_VERSION { self.module.name } else { self.name };
+        cache().join(format!("{folder}-{}", self.version)).join(self.name)
     }
+
+    /// The version among the words of a text, if it is one that may be used.
+    fn accepted_version<'a>(&self, text: &'a str) -> Option<&'a str> {
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.'));
+        let wanted = self.version.trim_start_matches('v');
+        words.map(|word| word.trim_start_matches('v')).find(|word| match self.accepted {
+            Accepted::Exact => *word == wanted,
+            Accepted::SameMinor => minor(word).is_some_and(|found| Some(found) == minor(wanted)),
+        })
+    }
+}
+
+/// `1.34` of `1.34.4`; nothing if this is no version of three numbers.
+fn minor(version: &str) -> Option<&str> {
+    let (minor, patch) = version.rsplit_once('.')?;
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    let (first, second) = minor.split_once('.')?;
+    [first, second, patch].into_iter().all(is_number).then_some(minor)
 }
 
 /// `$XDG_CACHE_HOME/liqo-playground`, by default `~/.cache/liqo-playground`. Only this directory remains after `down`.
@@ -193,11 +212,11 @@ fn go() -> Option<PathBuf> {
     search("go", &format!("{}:/usr/local/go/bin", search_path()))
 }
 
-/// The paths of the programs that exist, and the programs that must be built.
-async fn locate() -> (BTreeMap<&'static str, PathBuf>, Vec<&'static Program>) {
+/// The paths of the programs that exist, and the programs that must be built. `say` gets a line about each with another patch level.
+async fn locate(mut say: impl FnMut(String)) -> (BTreeMap<&'static str, PathBuf>, Vec<&'static Program>) {
     let (mut found, mut missing) = (BTreeMap::new(), Vec::new());
     for program in &PROGRAMS {
-        match find(program).await {
+        match find(program, &mut say).await {
             Some(path) => drop(found.insert(program.name, path)),
             None => missing.push(program),
         }
@@ -205,43 +224,39 @@ async fn locate() -> (BTreeMap<&'static str, PathBuf>, Vec<&'static Program>) {
     (found, missing)
 }
 
-async fn find(program: &Program) -> Option<PathBuf> {
+async fn find(program: &Program, mut say: impl FnMut(String)) -> Option<PathBuf> {
     let assets = env::var("KUBEBUILDER_ASSETS").unwrap_or_default();
     for candidate in [search(program.name, &search_path()), search(program.name, &assets)].into_iter().flatten() {
-        if has_version(program, &candidate).await {
-            return Some(candidate);
+        let printed = run(&candidate.display().to_string(), &[program.version_flag]).await.unwrap_or_default();
+        let Some(version) = program.accepted_version(&printed) else { continue };
+        if version != program.version.trim_start_matches('v') {
+            let path = candidate.display();
+            say(format!("{path} is used: it is v{version}, and a build of it would be {}", program.version));
         }
+        return Some(candidate);
     }
     Some(program.cached()).filter(|path| path.is_file())
 }
 
-async fn has_version(program: &Program, candidate: &Path) -> bool {
-    let printed = run(&candidate.display().to_string(), &[program.version_flag]).await.unwrap_or_default();
-    says_version(&printed, program.module.version)
-}
-
-/// Whether the text contains exactly this version: `3.5.2` is not `3.5.21`.
-fn says_version(text: &str, version: &str) -> bool {
-    let number = version.trim_start_matches('v');
-    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.')).any(|word| word.trim_start_matches('v') == number)
-}
-
 /// Fails if a program is missing and cannot be built.
 pub(crate) async fn check() -> Result<()> {
-    let (_, missing) = locate().await;
+    let (_, missing) = locate(drop).await;
     if missing.is_empty() || go().is_some() {
         return Ok(());
     }
+    Err(no_go(&missing))
+}
+
+fn no_go(missing: &[&Program]) -> Error {
     let programs = missing.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
-    Err(Error::NoGo { programs, version: missing[0].module.version.to_owned() })
+    Error::NoGo { programs, version: missing.first().map_or("", |program| program.version).to_owned() }
 }
 
 /// Builds the programs that are missing; returns the paths of all programs.
 pub(crate) async fn provide(containerd: PathBuf, extras: Extras, progress: &dyn Progress) -> Result<Programs> {
-    let (mut found, missing) = locate().await;
-    for program in missing {
-        found.insert(program.name, build(program, progress).await?);
-    }
+    let (mut found, missing) = locate(|line| progress.line(&line)).await;
+    build(&missing, progress).await?;
+    found.extend(missing.iter().map(|program| (program.name, program.cached())));
     let kwok = provide_if(extras.fake_nodes, &KWOK, progress).await?;
     let kube_router = provide_if(extras.network_policies, &KUBE_ROUTER, progress).await?;
     let metrics_server = provide_if(extras.metrics, &METRICS_SERVER, progress).await?;
@@ -262,22 +277,31 @@ pub(crate) async fn provide(containerd: PathBuf, extras: Extras, progress: &dyn 
     })
 }
 
-async fn provide_if(wanted: bool, program: &Program, progress: &dyn Progress) -> Result<Option<PathBuf>> {
+async fn provide_if(wanted: bool, program: &'static Program, progress: &dyn Progress) -> Result<Option<PathBuf>> {
     if wanted { provide_one(program, progress).await.map(Some) } else { Ok(None) }
 }
 
-async fn provide_one(program: &Program, progress: &dyn Progress) -> Result<PathBuf> {
-    match find(program).await {
+async fn provide_one(program: &'static Program, progress: &dyn Progress) -> Result<PathBuf> {
+    match find(program, drop).await {
         Some(path) => Ok(path),
-        None => build(program, progress).await,
+        None => build(&[program], progress).await.map(|()| program.cached()),
     }
+}
+
+/// Builds programs of one module.
+async fn build(programs: &[&'static Program], progress: &dyn Progress) -> Result<()> {
+    if programs.is_empty() {
+        return Ok(());
+    }
+    let go = go().ok_or_else(|| no_go(programs))?;
+    go_build::build(&go, programs, progress).await
 }
 
 /// The path of kubectl: any version on PATH, else the one in the cache, which is built if it is missing.
 pub async fn kubectl(progress: &dyn Progress) -> Result<PathBuf> {
-    match search(KUBECTL.name, &search_path()).or_else(|| Some(KUBECTL.cached()).filter(|path| path.is_file())) {
+    match search(KUBECTL.name, &search_path()) {
         Some(path) => Ok(path),
-        None => build(&KUBECTL, progress).await,
+        None => provide_one(&KUBECTL, progress).await,
     }
 }
 
@@ -286,102 +310,46 @@ pub async fn wireguard_go(progress: &dyn Progress) -> Result<PathBuf> {
     provide_one(&WIREGUARD_GO, progress).await
 }
 
-async fn build(program: &Program, progress: &dyn Progress) -> Result<PathBuf> {
-    let step = format!("building {} {}", program.name, program.module.version);
-    let go = go().ok_or_else(|| Error::NoGo { programs: program.name.to_owned(), version: program.module.version.to_owned() })?;
-    progress.started(&step);
-    let target = program.cached();
-    let directory = target.parent().map_or_else(cache, Path::to_path_buf);
-    remove_abandoned(&directory);
-    // Two processes may build at the same time: each uses its own files until the rename.
-    let work = directory.join(format!(".build-{}-{}", program.name, std::process::id()));
-    fs::create_dir_all(&work).map_err(Error::file("create", &work))?;
-    let result = build_in(&work, program, &go, &step, progress).await;
-    let result = result.and_then(|built| fs::rename(&built, &target).map_err(Error::file("write", &target)));
-    let _ = fs::remove_dir_all(&work);
-    result?;
-    progress.finished(&step);
-    Ok(target)
-}
-
-/// Removes the files of builds that were killed.
-fn remove_abandoned(directory: &Path) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let builder = name.strip_prefix(".build-").and_then(|rest| rest.rsplit('-').next());
-        if builder.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
-async fn build_in(work: &Path, program: &Program, go: &Path, step: &str, progress: &dyn Progress) -> Result<PathBuf> {
-    for (name, text) in [("go.mod", program.module.go_mod), ("go.sum", program.module.go_sum)] {
-        fs::write(work.join(name), text).map_err(Error::file("write", &work.join(name)))?;
-    }
-    let built = work.join(program.name);
-    let failed = |source| Error::Run { program: go.display().to_string(), source };
-    let mut child = Command::new(go)
-        .args(["build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", program.module.linker_flags, "-o"])
-        .arg(&built)
-        .arg(program.package)
-        .current_dir(work)
-        .env("CGO_ENABLED", "0")
-        .env("GOFLAGS", "")
-        .env("GOWORK", "off")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(failed)?;
-    let (mut packages, mut said) = (0, String::new());
-    if let Some(stderr) = child.stderr.take() {
-        let mut lines = BufReader::new(stderr).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            // A line names a package that Go compiles or a module that it fetches, or it is an error.
-            packages += 1;
-            progress.message(step, &format!("{packages} packages, {line}"));
-            said.push_str(&line);
-            said.push('\n');
-        }
-    }
-    let status = child.wait().await.map_err(failed)?;
-    if status.success() {
-        return Ok(built);
-    }
-    Err(Error::Command {
-        command: format!("go build {}", program.package),
-        status: status.to_string(),
-        output: last_lines(&said, 5),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn accepts(program: &Program, text: &str) -> bool {
+        program.accepted_version(text).is_some()
+    }
+
     #[test]
-    fn only_the_exact_version_counts() {
-        assert!(says_version("Kubernetes v1.34.4\n", "v1.34.4"));
-        assert!(says_version("etcd Version: 3.5.21\nGit SHA: x", "v3.5.21"));
-        assert!(says_version("CoreDNS-1.12.4\nlinux/amd64, go1.26", "v1.12.4"));
-        assert!(says_version("kwok version v0.8.0 go1.26.8 (linux/amd64)", "v0.8.0"));
-        assert!(!says_version("Kubernetes v1.34.40", "v1.34.4"));
-        assert!(!says_version("Kubernetes v1.34", "v1.34.4"));
+    fn kubernetes_may_have_another_patch_level_and_nothing_else() {
+        let [api_server, .., etcd, coredns] = &PROGRAMS;
+        assert_eq!(api_server.accepted_version("Kubernetes v1.34.1\n"), Some("1.34.1"));
+        assert_eq!(api_server.accepted_version("Kubernetes v1.34.4-eks-3025e55"), Some("1.34.4"));
+        assert_eq!(etcd.accepted_version("etcd Version: 3.6.5\nGit SHA: x\nGo Version: go1.24.1"), Some("3.6.5"));
+        assert!(accepts(coredns, "CoreDNS-1.12.4\nlinux/amd64, go1.26"));
+        assert!(!accepts(api_server, "Kubernetes v1.35.0") && !accepts(api_server, "Kubernetes v1.3.4"));
+        assert!(!accepts(api_server, "Kubernetes v1.34") && !accepts(api_server, ""));
+        assert!(!accepts(etcd, "etcd Version: 3.4.23"), "its watches do not suit this Kubernetes");
+    }
+
+    #[test]
+    fn other_programs_have_exactly_their_version() {
+        assert!(accepts(&KWOK, "kwok version v0.8.0 go1.26.8 (linux/amd64)"));
+        assert!(!accepts(&KWOK, "kwok version v0.8.1") && !accepts(&KWOK, "kwok version v0.8.01"));
     }
 
     #[test]
     fn the_modules_name_the_versions_that_the_cache_is_keyed_by() {
-        for program in PROGRAMS.iter().chain([&KUBECTL, &KWOK, &KUBE_ROUTER, &WIREGUARD_GO]) {
-            let pinned = program
-                .module
-                .go_mod
-                .lines()
-                .any(|line| line.split_whitespace().eq([module_of(program), program.module.version, "//", "indirect"]));
-            assert!(pinned, "{} {}", program.package, program.module.version);
-            assert!(program.module.go_mod.contains(program.package));
+        for program in PROGRAMS.iter().chain([&KUBECTL, &KWOK, &KUBE_ROUTER, &METRICS_SERVER, &WIREGUARD_GO]) {
+            let module = if program.name == "coredns" { "github.com/coredns/coredns" } else { module_of(program) };
+            let go_mod = program.module.files[0].1;
+            let is_named = |line: &str| {
+                let mut words = line.trim_start_matches("require").split_whitespace();
+                words.next() == Some(module) && words.next() == Some(program.version)
+            };
+            assert!(go_mod.lines().any(is_named), "{} does not name {module} {}", program.module.name, program.version);
         }
+    }
+    #[test]
+    fn the_linker_writes_the_version_of_kubernetes_into_its_programs() {
         assert!(KUBERNETES.linker_flags.contains(&format!("gitVersion={KUBERNETES_VERSION} ")));
     }
 

@@ -44,6 +44,7 @@ mod configuration;
 mod error;
 mod fake_nodes;
 mod files;
+mod go_build;
 mod image;
 mod kwok;
 mod layout;

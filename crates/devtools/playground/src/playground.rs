@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api,
-    binaries::{self, Extras},
+    binaries::{self, Extras, Programs},
     cgroups,
     cluster::{Cluster, NodeInfo},
     components::Definition,
@@ -99,9 +99,12 @@ impl Playground {
         Self { supervision, ..self }
     }
 
-    /// Brings up the clusters that are not up, repairs those that are damaged, and returns handles on all that were asked for. Other clusters
-    /// of the instance stay.
-    pub async fn up(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<Vec<Cluster>> {
+    /// Installs and builds what these clusters need on this machine, and starts nothing. [`Self::up`] does this too.
+    pub async fn provide_programs(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<()> {
+        self.programs(specs, progress).await.map(drop)
+    }
+
+    async fn programs(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<Programs> {
         let present = self.clusters()?.into_iter().map(|cluster| cluster.layout.spec);
         let all: Vec<ClusterSpec> = present.chain(specs.iter().cloned()).collect();
         let requirements = Requirements::check(&all).await?;
@@ -113,7 +116,13 @@ impl Playground {
             network_policies: all.iter().any(|spec| spec.network_policies),
             metrics: all.iter().any(|spec| spec.metrics),
         };
-        let programs = binaries::provide(containerd, extras, progress).await?;
+        binaries::provide(containerd, extras, progress).await
+    }
+
+    /// Brings up the clusters that are not up, repairs those that are damaged, and returns handles on all that were asked for. Other clusters
+    /// of the instance stay.
+    pub async fn up(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<Vec<Cluster>> {
+        let programs = self.programs(specs, progress).await?;
         let root = &self.instance.root;
         make_directory(root)?;
         let _lock = InstanceLock::take(&self.instance).await?;

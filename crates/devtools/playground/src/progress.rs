@@ -8,6 +8,8 @@ pub trait Progress: Send + Sync {
     fn finished(&self, step: &str);
     /// News about a running step.
     fn message(&self, step: &str, text: &str);
+    /// A line that belongs to no step.
+    fn line(&self, text: &str);
 }
 
 /// Ignores everything.
@@ -18,4 +20,5 @@ impl Progress for Silent {
     fn started(&self, _step: &str) {}
     fn finished(&self, _step: &str) {}
     fn message(&self, _step: &str, _text: &str) {}
+    fn line(&self, _text: &str) {}
 }

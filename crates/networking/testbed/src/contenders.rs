@@ -24,8 +24,6 @@ pub enum Contender {
     WireguardGo(PathBuf),
     /// The kernel's WireGuard, set up by the program `wg`.
     Kernel,
-    /// Another tunnel in this program. The string is its name and the role of its process.
-    Role(&'static str),
 }
 
 /// A running contender.
@@ -48,7 +46,6 @@ impl Contender {
             Self::Ours => "liqo",
             Self::WireguardGo(_) => "wireguard-go",
             Self::Kernel => "kernel",
-            Self::Role(name) => name,
         }
     }
 
@@ -64,7 +61,6 @@ impl Contender {
                 match self {
                     Self::WireguardGo(program) => processes.push(Process::Go(WireguardGo::start(program, namespace, &side)?)),
                     Self::Kernel => kernel(&pair, end, &side)?,
-                    Self::Role(role) => processes.push(Process::Running(Running::start(role, namespace, &side)?)),
                     _ => processes.push(Process::Running(Running::start("tunnel", namespace, &side)?)),
                 }
                 pair.address(end, &side.device, side.mtu)?;

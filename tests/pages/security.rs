@@ -1,26 +1,18 @@
 //! Checks the table of attacks in docs/SECURITY.md against the sources.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
 };
 
 use liqo_tests::attacks::{self, Attack};
 use regex::Regex;
 
+use super::{functions, read, root};
+
 /// All scenarios in these files, and in the files of this folder, are attacks.
 const SCENARIOS_OF_ATTACKS: [&str; 2] = ["tests/scenarios/attacks.rs", "tests/scenarios/hostile_pods.rs"];
 const ATTACKS: &str = "tests/scenarios/attacks";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
 
 /// All lines of the table.
 fn table() -> Vec<Attack> {
@@ -32,19 +24,6 @@ fn files_of_attacks() -> Vec<String> {
     let parts = fs::read_dir(root().join(ATTACKS)).unwrap();
     let parts = parts.map(|file| format!("{ATTACKS}/{}", file.unwrap().file_name().into_string().unwrap()));
     SCENARIOS_OF_ATTACKS.into_iter().map(str::to_owned).chain(parts).collect()
-}
-
-/// The names of all functions in a file, or in the Rust files of a folder.
-fn functions(path: &Path) -> BTreeSet<String> {
-    if path.is_dir() {
-        let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-        return entries.filter(|path| !path.ends_with("target")).flat_map(|path| functions(&path)).collect();
-    }
-    if path.extension().is_none_or(|extension| extension != "rs") {
-        return BTreeSet::new();
-    }
-    let text = fs::read_to_string(path).unwrap();
-    Regex::new(r"\bfn ([a-z0-9_]+)").unwrap().captures_iter(&text).map(|found| found[1].to_owned()).collect()
 }
 
 #[test]

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Counts the CPU seconds of all processes of this machine, by phase of a run and by kind of process.
+
+    .ci/cpu-seconds.py PHASE_FILE     counts until SIGTERM, then prints a table
+
+PHASE_FILE holds the name of the present phase. A process is read once a second and counts with what it used until then. What processes used
+that lived between two readings is known only in sum, from /proc/stat: it is the last kind.
+"""
+
+import collections
+import os
+import signal
+import sys
+import time
+
+INTERVAL = 1.0
+# The first kind with a beginning of the process's name counts. The kernel keeps 15 characters of a name.
+KINDS = [
+    ("compilers", ("rustc", "clippy-driver", "cargo", "rustdoc", "rust-lld", "ld", "cc", "gcc", "cc1", "collect2", "build-script",
+                   "go", "compile", "link", "asm", "vet")),
+    ("API servers", ("kube-apiserver", "etcd")),
+    ("kubelets", ("kubelet", "containerd", "runc")),
+    ("other Kubernetes", ("kube-", "coredns", "kwok", "metrics-server", "kubectl")),
+    ("Liqo", ("liqo-controller", "liqo-fabric", "liqoctl")),
+]
+TESTS = "tests"
+UNSEEN = "short-lived, and others"
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def kind_of(pid, name):
+    for kind, beginnings in KINDS:
+        if name in beginnings or any(name.startswith(beginning) for beginning in beginnings if len(beginning) > 4):
+            return kind
+    try:
+        return TESTS if "/deps/" in os.readlink(f"/proc/{pid}/exe") else None
+    except OSError:
+        return None
+
+
+def processes():
+    """Ticks of each process, by its ID and start."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                text = file.read()
+        except OSError:
+            continue
+        name, fields = text[text.index("(") + 1:text.rindex(")")], text[text.rindex(")") + 2:].split()
+        yield pid, fields[19], name, int(fields[11]) + int(fields[12])
+
+
+def machine():
+    """Busy ticks of all processors."""
+    with open("/proc/stat", encoding="utf-8") as file:
+        fields = [int(field) for field in file.readline().split()[1:]]
+    return sum(fields[:3]) + sum(fields[5:7])
+
+
+def phase(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+class Counts:
+    def __init__(self):
+        self.ticks = collections.Counter()
+        self.wall = collections.Counter()
+        self.phases = []
+        self.last = {(pid, start): ticks for pid, start, _, ticks in processes()}
+        self.busy, self.time = machine(), time.monotonic()
+
+    def read(self, now_phase):
+        if now_phase not in self.phases:
+            self.phases.append(now_phase)
+        seen, last = 0, {}
+        for pid, start, name, ticks in processes():
+            used = ticks - self.last.get((pid, start), 0)
+            last[pid, start] = ticks
+            kind = kind_of(pid, name) if used else None
+            if kind:
+                self.ticks[now_phase, kind] += used
+                seen += used
+        busy, now = machine(), time.monotonic()
+        self.ticks[now_phase, UNSEEN] += max(0, busy - self.busy - seen)
+        self.wall[now_phase] += now - self.time
+        self.last, self.busy, self.time = last, busy, now
+
+    def table(self):
+        kinds = [kind for kind, _ in KINDS] + [TESTS, UNSEEN]
+        rows = [["CPU seconds", "wall time", "all"] + kinds]
+        for name in self.phases + [None]:
+            used = [sum(self.ticks[one, kind] for one in self.phases if name in (None, one)) for kind in kinds]
+            wall = sum(seconds for one, seconds in self.wall.items() if name in (None, one))
+            rows.append([name or "in sum", f"{wall:.0f}"] + [f"{ticks / TICKS:.0f}" for ticks in [sum(used)] + used])
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        return "\n".join("  ".join(cell.rjust(width) if index else cell.ljust(width)
+                                   for index, (cell, width) in enumerate(zip(row, widths))) for row in rows)
+
+
+def main():
+    counts, is_over = Counts(), []
+    signal.signal(signal.SIGTERM, lambda *_: is_over.append(True))
+    while not is_over:
+        time.sleep(INTERVAL)
+        counts.read(phase(sys.argv[1]))
+    print(counts.table(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

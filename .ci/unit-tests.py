@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Runs all tests of the workspace but the scenarios, several programs side by side: cargo runs one after another, and most of them wait.
+
+    .ci/unit-tests.py [PROGRAMS AT A TIME]
+
+Prints the output of each program when it has ended, and at the end how long the slowest took.
+"""
+
+import concurrent.futures
+import json
+import os
+import subprocess
+import sys
+import time
+
+# They wait most, so they begin first.
+SLOW = ("node", "tunnel", "plugin_new", "nodes", "one_cluster")
+SCENARIOS = "scenarios"
+CARGO = ["cargo", "test", "--workspace", "--locked"]
+
+
+def programs():
+    """The test programs, each with the folder of its package, in which cargo would run it."""
+    messages = subprocess.run(CARGO + ["--no-run", "--quiet", "--message-format", "json"], stdout=subprocess.PIPE, check=True).stdout
+    for line in messages.splitlines():
+        message = json.loads(line)
+        if message.get("executable") and message["profile"]["test"] and message["target"]["name"] != SCENARIOS:
+            yield message["target"]["name"], [message["executable"]], os.path.dirname(message["manifest_path"])
+
+
+def run(program):
+    name, command, folder = program
+    begun = time.monotonic()
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return name, done, time.monotonic() - begun
+
+
+def main():
+    at_a_time = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    everything = sorted(programs(), key=lambda program: program[0] not in SLOW)
+    everything.append(("examples in the documentation", CARGO + ["--doc", "--quiet"], os.getcwd()))
+    failed, times = [], []
+    with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
+        for ended in concurrent.futures.as_completed([pool.submit(run, program) for program in everything]):
+            name, done, seconds = ended.result()
+            print(f"-- {name}: {'passed' if done.returncode == 0 else 'FAILED'} after {seconds:.0f} s", flush=True)
+            # What passed needs only its sum.
+            lines = done.stdout.decode(errors="replace").splitlines()
+            shown = lines if done.returncode else [line for line in lines if line.startswith("test result")]
+            print("\n".join(shown), flush=True)
+            times.append((seconds, name))
+            if done.returncode:
+                failed.append(name)
+    print("the slowest: " + ", ".join(f"{name} {seconds:.0f} s" for seconds, name in sorted(times, reverse=True)[:8]))
+    if failed:
+        sys.exit("these failed: " + ", ".join(failed))
+
+
+if __name__ == "__main__":
+    main()

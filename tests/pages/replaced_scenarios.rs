@@ -1,0 +1,51 @@
+//! `tests/replaced-scenarios.md`: what proves the claims of scenarios that went.
+
+use std::collections::BTreeSet;
+
+use regex::Regex;
+
+use super::{functions, read, root};
+
+const PAGE: &str = "tests/replaced-scenarios.md";
+const HEADER_LINES: usize = 2;
+
+/// The tests in a place: functions, or rows of a comparison.
+fn tests_in(place: &str) -> BTreeSet<String> {
+    if !place.ends_with("/rows.txt") {
+        return functions(&root().join(place));
+    }
+    read(place).lines().filter_map(|line| Some(line.split_once(": ")?.0.to_owned())).collect()
+}
+
+#[test]
+fn what_proves_the_claim_of_a_scenario_that_went_exists() {
+    let (page, scenarios) = (read(PAGE), read("tests/scenarios/main.rs"));
+    let code = Regex::new("`([^`]+)`").unwrap();
+    let rows: Vec<Vec<String>> = page
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .skip(HEADER_LINES)
+        .map(|line| code.captures_iter(line).map(|found| found[1].to_owned()).collect())
+        .collect();
+    assert!(rows.len() >= 13, "only {} rows", rows.len());
+    for row in rows {
+        let (gone, proofs) = row.split_first().unwrap();
+        let (module, name) = gone.split_once("::").unwrap();
+        let file = functions(&root().join(format!("tests/scenarios/{module}.rs")));
+        assert!(!file.contains(name), "{gone} is still there");
+        let mut known = None;
+        let mut found = 0;
+        for proof in proofs {
+            if proof.contains('/') {
+                known = Some((proof, tests_in(proof)));
+                continue;
+            }
+            let (place, tests) = known.as_ref().unwrap_or_else(|| panic!("{gone}: {proof} has no place"));
+            assert!(tests.contains(proof), "{gone}: {place} has no {proof}");
+            let runs = !place.starts_with("tests/scenarios/") || place.ends_with(".txt") || scenarios.contains(proof.as_str());
+            assert!(runs, "{gone}: no set runs {proof}");
+            found += 1;
+        }
+        assert!(found > 0, "nothing proves the claim of {gone}");
+    }
+}
