@@ -57,12 +57,13 @@ def machine():
     return sum(fields[:3]) + sum(fields[5:7])
 
 
-def phase(path):
+def phase(path, before):
+    """The name in the file, or the one before while somebody writes it."""
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read().strip()
+            return file.read().strip() or before
     except OSError:
-        return ""
+        return before
 
 
 class Counts:
@@ -102,11 +103,12 @@ class Counts:
 
 
 def main():
-    counts, is_over = Counts(), []
+    counts, is_over, parent, now = Counts(), [], os.getppid(), "start"
     signal.signal(signal.SIGTERM, lambda *_: is_over.append(True))
-    while not is_over:
+    while not is_over and os.getppid() == parent:
         time.sleep(INTERVAL)
-        counts.read(phase(sys.argv[1]))
+        now = phase(sys.argv[1], now)
+        counts.read(now)
     print(counts.table(), flush=True)
 
 

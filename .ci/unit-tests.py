@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs all tests of the workspace but the scenarios, several programs side by side: cargo runs one after another, and most of them wait.
 
-    .ci/unit-tests.py [PROGRAMS AT A TIME]
+    cargo test --workspace --locked --no-run --message-format json >FILE
+    .ci/unit-tests.py FILE [PROGRAMS AT A TIME]
 
 Prints the output of each program when it has ended, and at the end how long the slowest took.
 """
@@ -16,13 +17,12 @@ import time
 # They wait most, so they begin first.
 SLOW = ("node", "tunnel", "plugin_new", "nodes", "one_cluster")
 SCENARIOS = "scenarios"
-CARGO = ["cargo", "test", "--workspace", "--locked"]
+DOCUMENTATION = ("examples in the documentation", ["cargo", "test", "--workspace", "--locked", "--doc", "--quiet"], os.getcwd())
 
 
-def programs():
+def programs(messages):
     """The test programs, each with the folder of its package, in which cargo would run it."""
-    messages = subprocess.run(CARGO + ["--no-run", "--quiet", "--message-format", "json"], stdout=subprocess.PIPE, check=True).stdout
-    for line in messages.splitlines():
+    for line in messages:
         message = json.loads(line)
         if message.get("executable") and message["profile"]["test"] and message["target"]["name"] != SCENARIOS:
             yield message["target"]["name"], [message["executable"]], os.path.dirname(message["manifest_path"])
@@ -36,9 +36,10 @@ def run(program):
 
 
 def main():
-    at_a_time = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    everything = sorted(programs(), key=lambda program: program[0] not in SLOW)
-    everything.append(("examples in the documentation", CARGO + ["--doc", "--quiet"], os.getcwd()))
+    at_a_time = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    with open(sys.argv[1], encoding="utf-8") as messages:
+        everything = sorted(programs(messages), key=lambda program: program[0] not in SLOW)
+    everything.append(DOCUMENTATION)
     failed, times = [], []
     with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
         for ended in concurrent.futures.as_completed([pool.submit(run, program) for program in everything]):

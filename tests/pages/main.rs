@@ -1,7 +1,7 @@
 //! Checks pages that name tests against the sources.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod replaced_scenarios;
+mod replaced;
 mod security;
 
 use std::{

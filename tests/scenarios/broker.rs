@@ -221,6 +221,7 @@ pub async fn a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_cal
 }
 
 pub async fn a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_home(world: Arc<World>) -> Result<()> {
+    const NAMESPACE: &str = "chain-reader";
     let rome = &world.rome;
     rome.offloaded_namespace(NAMESPACE, "Remote").await?;
     rome.kubectl(&["-n", NAMESPACE, "create", "configmap", "settings", "--from-literal=colour=red"]).await?;

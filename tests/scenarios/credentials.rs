@@ -29,9 +29,9 @@ use crate::{peering, pods::pod};
 const NAMESPACE: &str = "rotations";
 const OTHER_CA: &str = "other-ca";
 /// How many credentials there are.
-const ROTATIONS: u64 = 8;
+const ROTATIONS: u64 = 20;
 /// The same in a run that measures them.
-const MEASURED_ROTATIONS: u64 = 20;
+const MEASURED_ROTATIONS: u64 = 60;
 /// A lifetime that is not the default.
 const LIFETIME: i64 = 1200;
 /// The shortest lifetime.

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
+use liqo_api::GatewayStatus;
 use liqo_tests::{Cluster, World, eventually};
 
 use crate::{
@@ -22,16 +23,17 @@ async fn allow(cluster: &Cluster, policy: &str, is_allowed: bool) -> Result<()> 
     cluster.kubectl(&["patch", "peeringpolicy", policy, "--type=merge", "-p", &patch]).await.map(drop)
 }
 
-/// Waits until the gateway of each end sends packets directly to the other one, or no longer.
+/// Waits until all gateways of each end send packets directly to the other one, or none does any longer.
 async fn direct(world: &World, is_wanted: bool) -> Result<()> {
     let what = if is_wanted { "use the direct path" } else { "do not use the direct path" };
     eventually(&format!("rome and turin {what}"), TIMEOUT, || async {
         for (end, other) in [(&world.rome, &world.turin), (&world.turin, &world.rome)] {
             let (endpoint, other) = (endpoint(end, &world.milan).await?, other.cluster_id().await?);
             let status = endpoint.status.unwrap_or_default();
-            let gateway = status.gateways.first().context("no gateway")?;
-            let is_direct = gateway.direct.iter().any(|id| id.as_str() == other);
-            ensure!(is_direct == is_wanted, "{}: {:?}, announced: {:?}", end.name, gateway.direct, endpoint.spec.direct);
+            ensure!(!status.gateways.is_empty(), "{} has no gateway", end.name);
+            let is_direct = |gateway: &GatewayStatus| gateway.direct.iter().any(|id| id.as_str() == other);
+            let are_right = status.gateways.iter().all(|gateway| is_direct(gateway) == is_wanted);
+            ensure!(are_right, "{}: {:?}, announced: {:?}", end.name, status.gateways, endpoint.spec.direct);
         }
         Ok(Some(()))
     })
@@ -98,10 +100,11 @@ pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_t
         ensure!(answer == caller, "{answer:?} answers the pod at turin");
 
         // UDP does not pass between the two any more.
-        let (ours, theirs) = (world.machinery(rome)?.address(), world.machinery(turin)?.address());
+        let (ours, theirs) = (world.machinery(rome)?.address(), world.machinery(turin)?.nodes());
+        let theirs = theirs.iter().map(|node| node.address.to_string()).collect::<Vec<_>>().join(", ");
         let lost = format!(
             "add table ip {LOST}; add chain ip {LOST} way {{ type filter hook prerouting priority -350; }}; \
-             add rule ip {LOST} way ip saddr {theirs} udp dport 51840 drop;"
+             add rule ip {LOST} way ip saddr {{ {theirs} }} udp dport 51840 drop;"
         );
         nft(&world, rome, &lost).await?;
         let without = async {
@@ -124,8 +127,8 @@ pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_t
     direct(&world, false).await?;
     exec(rome, NAMESPACE, &caller, &pings).await?;
     nft(&world, milan, &format!("delete table inet {COUNTED}")).await?;
-    for cluster in [rome, milan] {
-        allow(cluster, "default", false).await?;
+    for (cluster, policy) in [(rome, "default"), (milan, "default"), (milan, "broker")] {
+        allow(cluster, policy, false).await?;
     }
     rome.end_namespace(NAMESPACE).await
 }

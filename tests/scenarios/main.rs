@@ -9,7 +9,7 @@
 //!   groups       run then, like `alone`, in whichever set has time first
 //!   last         run at the end: what they change stays
 //! ```
-//! `cargo test -p liqo-tests -- jobs` runs the scenarios whose names contain `jobs`, and starts only the clusters that they need. `-- attack` runs
+//! `cargo test --test scenarios -- jobs` runs the scenarios whose names contain `jobs`, and starts only the clusters that they need. `-- attack` runs
 //! all scenarios that docs/SECURITY.md names, and prints the table there with their outcomes.
 //! `LIQO_TEST_KEEP=1` leaves the clusters up.
 
@@ -402,7 +402,7 @@ fn network_and_sharing() -> Set {
             // They cut milan or rome off.
             outages:
                 the_kube_controller_manager_starts_while_there_are_virtual_nodes,
-                a_short_outage_moves_no_pod_and_a_long_one_shows_on_node_and_pods_and_heals,
+                an_outage_moves_no_pod_at_first_then_shows_on_node_and_pods_and_heals,
                 an_absent_consumer_loses_endpoints_and_room_and_gets_both_back,
                 unpeering_from_a_dead_peer_succeeds_and_leaves_nothing;
         }

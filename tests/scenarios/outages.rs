@@ -42,7 +42,7 @@ fn uids(pods: &[Pod]) -> Vec<String> {
     uids
 }
 
-pub async fn a_short_outage_moves_no_pod_and_a_long_one_shows_on_node_and_pods_and_heals(world: Arc<World>) -> Result<()> {
+pub async fn an_outage_moves_no_pod_at_first_then_shows_on_node_and_pods_and_heals(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     for (namespace, strategy) in [("outage", "Remote"), ("leaves-at-once", "LocalAndRemote"), ("stays", "Remote")] {
         rome.offloaded_namespace(namespace, strategy).await?;
@@ -87,6 +87,10 @@ pub async fn a_short_outage_moves_no_pod_and_a_long_one_shows_on_node_and_pods_a
     world.heal("milan").await?;
     eventually("the node is Ready again", Duration::from_secs(60), || async {
         Ok((node_ready(&world).await? == "True").then_some(()))
+    })
+    .await?;
+    eventually("the peer is reachable again", Duration::from_secs(30), || async {
+        Ok((reachable(&world).await? == "True").then_some(()))
     })
     .await?;
     ensure!(uids(&rome.ready_pods("outage", "app=web", 2).await?) == before, "pods were replaced");

@@ -69,9 +69,14 @@ pub async fn two_peers_with_different_policies_get_different_offers(world: Arc<W
     let holding = explained["policies"].as_array().into_iter().flatten().find(|policy| policy["holds"] == true);
     ensure!(holding.is_some_and(|policy| policy["name"] == "partners"), "the explanation names another policy: {explained:#}");
     milan.kubectl(&["delete", "peeringpolicy", "partners"]).await?;
-    eventually("without their own policy both get the same", TIMEOUT, || async {
-        let (Some(of_rome), Some(of_turin)) = both().await? else { return Ok(None) };
-        Ok((of_rome.get("cpu") == of_turin.get("cpu")).then_some(()))
+    eventually("without their own policy both get about the same", TIMEOUT, || async {
+        let (of_rome, of_turin) = both().await?;
+        let of = |offer: Option<ResourceList>| Ok::<_, anyhow::Error>(offer.context("there is no offer")?.get("cpu"));
+        let (of_rome, of_turin) = (of(of_rome)?, of(of_turin)?);
+        // One of them gets the millicore that cannot be divided, and offers do not follow changes of less than five percent.
+        let tolerance: Quantity = "50m".parse()?;
+        ensure!(of_rome <= of_turin + tolerance && of_turin <= of_rome + tolerance, "{of_rome} and {of_turin}");
+        Ok(Some(()))
     })
     .await?;
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await.map(drop)

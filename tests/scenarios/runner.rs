@@ -285,14 +285,11 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
             restore(&world, &baseline).await;
         }
     }
-    if let Err(error) = world.arrange(None).await {
-        eprintln!("{instance}: {error:#}");
-        has_failed = true;
-    }
+    let arranged = world.arrange(None).await;
     eprintln!("{instance}: all scenarios are done after {} s", begun.elapsed().as_secs());
     are_gone = are_gone.and(world.ended_namespaces_are_gone().await);
-    world.end(has_failed || are_gone.is_err()).await?;
-    are_gone
+    world.end(has_failed || are_gone.is_err() || arranged.is_err()).await?;
+    arranged.and(are_gone)
 }
 
 /// Runs at most `at_once` scenarios at a time. Returns whether all succeeded.

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 #[allow(dead_code, clippy::unwrap_used)] // The tests of the client use all of it.
-#[path = "../../crates/resource-plugin/tests/support/raw.rs"]
+#[path = "../../crates/resource-plugin/tests/protocol/support/raw.rs"]
 mod raw;
 
 /// The behaviour of the plugin. With [`Subscribers::Notified`], each new behaviour is a change.

@@ -127,13 +127,13 @@ pub async fn the_ledgers_metrics_show_what_is_offered_and_used(world: Arc<World>
     let before = metric(milan, "charged", &id).await?;
     ensure!(before.contains("cpu"), "the metric of what is charged has no cpu: {before}");
 
-    rome.offloaded_namespace("metered", "Remote").await?;
-    rome.apply(&deployment("metered", "web", 2).replace("cpu: 10m", "cpu: 100m")).await?;
-    rome.ready_pods("metered", "app=web", 2).await?;
+    rome.offloaded_namespace("ledger", "Remote").await?;
+    rome.apply(&deployment("ledger", "web", 2).replace("cpu: 10m", "cpu: 100m")).await?;
+    rome.ready_pods("ledger", "app=web", 2).await?;
     says("charged", &(before.clone() + &amounts("200m", "32Mi", "2")?)).await?;
-    rome.kubectl(&["-n", "metered", "scale", "deployment/web", "--replicas=0"]).await?;
+    rome.kubectl(&["-n", "ledger", "scale", "deployment/web", "--replicas=0"]).await?;
     says("charged", &before).await?;
     ensure!(metric(milan, "offered", &stranger).await?.is_empty(), "there is a metric of a cluster that borrows nothing");
     milan.kubectl(&["delete", "peeringpolicy", "known"]).await?;
-    rome.end_namespace("metered").await
+    rome.end_namespace("ledger").await
 }

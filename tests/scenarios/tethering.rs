@@ -168,6 +168,7 @@ async fn the_admin_cannot_schedule_around_it(rome: &Cluster) -> Result<()> {
 }
 
 pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(world: Arc<World>) -> Result<()> {
+    const NAMESPACE: &str = "silent-office";
     let rome = &world.rome;
     let release_after = async |seconds: u32| {
         let patch = json!({ "spec": { "tethering": { "releaseAfterSeconds": seconds } } }).to_string();

@@ -148,6 +148,8 @@ impl Cluster {
 
     /// Creates a namespace, offloads it with this strategy, and waits until every selected provider has it.
     pub async fn offloaded_namespace(&self, name: &str, strategy: &str) -> Result<()> {
+        // A scenario before this one may have had a namespace of this name.
+        self.ended_are_gone(|ended| ended == name).await?;
         self.kubectl(&["create", "namespace", name]).await?;
         self.liqoctl(&["offload", "namespace", name, "--pod-offloading-strategy", strategy]).await?;
         self.wait_for(&["-n", name, "namespaceoffloading/offloading"], "condition=Ready", 90).await
@@ -193,9 +195,13 @@ impl Cluster {
 
     /// Waits until the namespaces that scenarios have ended are gone, here and wherever they were offloaded to.
     pub async fn ended_namespaces_are_gone(&self) -> Result<()> {
+        self.ended_are_gone(|_| true).await
+    }
+
+    async fn ended_are_gone(&self, is_meant: impl Fn(&str) -> bool) -> Result<()> {
         let ended = self.ended.lock().clone();
         let namespaces = Api::<Namespace>::all(self.client.clone());
-        for namespace in &ended {
+        for namespace in ended.iter().filter(|ended| is_meant(&ended.name)) {
             let EndedNamespace { name, uid } = namespace;
             eventually(&format!("the namespace {}/{name} is gone", self.name), Duration::from_secs(120), || async {
                 let now = namespaces.get_metadata_opt(name).await?;

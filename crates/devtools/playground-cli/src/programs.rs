@@ -32,6 +32,15 @@ pub enum Profile {
     Release,
 }
 
+impl Profile {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dev => "dev",
+            Self::Release => "release",
+        }
+    }
+}
+
 /// The paths of the programs that run in the clusters, by name.
 pub async fn programs(with_plugins: bool, profile: Profile, progress: &Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
@@ -105,8 +114,8 @@ async fn build(
         let mut lines = BufReader::new(stdout).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             let Some(artifact) = Artifact::parse(&line) else { continue };
-            progress.message(BUILDING, &format!("{} of {needed} crates: {}", compiled.len() + 1, artifact.target.name));
             compiled.insert(artifact.package_id);
+            progress.message(BUILDING, &format!("{} of {needed} crates: {}", compiled.len(), artifact.target.name));
             if let (Some(path), true) = (artifact.executable, all.contains(&artifact.target.name)) {
                 found.insert(artifact.target.name, path);
             }

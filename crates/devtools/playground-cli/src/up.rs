@@ -86,16 +86,18 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
     if !requirements.missing_packages.is_empty() {
         progress.line(&format!("Debian packages that will be installed: {}", requirements.missing_packages.join(", ")));
     }
+    // Before anything else runs: if that failed, it would interrupt the installation.
+    requirements.install(&Steps(progress)).await?;
     let present = playground.clusters()?.iter().map(liqo_playground::Cluster::spec).collect::<Result<Vec<_>, _>>()?;
     let specs = specs::specs(arguments, &present);
     // What runs already may not fit the arguments either.
     specs.iter().try_for_each(ClusterSpec::check)?;
     specs::check_broker(arguments, &specs)?;
+    let profile = if arguments.release { Profile::Release } else { Profile::Dev };
     let build = async {
         if arguments.bare {
             return Ok(None);
         }
-        let profile = if arguments.release { Profile::Release } else { Profile::Dev };
         progress.step(programs::BUILDING, programs::programs(arguments.plugins, profile, progress)).await.map(Some)
     };
     // Each of the two leaves processors idle at times: while it downloads, and while it links.
@@ -112,7 +114,7 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
     }
     let Some(programs) = programs else { return summary(arguments, &clusters, Vec::new()).await };
 
-    install_everywhere(&programs, &handles, &clusters, &specs, progress).await?;
+    install_everywhere(&programs, profile, &handles, &clusters, &specs, progress).await?;
     let (Some(consumer), false) = (clusters.first(), arguments.bare_peering) else {
         return summary(arguments, &clusters, Vec::new()).await;
     };
@@ -171,14 +173,15 @@ fn metrics_line(specs: &[ClusterSpec]) -> Option<String> {
 /// Loads Liqo's images into all clusters and installs Liqo there.
 async fn install_everywhere(
     programs: &BTreeMap<String, PathBuf>,
+    profile: Profile,
     handles: &[liqo_playground::Cluster],
     clusters: &[Cluster],
     specs: &[ClusterSpec],
     progress: &Progress,
 ) -> anyhow::Result<()> {
-    let manager = image_of(&programs[MANAGER], &default_image())?;
+    let manager = image_of(&programs[MANAGER], &default_image(), profile)?;
     // liqo-fabric runs nft to configure the node's kernel.
-    let fabric = ImageSpec { programs: vec!["nft".to_owned()], ..image_of(&programs[FABRIC], &default_fabric_image())? };
+    let fabric = ImageSpec { programs: vec!["nft".to_owned()], ..image_of(&programs[FABRIC], &default_fabric_image(), profile)? };
     let plugins = programs.iter().filter(|(name, _)| ![MANAGER, FABRIC].contains(&name.as_str()));
     let plugins = plugins.map(|(name, program)| ImageSpec::new(plugin_image(name), program));
     let images: Vec<ImageSpec> = plugins.chain([manager.clone(), fabric.clone()]).collect();
@@ -309,11 +312,11 @@ fn broker_commands(arguments: &Up, clusters: &[UpCluster]) -> Vec<String> {
     status.into_iter().chain(pods).collect()
 }
 
-/// The image of a program. Its name contains a digest of the program, so the same program is not loaded or rolled out twice.
-fn image_of(program: &Path, name: &str) -> anyhow::Result<ImageSpec> {
+/// The image of a program. Its name contains the program's profile, and its digest: the same program is not loaded or rolled out twice.
+fn image_of(program: &Path, name: &str, profile: Profile) -> anyhow::Result<ImageSpec> {
     let bytes = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let digest = HEXLOWER.encode(&Sha256::digest(&bytes));
-    Ok(ImageSpec::new(format!("{name}-{}", &digest[..12]), program))
+    Ok(ImageSpec::new(format!("{name}-{}-{}", profile.name(), &digest[..12]), program))
 }
 
 /// The image of a plugin, with the name that its manifests use.

@@ -55,7 +55,7 @@ macro_rules! module_files {
     };
 }
 
-/// Kubernetes, and in the same module etcd and CoreDNS: so Go compiles once what they share.
+/// Kubernetes, and in the same module etcd and `CoreDNS`: so Go compiles once what they share.
 static KUBERNETES: Module = Module {
     name: "kubernetes",
     files: &[
@@ -252,9 +252,14 @@ fn no_go(missing: &[&Program]) -> Error {
     Error::NoGo { programs, version: missing.first().map_or("", |program| program.version).to_owned() }
 }
 
-/// Builds the programs that are missing; returns the paths of all programs.
-pub(crate) async fn provide(containerd: PathBuf, extras: Extras, progress: &dyn Progress) -> Result<Programs> {
-    let (mut found, missing) = locate(|line| progress.line(&line)).await;
+/// Builds the programs that are missing; returns the paths of all programs. `say` gets a line about each with another patch level.
+pub(crate) async fn provide(
+    containerd: PathBuf,
+    extras: Extras,
+    progress: &dyn Progress,
+    say: impl FnMut(String),
+) -> Result<Programs> {
+    let (mut found, missing) = locate(say).await;
     build(&missing, progress).await?;
     found.extend(missing.iter().map(|program| (program.name, program.cached())));
     let kwok = provide_if(extras.fake_nodes, &KWOK, progress).await?;
@@ -297,7 +302,7 @@ async fn build(programs: &[&'static Program], progress: &dyn Progress) -> Result
     go_build::build(&go, programs, progress).await
 }
 
-/// The path of kubectl: any version on PATH, else the one in the cache, which is built if it is missing.
+/// The path of kubectl: any version on PATH, else one of this Kubernetes, which is built if it is missing.
 pub async fn kubectl(progress: &dyn Progress) -> Result<PathBuf> {
     match search(KUBECTL.name, &search_path()) {
         Some(path) => Ok(path),

@@ -17,6 +17,7 @@ use tokio::{
 use crate::{
     binaries::{Module, Program, cache},
     error::{Error, Result},
+    lock::CacheLock,
     progress::Progress,
     run::last_lines,
 };
@@ -24,16 +25,17 @@ use crate::{
 /// The rate of the first packages says too little about the rest.
 const MIN_PACKAGES_FOR_ESTIMATE: usize = 100;
 
-/// Builds these programs of one module, each to the path that it has in the cache.
+/// Builds these programs of one module, each to the path that it has in the cache. What another process has built meanwhile is left out.
 pub(crate) async fn build(go: &Path, programs: &[&'static Program], progress: &dyn Progress) -> Result<()> {
+    let _lock = CacheLock::take().await?;
+    let programs: Vec<&Program> = programs.iter().copied().filter(|program| !program.cached().is_file()).collect();
     let Some(module) = programs.first().map(|program| program.module) else { return Ok(()) };
     let names: Vec<_> = programs.iter().map(|program| format!("{} {}", program.name, program.version)).collect();
     let step = format!("building {}", names.join(", "));
     progress.started(&step);
     remove_abandoned(&cache());
-    // Two processes may build at the same time: each uses its own files until they are renamed.
     let work = cache().join(format!(".build-{}-{}", module.name, std::process::id()));
-    let result = build_in(&work, go, module, programs, &step, progress).await;
+    let result = build_in(&work, go, module, &programs, &step, progress).await;
     let result = result.and_then(|()| programs.iter().try_for_each(|program| keep(&built_program(&work, program), program)));
     let _ = fs::remove_dir_all(&work);
     result?;

@@ -1,4 +1,4 @@
-//! One `up` or `down` at a time for each instance.
+//! One `up` or `down` at a time for each instance, and one process that installs or builds programs.
 
 use std::{
     fs::{self, File},
@@ -8,9 +8,12 @@ use std::{
 };
 
 use crate::{
+    binaries,
     error::{Error, Result},
     layout::Instance,
 };
+
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Held until it is dropped; the kernel releases it when the process dies.
 #[derive(Debug)]
@@ -32,7 +35,7 @@ impl InstanceLock {
             if file.try_lock().is_ok() && is_same(&file, &path) {
                 return Ok(Self { _file: file, path });
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -43,6 +46,26 @@ impl InstanceLock {
         if let Some(directory) = self.path.parent() {
             let _ = fs::remove_dir(directory);
         }
+    }
+}
+
+/// Held by who installs packages or builds programs; the kernel releases it when it is dropped, or the process dies.
+#[derive(Debug)]
+pub(crate) struct CacheLock {
+    _file: File,
+}
+
+impl CacheLock {
+    /// Waits until nobody else installs or builds. Look again then at what is missing.
+    pub async fn take() -> Result<Self> {
+        let directory = binaries::cache();
+        fs::create_dir_all(&directory).map_err(Error::file("create", &directory))?;
+        let path = directory.join(".lock");
+        let file = File::options().create(true).append(true).open(&path).map_err(Error::file("open", &path))?;
+        while file.try_lock().is_err() {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        Ok(Self { _file: file })
     }
 }
 

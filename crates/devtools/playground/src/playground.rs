@@ -99,12 +99,13 @@ impl Playground {
         Self { supervision, ..self }
     }
 
-    /// Installs and builds what these clusters need on this machine, and starts nothing. [`Self::up`] does this too.
+    /// Installs and builds what these clusters need on this machine, and starts nothing. Says which programs of another patch level are used.
+    /// [`Self::up`] does the same, silently.
     pub async fn provide_programs(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<()> {
-        self.programs(specs, progress).await.map(drop)
+        self.programs(specs, progress, |line| progress.line(&line)).await.map(drop)
     }
 
-    async fn programs(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<Programs> {
+    async fn programs(&self, specs: &[ClusterSpec], progress: &dyn Progress, say: impl FnMut(String)) -> Result<Programs> {
         let present = self.clusters()?.into_iter().map(|cluster| cluster.layout.spec);
         let all: Vec<ClusterSpec> = present.chain(specs.iter().cloned()).collect();
         let requirements = Requirements::check(&all).await?;
@@ -116,13 +117,13 @@ impl Playground {
             network_policies: all.iter().any(|spec| spec.network_policies),
             metrics: all.iter().any(|spec| spec.metrics),
         };
-        binaries::provide(containerd, extras, progress).await
+        binaries::provide(containerd, extras, progress, say).await
     }
 
     /// Brings up the clusters that are not up, repairs those that are damaged, and returns handles on all that were asked for. Other clusters
     /// of the instance stay.
     pub async fn up(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<Vec<Cluster>> {
-        let programs = self.programs(specs, progress).await?;
+        let programs = self.programs(specs, progress, drop).await?;
         let root = &self.instance.root;
         make_directory(root)?;
         let _lock = InstanceLock::take(&self.instance).await?;

@@ -6,6 +6,7 @@ use crate::{
     binaries::{self, search, search_path},
     configuration::{self, HostFacts},
     error::{Error, Result},
+    lock::CacheLock,
     progress::Progress,
     run::run,
     spec::ClusterSpec,
@@ -66,6 +67,8 @@ impl Requirements {
         if self.missing_packages.is_empty() {
             return Ok(());
         }
+        // apt-get fails while another one works, and does nothing if that has installed the same packages.
+        let _lock = CacheLock::take().await?;
         let step = format!("installing Debian packages {}", self.missing_packages.join(", "));
         progress.started(&step);
         run("apt-get", &["update", "--quiet"]).await?;

@@ -8,7 +8,7 @@
 
 mod slices;
 
-use std::time::Duration;
+use std::{iter, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -26,7 +26,7 @@ use crate::{
     output::{self, Paint},
     probes::{self, FabricNode, Stage, median, pods},
     progress::Progress,
-    token,
+    token, version,
 };
 
 /// How long pods may take to become ready.
@@ -116,7 +116,8 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
     let stage = Stage::new(options.timeout, false);
     let deadline = Instant::now() + options.timeout;
     let measuring = async {
-        let mut notes = Vec::new();
+        let measured: Vec<&Cluster> = iter::once(home).chain(&there).collect();
+        let mut notes = vec![version::measured_builds(&measured).await?];
         let scene = set(home, there.as_ref(), &foreign, options, &stage, &mut notes, progress).await?;
         let step = format!("Measuring between {} and {peer}", own.config.spec.cluster_name);
         let rounds = progress.step(&step, measure(&scene, options, progress, &step, &mut notes)).await?;

@@ -1,4 +1,5 @@
-//! A kernel in memory, for tests.
+//! A kernel in memory, for tests, also of other crates. It is no feature of this crate: cargo would compile all that uses it twice, for
+//! programs and for tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -15,7 +15,6 @@
 mod apply;
 mod connections;
 mod error;
-#[cfg(any(test, feature = "fakes"))]
 mod fake;
 mod firewall;
 mod links;
@@ -25,7 +24,6 @@ mod steps;
 pub use apply::Node;
 pub use connections::{PrefixPair, allow_gaps};
 pub use error::Error;
-#[cfg(any(test, feature = "fakes"))]
 pub use fake::FakeKernel;
 pub use firewall::{Firewall, FirewallError, Nft, TableName};
 pub use links::{Links, NeighbourEntry, NetlinkLinks};

@@ -43,7 +43,6 @@ mod coalesce;
 mod counters;
 mod device;
 mod direct;
-#[cfg(any(test, feature = "fakes"))]
 mod fake;
 mod group;
 mod incoming;
@@ -67,7 +66,6 @@ mod worker;
 
 pub use counters::Dropped;
 pub use direct::{Direct, Local};
-#[cfg(any(test, feature = "fakes"))]
 pub use fake::FakeTunnel;
 pub use interface::{Endpoint, Inward, Remote, RemoteState, State, Tunnel, TunnelError};
 pub use keys::{InvalidKey, PrivateKey, PublicKey};

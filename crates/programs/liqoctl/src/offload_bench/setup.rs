@@ -17,6 +17,7 @@ use crate::{
     offload,
     probes::Stage,
     progress::Progress,
+    version,
 };
 
 /// Components of the control plane whose client limits decide how fast a Deployment grows.
@@ -143,7 +144,8 @@ pub(super) async fn create(
     let plain = stage.namespace(&provider, &format!("{prefix}-plain"), false).await?;
     let placement = |labels: Value| json!({ "nodeSelector": labels });
     let machines: Vec<_> = [home, &provider].into_iter().filter_map(|cluster| machine(machines, cluster)).cloned().collect();
-    let mut notes: Vec<String> = contract_in_force(home, &foreign.spec.cluster_id).await?.into_iter().collect();
+    let mut notes = vec![version::measured_builds(&[home, &provider]).await?];
+    notes.extend(contract_in_force(home, &foreign.spec.cluster_id).await?);
     if machines.is_empty() {
         notes.push(
             "writes, CPU time, memory and client limits are measured only if the clusters belong to a playground on this machine"

@@ -1,4 +1,5 @@
-//! Contracts for the tests of this crate, and of others with the feature `fixtures`.
+//! Contracts for tests, also of other crates. It is no feature of this crate: cargo would compile all that uses it twice, for programs and
+//! for tests.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "tests")]
 
 use std::collections::BTreeMap;

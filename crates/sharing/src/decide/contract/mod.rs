@@ -24,7 +24,6 @@ pub(crate) mod copied;
 pub mod document;
 pub(crate) mod duties;
 pub(crate) mod earlier;
-#[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 pub(crate) mod provider;
 pub mod record;

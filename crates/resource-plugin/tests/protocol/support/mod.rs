@@ -1,6 +1,4 @@
-//! Code that several tests use.
-#![allow(dead_code)] // Each test program uses another part.
-#![allow(clippy::unwrap_used, clippy::panic)]
+//! Code that several modules of tests use.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},

@@ -1,7 +1,4 @@
 //! Features of the SDK: TLS, health checks, reflection.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::{
     fs,
@@ -9,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use super::support::{FakeSource, Plugin, TIMEOUT, loopback, reach, settings};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use liqo_resource_plugin::{
@@ -16,7 +14,6 @@ use liqo_resource_plugin::{
     async_trait,
 };
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
-use support::{FakeSource, Plugin, TIMEOUT, loopback, reach, settings};
 use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};

@@ -1,7 +1,4 @@
 //! Plugins that break connections, hang, lie, flood, or end at once.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::{
     future::pending,
@@ -13,9 +10,9 @@ use std::{
     time::Duration,
 };
 
+use super::support::{TIMEOUT, next, raw, reach, received, settings};
 use h2::Reason;
 use liqo_resource_plugin::{Change, Fault, PluginClient, Settings, State, wire};
-use support::{TIMEOUT, next, raw, reach, received, settings};
 use tokio::net::TcpListener;
 
 const CPU: &[u8] = b"\n\x0c\n\x0a\n\x03cpu\x12\x03\n\x012";

@@ -1,6 +1,5 @@
 //! The bytes on the wire, encoded and decoded. They were derived from the .proto files by hand and compared with the bytes that Go's
 //! protobuf produces.
-#![allow(clippy::unwrap_used)]
 
 use liqo_byte_mutations::mutated;
 use liqo_quantity::{PricesError, RateArgument, ResourceList};

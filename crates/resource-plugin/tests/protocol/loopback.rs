@@ -1,14 +1,11 @@
 //! The client and the SDK with each other, over loopback.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::{sync::Arc, time::Duration};
 
+use super::support::{FakeSource, Plugin, TIMEOUT, loopback, next, reach, received, settings};
 use liqo_resource_plugin::{
     Change, Fault, Generation, Options, PluginClient, Pool, ServeError, Server, Settings, State, arguments::resources,
 };
-use support::{FakeSource, Plugin, TIMEOUT, loopback, next, reach, received, settings};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
