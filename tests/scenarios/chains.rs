@@ -107,7 +107,7 @@ pub async fn two_ways_to_one_provider_share_what_it_has(world: Arc<World>) -> Re
         ensure!(node_of(&pods[0]) == node, "{name} is on {}", node_of(&pods[0]));
     }
     let running = turin.items(&["pods", "-A", "-l", "app in (near,far)"]).await?;
-    ensure!(running.len() == 2 && running.iter().all(|pod| is_on_turin(pod)), "{running:#?}");
+    ensure!(running.len() == 2 && running.iter().all(is_on_turin), "{running:#?}");
     rome.end_namespace(NAMESPACE).await?;
     rome.liqoctl(&["unpeer", "turin", "--yes"]).await.map(drop)
 }
