@@ -16,9 +16,9 @@ use liqo_quantity::ResourceList;
 use serde_json::{Value, json};
 
 use crate::{
-    binaries::KUBERNETES_VERSION,
     error::{Error, Result},
     node_kind::{FAKE_NODE, NODE_KIND_LABEL},
+    program::KUBERNETES_VERSION,
     spec::FakeNodes,
 };
 

@@ -15,9 +15,9 @@ use tokio::{
 };
 
 use crate::{
-    binaries::{Module, Program, cache},
     error::{Error, Result},
     lock::CacheLock,
+    program::{Module, Program, cache},
     progress::Progress,
     run::last_lines,
 };

@@ -57,6 +57,7 @@ mod pki;
 mod playground;
 mod preparation;
 mod processes;
+mod program;
 mod progress;
 mod requirements;
 mod run;
@@ -66,7 +67,7 @@ mod teardown;
 mod wait;
 
 pub use audit::Write;
-pub use binaries::{KUBERNETES_VERSION, cache, kubectl, wireguard_go};
+pub use binaries::{kubectl, wireguard_go};
 pub use cluster::{Cluster, NodeInfo};
 pub use error::{Error, Result};
 pub use image::{BUSYBOX, ImageSpec, NONROOT, PAUSE};
@@ -74,6 +75,7 @@ pub use layout::{DUAL_STACK_SETTINGS, POD_RANGE, POD_RANGE_V6, SERVICE_RANGE, SE
 pub use node_kind::{FAKE_NODE, FAKE_NODE_LABEL, NODE_KIND_LABEL, REAL_NODE};
 pub use playground::{ClusterStatus, FakeNodesStatus, NodeStatus, Playground, Status, Supervision};
 pub use processes::Process;
+pub use program::{KUBERNETES_VERSION, cache};
 pub use progress::{Progress, Silent};
 pub use requirements::Requirements;
 pub use spec::{ClusterSpec, FakeNodes, MAX_NODES, fake_node_resources};

@@ -8,9 +8,9 @@ use std::{
 };
 
 use crate::{
-    binaries,
     error::{Error, Result},
     layout::Instance,
+    program,
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -58,7 +58,7 @@ pub(crate) struct CacheLock {
 impl CacheLock {
     /// Waits until nobody else installs or builds. Look again then at what is missing.
     pub async fn take() -> Result<Self> {
-        let directory = binaries::cache();
+        let directory = program::cache();
         fs::create_dir_all(&directory).map_err(Error::file("create", &directory))?;
         let path = directory.join(".lock");
         let file = File::options().create(true).append(true).open(&path).map_err(Error::file("open", &path))?;
