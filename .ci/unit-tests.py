@@ -15,7 +15,7 @@ import sys
 import time
 
 # They wait most, so they begin first.
-SLOW = ("node", "tunnel", "plugin_new", "nodes", "one_cluster")
+SLOW = ("node", "plugin_new", "nodes", "tunnel", "one_cluster")
 SCENARIOS = "scenarios"
 DOCUMENTATION = ("examples in the documentation", ["cargo", "test", "--workspace", "--locked", "--doc", "--quiet"], os.getcwd())
 
@@ -36,7 +36,7 @@ def run(program):
 
 
 def main():
-    at_a_time = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    at_a_time = int(sys.argv[2]) if len(sys.argv) > 2 else 2
     with open(sys.argv[1], encoding="utf-8") as messages:
         everything = sorted(programs(messages), key=lambda program: program[0] not in SLOW)
     everything.append(DOCUMENTATION)

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 const VARIABLE: &str = "LIQO_TEST_MEASURE";
 const ALL: &str = "all";
 
-/// Something that a scenario measures if [`VARIABLE`] says so.
+/// Something that a scenario measures if `LIQO_TEST_MEASURE` says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measurement {
     HostileConsumer,

@@ -169,7 +169,7 @@ async fn find(program: &Program, mut say: impl FnMut(String)) -> Option<PathBuf>
         let Some(version) = program.accepted_version(&printed) else { continue };
         if version != program.version.trim_start_matches('v') {
             let path = candidate.display();
-            say(format!("{path} is used: it is v{version}, and a build of it would be {}", program.version));
+            say(format!("using {path}, which is v{version} (a build of it would be {})", program.version));
         }
         return Some(candidate);
     }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use ipnet::IpNet;
 use liqo_datapath::tunnel::{Endpoint, Measured, PrivateKey, PublicKey, Remote, Tunnel, UserspaceTunnel};
 use liqo_datapath_testbed::{
@@ -30,10 +30,11 @@ fn measured(tunnels: &Tunnels) -> Result<Option<Measured>> {
 
 pub fn the_path_to_a_remote_is_measured_while_the_remote_is_enabled() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
-    until("figures", || Ok(measured(&tunnels)?.is_some()))?;
-    let found = measured(&tunnels)?.context("no figures")?;
-    println!("{found:?}");
-    ensure!(found.lost_per_thousand == 0 && found.shortest.is_some_and(|time| time < Duration::from_secs(1)), "{found:?}");
+    // On a busy machine the first answers may come too late.
+    until("figures without losses", || {
+        let found = measured(&tunnels)?;
+        Ok(found.is_some_and(|now| now.lost_per_thousand == 0 && now.shortest.is_some_and(|time| time < Duration::from_secs(1))))
+    })?;
     ensure!(tunnels.remote(End::Right)?.dropped.not_ip == 0, "a question went to the device");
     block_udp(&tunnels, true)?;
     until("losses", || Ok(measured(&tunnels)?.is_some_and(|now| now.lost_per_thousand > 0)))?;
