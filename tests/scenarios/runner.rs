@@ -44,7 +44,7 @@ pub struct Scenario {
     name: &'static str,
     run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>,
     shares: Shares,
-    /// What it starts from.
+    /// The situation that must be set up before it runs.
     fixture: Option<&'static Fixture>,
 }
 
@@ -64,7 +64,7 @@ impl Scenario {
         Self { name, run, shares: Shares::Always, fixture: None }
     }
 
-    /// It starts from this fixture. That is not for scenarios that run beside others.
+    /// The runner sets this fixture up before. Only for scenarios that run one at a time.
     pub fn on(self, fixture: &'static Fixture) -> Self {
         Self { fixture: Some(fixture), ..self }
     }

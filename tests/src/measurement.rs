@@ -1,4 +1,4 @@
-//! What scenarios do only in order to measure it: longer, or more often than a proof needs.
+//! Longer variants of scenarios, for runs that also measure. The usual length is enough for a proof.
 
 use anyhow::{Context as _, Result, bail};
 

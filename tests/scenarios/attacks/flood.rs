@@ -18,7 +18,7 @@ use liqo_tests::Measurement;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-/// How long an attack takes, and the calm time before it.
+/// Length of an attack, and of the calm time before it.
 const LENGTH: Duration = Duration::from_secs(5);
 /// The same in a run that measures the attack.
 const MEASURED_LENGTH: Duration = Duration::from_secs(40);
@@ -27,7 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a request without an answer.
 pub const NO_ANSWER: u16 = 0;
 
-/// How long this attack takes.
+/// The length of this attack in this run.
 pub fn length(attack: Measurement) -> Result<Duration> {
     attack.choose(LENGTH, MEASURED_LENGTH)
 }

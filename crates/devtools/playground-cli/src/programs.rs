@@ -162,7 +162,7 @@ fn cargo(source: &Path) -> Command {
     command
 }
 
-/// What cargo says about a crate that it built, or that it had built before.
+/// cargo's message about a crate, whether it compiled it now or before.
 #[derive(Deserialize)]
 struct Artifact {
     package_id: String,

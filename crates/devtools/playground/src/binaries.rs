@@ -87,7 +87,7 @@ const fn kubernetes(name: &'static str, package: &'static str) -> Program {
     Program { name, version, module: &KUBERNETES, package, version_flag: "--version", accepted }
 }
 
-/// What every cluster runs.
+/// The programs of every cluster.
 static PROGRAMS: [Program; 7] = [
     kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),

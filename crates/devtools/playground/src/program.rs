@@ -14,7 +14,7 @@ pub(crate) struct Module {
     pub linker_flags: &'static str,
 }
 
-/// A program of a cluster, or one that tests and users need beside it.
+/// A program of a cluster, or one that only tests and users run.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub name: &'static str,
