@@ -39,15 +39,14 @@ pub async fn a_finished_job_never_runs_again(world: Arc<World>) -> Result<()> {
     let remote = rome.remote_namespace("jobs", milan).await?;
     let before = uids(&world, &remote, "app=once").await?;
     ensure!(before.len() == 1, "{} remote pods", before.len());
-    milan.restart_manager().await?;
-    rome.restart_manager().await?;
-    still("the job's remote pods", Duration::from_secs(5), before.clone(), || uids(&world, &remote, "app=once")).await?;
+    tokio::try_join!(milan.restart_manager(), rome.restart_manager())?;
+    still("the job's remote pods", Duration::from_secs(3), before.clone(), || uids(&world, &remote, "app=once")).await?;
     milan.kubectl(&["-n", &remote, "delete", "pod", "-l", "app=once", "--wait=false"]).await?;
     eventually("the remote pod is gone", Duration::from_secs(30), || async {
         Ok(uids(&world, &remote, "app=once").await?.is_empty().then_some(()))
     })
     .await?;
-    still("no new remote pod", Duration::from_secs(5), Vec::new(), || uids(&world, &remote, "app=once")).await?;
+    still("no new remote pod", Duration::from_secs(2), Vec::new(), || uids(&world, &remote, "app=once")).await?;
     let job = rome.api::<Job>("jobs").get("once").await?.status.unwrap_or_default();
     ensure!(job.succeeded == Some(1) && job.failed.unwrap_or(0) == 0, "the job's status changed: {job:?}");
     rome.end_namespace("jobs").await

@@ -264,7 +264,7 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
     let Tasks { parallel, with_turin, alone, last } = tasks;
     let (parallel, with_turin) =
         tokio::join!(run_some(MAX_CONCURRENT, &world, parallel, &shared), run_some(1, &world, with_turin, &shared));
-    let mut are_gone = world.ended_namespaces_are_gone().await;
+    let mut are_gone = world.ended_namespaces_are_gone_unless_kept().await;
     let mut has_failed = !(parallel && with_turin) || are_gone.is_err();
     eprintln!("{instance}: the parallel scenarios are done after {} s", begun.elapsed().as_secs());
     if has_failed {
@@ -287,7 +287,7 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
     }
     let arranged = world.arrange(None).await;
     eprintln!("{instance}: all scenarios are done after {} s", begun.elapsed().as_secs());
-    are_gone = are_gone.and(world.ended_namespaces_are_gone().await);
+    are_gone = are_gone.and(world.ended_namespaces_are_gone_unless_kept().await);
     world.end(has_failed || are_gone.is_err() || arranged.is_err()).await?;
     arranged.and(are_gone)
 }

@@ -15,7 +15,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Config, Resource, ResourceExt as _,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use parking_lot::Mutex;
@@ -148,11 +148,18 @@ impl Cluster {
 
     /// Creates a namespace, offloads it with this strategy, and waits until every selected provider has it.
     pub async fn offloaded_namespace(&self, name: &str, strategy: &str) -> Result<()> {
-        // A scenario before this one may have had a namespace of this name.
-        self.ended_are_gone(|ended| ended == name).await?;
-        self.kubectl(&["create", "namespace", name]).await?;
-        self.liqoctl(&["offload", "namespace", name, "--pod-offloading-strategy", strategy]).await?;
-        self.wait_for(&["-n", name, "namespaceoffloading/offloading"], "condition=Ready", 90).await
+        // A scenario before this one may have had a namespace of this name, in a run before this one if the clusters were kept.
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        eventually(&format!("no former namespace {}/{name} ends any more", self.name), Duration::from_secs(120), || async {
+            let former = namespaces.get_metadata_opt(name).await?;
+            Ok(former.is_none_or(|former| former.metadata.deletion_timestamp.is_none()).then_some(()))
+        })
+        .await?;
+        let mut namespace = Namespace::default();
+        namespace.metadata.name = Some(name.to_owned());
+        namespaces.create(&PostParams::default(), &namespace).await?;
+        // It returns when the NamespaceOffloading is Ready.
+        self.liqoctl(&["offload", "namespace", name, "--pod-offloading-strategy", strategy]).await.map(drop)
     }
 
     /// `kubectl wait` on what `target` names.
@@ -195,13 +202,9 @@ impl Cluster {
 
     /// Waits until the namespaces that scenarios have ended are gone, here and wherever they were offloaded to.
     pub async fn ended_namespaces_are_gone(&self) -> Result<()> {
-        self.ended_are_gone(|_| true).await
-    }
-
-    async fn ended_are_gone(&self, is_meant: impl Fn(&str) -> bool) -> Result<()> {
         let ended = self.ended.lock().clone();
         let namespaces = Api::<Namespace>::all(self.client.clone());
-        for namespace in ended.iter().filter(|ended| is_meant(&ended.name)) {
+        for namespace in &ended {
             let EndedNamespace { name, uid } = namespace;
             eventually(&format!("the namespace {}/{name} is gone", self.name), Duration::from_secs(120), || async {
                 let now = namespaces.get_metadata_opt(name).await?;

@@ -175,10 +175,11 @@ impl World {
             format!("localhost/liqo/fabric:{}", digest(fabric)?),
         ];
         let on_nodes = ImageSpec { programs: vec!["nft".to_owned()], ..ImageSpec::new(&images[1], fabric) };
+        let of_manager = ImageSpec::new(&images[0], manager);
+        tokio::try_join!(playground.load_image(&of_manager), playground.load_image(&on_nodes))
+            .context("loading Liqo's images")?;
         let clusters = try_join_all(["rome", "turin", "milan"].map(|name| async {
             let cluster = playground.cluster(name)?;
-            cluster.load_image(&ImageSpec::new(&images[0], manager)).await.context("loading the manager's image")?;
-            cluster.load_image(&on_nodes).await.context("loading the image of liqo-fabric")?;
             Cluster::new(name, cluster.kubeconfig(), cluster.audit_log(), programs.clone()).await
         }))
         .await?;
@@ -267,6 +268,11 @@ impl World {
     /// Waits until the namespaces that scenarios have ended are gone in all clusters.
     pub async fn ended_namespaces_are_gone(&self) -> Result<()> {
         try_join_all(self.clusters().map(Cluster::ended_namespaces_are_gone)).await.map(drop)
+    }
+
+    /// Waits likewise, unless `LIQO_TEST_KEEP` is set: Kubernetes needs ten seconds more for it, and somebody waits for the outcome.
+    pub async fn ended_namespaces_are_gone_unless_kept(&self) -> Result<()> {
+        if self.keep { Ok(()) } else { self.ended_namespaces_are_gone().await }
     }
 
     /// Cuts a cluster off: all packets to and from it are lost.

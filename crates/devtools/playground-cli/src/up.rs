@@ -114,7 +114,7 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
     }
     let Some(programs) = programs else { return summary(arguments, &clusters, Vec::new()).await };
 
-    install_everywhere(&programs, profile, &handles, &clusters, &specs, progress).await?;
+    install_everywhere(playground, &programs, profile, &handles, &clusters, &specs, progress).await?;
     let (Some(consumer), false) = (clusters.first(), arguments.bare_peering) else {
         return summary(arguments, &clusters, Vec::new()).await;
     };
@@ -172,6 +172,7 @@ fn metrics_line(specs: &[ClusterSpec]) -> Option<String> {
 
 /// Loads Liqo's images into all clusters and installs Liqo there.
 async fn install_everywhere(
+    playground: &Playground,
     programs: &BTreeMap<String, PathBuf>,
     profile: Profile,
     handles: &[liqo_playground::Cluster],
@@ -185,7 +186,7 @@ async fn install_everywhere(
     let plugins = programs.iter().filter(|(name, _)| ![MANAGER, FABRIC].contains(&name.as_str()));
     let plugins = plugins.map(|(name, program)| ImageSpec::new(plugin_image(name), program));
     let images: Vec<ImageSpec> = plugins.chain([manager.clone(), fabric.clone()]).collect();
-    let loads = handles.iter().flat_map(|handle| images.iter().map(|image| handle.load_image(image)));
+    let loads = images.iter().map(|image| playground.load_image(image));
     progress.step("Loading Liqo's images", try_join_all(loads)).await?;
     let installs = clusters.iter().zip(specs).zip(handles);
     let installs = installs.map(|((cluster, spec), handle)| install_in(cluster, spec, handle, [&manager, &fabric]));

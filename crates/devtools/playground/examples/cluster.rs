@@ -53,7 +53,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ["down", instance] => open(instance)?.down().await?,
         ["status", instance] => println!("{}", serde_json::to_string_pretty(&open(instance)?.status().await?)?),
         ["load", instance, cluster, reference, program] => {
-            open(instance)?.load_image(cluster, &ImageSpec::new(*reference, *program)).await?;
+            open(instance)?.cluster(cluster)?.load_image(&ImageSpec::new(*reference, *program)).await?;
         }
         ["restart", instance, cluster, component] => {
             let cluster = open(instance)?.cluster(cluster)?;

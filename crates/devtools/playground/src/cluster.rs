@@ -127,8 +127,11 @@ impl Cluster {
 
     /// Loads an image on every real node. Nodes that are added later do not have it.
     pub async fn load_image(&self, spec: &ImageSpec) -> Result<()> {
-        let archive = image::archive(spec).await?;
-        try_join_all(self.layout.nodes.iter().map(|node| image::import(node, &archive))).await.map(drop)
+        self.load_archive(&image::archive(spec).await?).await
+    }
+
+    pub(crate) async fn load_archive(&self, archive: &image::Archive) -> Result<()> {
+        try_join_all(self.layout.nodes.iter().map(|node| image::import(node, archive))).await.map(drop)
     }
 
     /// The specification of the last `up`, with the current number of fake nodes.

@@ -200,9 +200,10 @@ impl Playground {
         Ok(self.cluster(cluster)?.log(component))
     }
 
-    /// Loads an image on every real node of a cluster.
-    pub async fn load_image(&self, cluster: &str, spec: &image::ImageSpec) -> Result<()> {
-        self.cluster(cluster)?.load_image(spec).await
+    /// Builds an image and loads it on every real node of all clusters.
+    pub async fn load_image(&self, spec: &image::ImageSpec) -> Result<()> {
+        let archive = image::archive(spec).await?;
+        try_join_all(self.clusters()?.iter().map(|cluster| cluster.load_archive(&archive))).await.map(drop)
     }
 
     /// The status of everything, also of parts that do not work.
