@@ -537,7 +537,8 @@ async fn what_is_no_request_gets_a_plain_no() {
     assert_eq!(milan.client().ids().await.unwrap().cluster_name, "milan");
 }
 
-/// Tries again when its connection made room for others, as a consumer does, and fails after some seconds.
+/// Tries again when its connection made room for others, as a consumer does. The time is less than those who crowd the provider would take
+/// one after another, and enough for a busy machine.
 async fn is_let_in_soon(provider: &Provider, identity: &ClusterIdentity) {
     let token = SecretText("reusable".to_owned());
     let applicant = Applicant { identity, cluster_name: "rome", token: Some(&token) };
@@ -546,7 +547,7 @@ async fn is_let_in_soon(provider: &Provider, identity: &ClusterIdentity) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), tries).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), tries).await.unwrap();
 }
 
 #[tokio::test]
