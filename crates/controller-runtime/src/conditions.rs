@@ -15,26 +15,26 @@ use liqo_api::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::writes::unless_gone;
+use crate::{context::Context, writes::unless_gone};
 
 /// Applies all conditions of an owner to the status of a [`ForeignCluster`], by server-side apply. Removes conditions of the owner
 /// that are not in `wanted`. Writes nothing if nothing changed, or if the object is gone.
 pub async fn apply_links(
-    client: &Client,
+    context: &Context,
     foreign_cluster: &ForeignCluster,
     owner: ConditionOwner,
     wanted: &[DesiredCondition],
 ) -> kube::Result<()> {
     let name = foreign_cluster.metadata.name.as_deref().unwrap_or_default();
     let current = foreign_cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let Some(conditions) = decide_links(current, wanted, owner, Timestamp::now()) else { return Ok(()) };
+    let Some(conditions) = decide_links(current, wanted, owner, context.now()) else { return Ok(()) };
     let body = json!({
         "apiVersion": "discovery.liqo.io/v1alpha1",
         "kind": "ForeignCluster",
         "metadata": { "name": name, "uid": foreign_cluster.metadata.uid },
         "status": { "conditions": conditions },
     });
-    let api: Api<ForeignCluster> = Api::all(client.clone());
+    let api: Api<ForeignCluster> = Api::all(context.client.clone());
     let params = PatchParams::apply(owner.field_manager).force();
     unless_gone(api.patch_status(name, &params, &Patch::Apply(&body)).await).map(drop)
 }
@@ -42,31 +42,37 @@ pub async fn apply_links(
 /// Applies conditions of one writer to the status of the [`ClusterConfig`], by server-side apply, so that other writers keep theirs.
 /// Returns whether anything changed. Writes nothing if nothing changed, or if the object is gone.
 pub async fn apply_to_config(
-    client: &Client,
+    context: &Context,
     config: &ClusterConfig,
     field_manager: &str,
     wanted: &[DesiredCondition],
 ) -> kube::Result<bool> {
     let current = config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let Some(conditions) = decide(current, wanted, Timestamp::now()) else { return Ok(false) };
+    let Some(conditions) = decide(current, wanted, context.now()) else { return Ok(false) };
     let body = json!({
         "apiVersion": "config.liqo.io/v1alpha1",
         "kind": "ClusterConfig",
         "metadata": { "name": CLUSTER_CONFIG },
         "status": { "conditions": conditions },
     });
-    let api: Api<ClusterConfig> = Api::all(client.clone());
+    let api: Api<ClusterConfig> = Api::all(context.client.clone());
     let params = PatchParams::apply(field_manager).force();
     Ok(unless_gone(api.patch_status(CLUSTER_CONFIG, &params, &Patch::Apply(&body)).await)?.is_some())
 }
 
 /// Writes conditions of an object whose conditions all belong to one controller, by merge patch. Writes nothing if nothing changed, or
 /// if the object is gone.
-pub async fn merge<K>(api: &Api<K>, name: &str, current: &[Condition], wanted: &[DesiredCondition]) -> kube::Result<()>
+pub async fn merge<K>(
+    api: &Api<K>,
+    name: &str,
+    current: &[Condition],
+    wanted: &[DesiredCondition],
+    now: Timestamp,
+) -> kube::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    merge_for(None, api, name, current, wanted).await
+    merge_for(None, api, name, current, wanted, now).await
 }
 
 /// Like [`merge`]; each condition names the generation of the object's spec that it is about.
@@ -76,11 +82,12 @@ pub async fn merge_for<K>(
     name: &str,
     current: &[Condition],
     wanted: &[DesiredCondition],
+    now: Timestamp,
 ) -> kube::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let Some(changed) = decide_for(generation, current, wanted, Timestamp::now()) else { return Ok(()) };
+    let Some(changed) = decide_for(generation, current, wanted, now) else { return Ok(()) };
     let mut conditions: Vec<Condition> =
         current.iter().filter(|have| !changed.iter().any(|new| new.type_ == have.type_)).cloned().collect();
     conditions.extend(changed);

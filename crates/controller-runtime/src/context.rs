@@ -11,7 +11,7 @@ use liqo_api::{ClusterConfig, ClusterId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{events::Events, peers::Peers};
+use crate::{clock::Clock, events::Events, peers::Peers};
 
 /// What every part gets when it starts. Clones are cheap and share everything.
 #[derive(Clone)]
@@ -23,6 +23,7 @@ pub struct Context {
     /// Address of this pod, at which it serves the kubelet API of every virtual node.
     pub pod_ip: IpAddr,
     pub cluster_id: ClusterId,
+    pub clock: Clock,
     pub config: watch::Receiver<Arc<ClusterConfig>>,
     pub peers: Peers,
     pub events: Events,
@@ -42,5 +43,10 @@ pub fn every_address(pod_ip: IpAddr, port: u16) -> SocketAddr {
 impl Context {
     pub fn config(&self) -> Arc<ClusterConfig> {
         self.config.borrow().clone()
+    }
+
+    /// The time of day, by this cluster's clock.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 }

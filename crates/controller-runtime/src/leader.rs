@@ -20,6 +20,8 @@ use kube::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
+
 /// Maximum time between two reads of the lease by a replica that waits.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
 /// Delay before the next attempt after a renewal that failed.
@@ -78,6 +80,7 @@ pub struct Election {
     name: String,
     identity: String,
     timing: Timing,
+    clock: Clock,
 }
 
 /// The lease as it was last seen.
@@ -146,8 +149,8 @@ fn decide(observed: &Observed, identity: &str, now: Instant) -> Decision {
 
 impl Election {
     /// Takes part as `identity` (the pod's name) in the election for Lease `name`.
-    pub fn new(client: Client, namespace: &str, name: &str, identity: &str, timing: Timing) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity: identity.to_owned(), timing }
+    pub fn new(client: Client, namespace: &str, name: &str, identity: &str, timing: Timing, clock: Clock) -> Self {
+        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity: identity.to_owned(), timing, clock }
     }
 
     /// Waits until this process is the leader. Returns `None` after `stop`.
@@ -228,7 +231,7 @@ impl Election {
     async fn write(&self, before: Option<&Lease>) -> kube::Result<Lease> {
         let old = before.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let ours = old.holder_identity.as_deref() == Some(&self.identity);
-        let now = MicroTime(Timestamp::now());
+        let now = MicroTime(self.clock.now());
         let spec = LeaseSpec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: i32::try_from(self.timing.lease_seconds()).ok(),
@@ -317,7 +320,7 @@ impl Leadership<'_> {
         lease.metadata.managed_fields = None;
         if let Some(spec) = lease.spec.as_mut() {
             spec.holder_identity = None;
-            spec.renew_time = Some(MicroTime(Timestamp::now()));
+            spec.renew_time = Some(MicroTime(self.election.clock.now()));
         }
         let params = PostParams::default();
         let request = self.election.api.replace(&self.election.name, &params, &lease);

@@ -24,12 +24,14 @@
 //! * [`start`]: tries again what a program needs to start.
 //! * [`leader`]: leader election.
 //! * [`context`]: what every part gets when it starts.
+//! * [`clock`]: the time of day.
 //!
 //! A reconcile depends only on the current state. It may run at any time, twice, or after a restart, and then does nothing if nothing
 //! is to do.
 
 pub mod batches;
 pub mod cache;
+pub mod clock;
 pub mod conditions;
 pub mod context;
 pub mod events;
@@ -52,6 +54,7 @@ pub mod writes;
 
 pub use batches::Batches;
 pub use cache::Cache;
+pub use clock::Clock;
 pub use context::Context;
 pub use liqo_api::Key;
 pub use peers::{Health, PeerConnection, Peers};

@@ -280,7 +280,7 @@ async fn write_status(
         let written = api.patch_status(CLUSTER_CONFIG, &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await;
         written.step("write the status of", "ClusterConfig", Key::of(config))?;
     }
-    let written = conditions::apply_to_config(&context.client, config, FIELD_MANAGER, &[condition(addresses)]).await;
+    let written = conditions::apply_to_config(context, config, FIELD_MANAGER, &[condition(addresses)]).await;
     written.step("write the conditions of", "ClusterConfig", Key::of(config)).map(drop)
 }
 

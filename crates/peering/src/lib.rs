@@ -148,7 +148,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
         Ok(())
     };
     // If the auth endpoint fails, everything ends.
-    let serve = auth::server::serve(listener, &identity, Arc::clone(&tenants), context.stop.clone());
+    let serve = auth::server::serve(listener, &identity, Arc::clone(&tenants), context.clock, context.stop.clone());
     tokio::try_join!(serve, work)?;
     Ok(())
 }

@@ -294,7 +294,7 @@ impl Lifecycle {
     }
 
     async fn write_links(&self, record: &ForeignCluster, wanted: &[DesiredCondition]) -> Result<(), StepError> {
-        let written = conditions::apply_links(&self.context.client, record, owners::PEERING, wanted).await;
+        let written = conditions::apply_links(&self.context, record, owners::PEERING, wanted).await;
         written.step("write the conditions of", "ForeignCluster", Key::of(record))
     }
 

@@ -18,7 +18,6 @@ pub(crate) use records::object_names;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use jiff::Timestamp;
 use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
     coordination::v1::Lease,
@@ -99,7 +98,7 @@ impl Tenants {
             foreign_clusters,
             policies,
             namespaces,
-            tokens: Tokens::new(secrets),
+            tokens: Tokens::new(secrets, context.clock),
             queue,
             consumer_heartbeats: Mutex::default(),
             locks: Mutex::default(),
@@ -206,7 +205,7 @@ impl Tenants {
     async fn heartbeat_of(&self, consumer: &ClusterId) -> Result<(), StepError> {
         let namespace = tenant_namespace(consumer);
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &namespace);
-        let renewal = Patch::Merge(objects::renewal(&self.own, Timestamp::now()));
+        let renewal = Patch::Merge(objects::renewal(&self.own, self.context.now()));
         let parameters = PatchParams::default();
         let (renewed, seen) = tokio::join!(api.patch(leases::PROVIDER, &parameters, &renewal), api.get(leases::CONSUMER));
         renewed.step("renew", "Lease", Key::new(&namespace, leases::PROVIDER))?;
@@ -293,7 +292,7 @@ impl Tenants {
     async fn issue_token(&self, consumer: &ClusterId, mut session: Secret) -> Result<(String, u64), StepError> {
         let name = consumer_service_account(consumer);
         // The consumer has just proved its key. Tokens that somebody else renewed over the API server end now.
-        if objects::is_session_over(session.creation_timestamp().as_ref(), Timestamp::now()) {
+        if objects::is_session_over(session.creation_timestamp().as_ref(), self.context.now()) {
             let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
             objects::delete(&secrets, &name).await?;
             session = objects::ensure(&secrets, &objects::session_secret(consumer)).await?;
@@ -325,7 +324,7 @@ impl Tenants {
     async fn mark_ending(&self, consumer: &ClusterId) -> Result<(), StepError> {
         let name = tenant_namespace(consumer);
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let mark = json!({"metadata": {"annotations": {objects::ENDING: Timestamp::now().to_string()}}});
+        let mark = json!({"metadata": {"annotations": {objects::ENDING: self.context.now().to_string()}}});
         namespaces.patch(&name, &PatchParams::default(), &Patch::Merge(mark)).await.step(
             "mark as ending",
             "Namespace",
@@ -462,7 +461,7 @@ impl Tenancies for Tenants {
     }
 
     async fn note(&self, consumer: &ClusterId, key: &PublicKey, name: &str) -> Result<(), TenancyError> {
-        if self.record_as(consumer, name, Some(records::Noted { since: Timestamp::now(), key: *key })).await? {
+        if self.record_as(consumer, name, Some(records::Noted { since: self.context.now(), key: *key })).await? {
             return Ok(());
         }
         Err(TenancyError::NamesTaken)

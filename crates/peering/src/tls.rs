@@ -18,6 +18,7 @@ use std::{
 };
 
 use liqo_api::ClusterId;
+use liqo_controller_runtime::Clock;
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls::{
@@ -54,11 +55,11 @@ pub enum TlsError {
 }
 
 /// The TLS side of the auth endpoint: TLS 1.3 only, no session resumption, certificate bound to the cluster key.
-pub fn server_config(identity: &ClusterIdentity) -> Result<ServerConfig, TlsError> {
+pub fn server_config(identity: &ClusterIdentity, clock: Clock) -> Result<ServerConfig, TlsError> {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(RenewedCertificate::new(identity)?));
+        .with_cert_resolver(Arc::new(RenewedCertificate::new(identity, clock)?));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     // Each connection must prove the key.
     config.send_tls13_tickets = 0;
@@ -88,17 +89,18 @@ struct RenewedCertificate {
     id: ClusterId,
     pkcs8: PrivatePkcs8KeyDer<'static>,
     signer: Arc<dyn SigningKey>,
+    clock: Clock,
     current: Mutex<(Arc<CertifiedKey>, SystemTime)>,
 }
 
 impl RenewedCertificate {
-    fn new(identity: &ClusterIdentity) -> Result<Self, TlsError> {
+    fn new(identity: &ClusterIdentity, clock: Clock) -> Result<Self, TlsError> {
         let pkcs8 = PrivatePkcs8KeyDer::from(identity.pkcs8().to_vec());
         let signer = any_eddsa_type(&pkcs8)?;
-        let now = SystemTime::now();
+        let now = clock.now().into();
         let certificate = make_certificate(&pkcs8, identity.id(), now)?;
         let current = Arc::new(CertifiedKey::new(vec![certificate], Arc::clone(&signer)));
-        Ok(Self { id: identity.id().clone(), pkcs8, signer, current: Mutex::new((current, now)) })
+        Ok(Self { id: identity.id().clone(), pkcs8, signer, clock, current: Mutex::new((current, now)) })
     }
 
     fn at(&self, now: SystemTime) -> Arc<CertifiedKey> {
@@ -120,7 +122,7 @@ impl RenewedCertificate {
 
 impl ResolvesServerCert for RenewedCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.at(SystemTime::now()))
+        Some(self.at(self.clock.now().into()))
     }
 }
 
@@ -270,7 +272,7 @@ mod tests {
     #[tokio::test]
     async fn the_expected_cluster_is_believed() {
         let milan = ClusterIdentity::generate().unwrap();
-        let address = serve(server_config(&milan).unwrap()).await;
+        let address = serve(server_config(&milan, Clock::system()).unwrap()).await;
         assert_eq!(greet(client_config(milan.id()).unwrap(), address).await.unwrap(), "hello");
     }
 
@@ -278,7 +280,7 @@ mod tests {
     async fn another_clusters_key_is_refused() {
         let milan = ClusterIdentity::generate().unwrap();
         let other = ClusterIdentity::generate().unwrap();
-        let address = serve(server_config(&other).unwrap()).await;
+        let address = serve(server_config(&other, Clock::system()).unwrap()).await;
         let error = greet(client_config(milan.id()).unwrap(), address).await.unwrap_err();
         assert!(format!("{error:?}").contains("ApplicationVerificationFailure"), "{error:?}");
     }
@@ -309,7 +311,7 @@ mod tests {
     #[tokio::test]
     async fn the_server_refuses_tls_1_2() {
         let milan = ClusterIdentity::generate().unwrap();
-        let address = serve(server_config(&milan).unwrap()).await;
+        let address = serve(server_config(&milan, Clock::system()).unwrap()).await;
         let old = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS12])
             .unwrap()
@@ -327,7 +329,7 @@ mod tests {
             .with_protocol_versions(&[&rustls::version::TLS12])
             .unwrap()
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(RenewedCertificate::new(&milan).unwrap()));
+            .with_cert_resolver(Arc::new(RenewedCertificate::new(&milan, Clock::system()).unwrap()));
         old.alpn_protocols = vec![b"http/1.1".to_vec()];
         let address = serve(old).await;
         let error = greet(client_config(milan.id()).unwrap(), address).await.unwrap_err();
@@ -348,7 +350,7 @@ mod tests {
     #[test]
     fn the_certificate_is_renewed_at_half_of_its_time() {
         let milan = ClusterIdentity::generate().unwrap();
-        let certificates = RenewedCertificate::new(&milan).unwrap();
+        let certificates = RenewedCertificate::new(&milan, Clock::system()).unwrap();
         let now = SystemTime::now();
         let first = certificates.at(now).cert[0].clone();
         assert_eq!(certificates.at(now + VALIDITY / 3).cert[0], first);

@@ -162,7 +162,7 @@ async fn update(
 ) -> kube::Result<BTreeMap<String, String>> {
     let spec = context.config().spec.clone();
     let wanted = if spec.network.enabled && spec.network.api_through_tunnel {
-        let (expiry, now) = (Duration::from_secs(spec.peering.approval_expiry_seconds.into()), Timestamp::now());
+        let (expiry, now) = (Duration::from_secs(spec.peering.approval_expiry_seconds.into()), context.now());
         let noted: Vec<_> = known.records.all().iter().filter_map(|(_, record)| noted(record, expiry, now)).collect();
         wanted(&values(&known.namespaces), &noted, invited, now)
     } else {

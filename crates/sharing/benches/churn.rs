@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
@@ -20,6 +20,7 @@ use liqo_sharing::decide::{
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde_json::json;
+use tokio::time::Instant;
 
 const PEERS: u32 = 10;
 const NODES: u32 = 100;

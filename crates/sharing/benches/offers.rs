@@ -9,7 +9,6 @@ use std::{
     collections::{BTreeMap, HashMap},
     hint::black_box,
     sync::Arc,
-    time::Instant,
 };
 
 use criterion::{BatchSize, Criterion};
@@ -25,6 +24,7 @@ use liqo_sharing::decide::{
     snapshot::Snapshot,
 };
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 const PEERS: u32 = 1_000;
 const NODES: u32 = 5_000;

@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
@@ -291,7 +290,7 @@ impl ConsumerController {
         self.conditions.report_provider(id, conditions.collect());
         failures.extend([requested, carried_out].into_iter().filter_map(Result::err));
         crate::first(failures)?;
-        let left = of_contracts.next.map(|next| Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default());
+        let left = of_contracts.next.map(|next| Duration::try_from(next.duration_since(self.context.now())).unwrap_or_default());
         Ok(left.map_or(Next::OnChange, Next::After))
     }
 

@@ -99,7 +99,7 @@ async fn connect(address: IpAddr, open: u16, closed: u16) -> Attempt {
 async fn report(context: &Context, config: &ClusterConfig, result: Option<bool>) -> kube::Result<()> {
     let known = isolation::enforced(config);
     let wanted = condition(result.or(known), config.spec.lend_without_network_policies);
-    if !apply_to_config(&context.client, config, FIELD_MANAGER, std::slice::from_ref(&wanted)).await? || result == known {
+    if !apply_to_config(context, config, FIELD_MANAGER, std::slice::from_ref(&wanted)).await? || result == known {
         return Ok(());
     }
     match result {

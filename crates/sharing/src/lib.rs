@@ -79,7 +79,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(),
     let foreign_clusters = watch_foreign_clusters(&context, &stop, offers_queue.clone(), providers.clone(), conditions.clone());
     let offers = watch_offers(&context, &stop, offers_queue.clone(), providers.clone());
     let policies = watch_policies(&context, &stop, offers_queue.clone(), providers.clone(), foreign_clusters.clone());
-    let conditions = Arc::new(PeerConditions::new(context.client.clone(), foreign_clusters, conditions));
+    let conditions = Arc::new(PeerConditions::new(context.clone(), foreign_clusters, conditions));
     let contracts = watch_contracts(&context, &stop, offers_queue.clone(), providers.clone());
     let made = ProviderContracts::new(context.clone(), identity.clone(), contracts.clone());
     let received = ConsumerContracts::new(context.clone(), identity.clone(), contracts, providers.clone());

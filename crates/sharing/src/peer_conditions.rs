@@ -4,16 +4,15 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
 };
 
-use kube::Client;
 use liqo_api::{ClusterId, ContractDecision, ForeignCluster};
 use liqo_api::{
     conditions::{DesiredCondition, owners},
     policies::PolicyPeer,
 };
-use liqo_controller_runtime::{Cache, Key, Next, Queue, conditions, foreign_clusters, writes::Step as _};
+use liqo_controller_runtime::{Cache, Context, Key, Next, Queue, conditions, foreign_clusters, writes::Step as _};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -26,7 +25,7 @@ use crate::{
 
 /// The controller of these conditions, with the cache of peers.
 pub struct PeerConditions {
-    client: Client,
+    context: Context,
     foreign_clusters: Cache<ForeignCluster>,
     reported: Mutex<BTreeMap<ClusterId, Reported>>,
     queue: Queue<ClusterId>,
@@ -35,8 +34,8 @@ pub struct PeerConditions {
 }
 
 impl PeerConditions {
-    pub fn new(client: Client, foreign_clusters: Cache<ForeignCluster>, queue: Queue<ClusterId>) -> Self {
-        Self { client, foreign_clusters, reported: Mutex::default(), queue, silent_since: Mutex::default() }
+    pub fn new(context: Context, foreign_clusters: Cache<ForeignCluster>, queue: Queue<ClusterId>) -> Self {
+        Self { context, foreign_clusters, reported: Mutex::default(), queue, silent_since: Mutex::default() }
     }
 
     pub fn foreign_clusters(&self) -> &Cache<ForeignCluster> {
@@ -117,7 +116,7 @@ impl PeerConditions {
             return Ok(Next::OnChange);
         };
         let reported = self.reported().get(id).cloned().unwrap_or_default();
-        conditions::apply_links(&self.client, &peer, owners::SHARING, &wanted(&peer, &reported)).await.step(
+        conditions::apply_links(&self.context, &peer, owners::SHARING, &wanted(&peer, &reported)).await.step(
             "write the conditions of",
             "ForeignCluster",
             Key::of(&*peer),

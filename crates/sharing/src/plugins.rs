@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::StreamExt as _;
@@ -23,7 +23,7 @@ use liqo_controller_runtime::{
 };
 use liqo_resource_plugin::{AddressError, Change, Generation, Pem, PluginClient, PluginError, Settings, Tls};
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::decide::{

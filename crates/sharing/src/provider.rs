@@ -5,10 +5,9 @@ pub mod contracts;
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, api::DeleteParams, core::DeserializeGuard, runtime::watcher::Config};
 use liqo_api::isolation::Lending;
@@ -19,6 +18,7 @@ use liqo_controller_runtime::{
     put::{marked, put, put_status},
     writes::{Step as _, delete_if_present},
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::contracts::ProviderContracts;
@@ -193,7 +193,7 @@ impl ProviderController {
             contracts: self.contracts.facts(self.conditions.contract_decisions()),
             mode: Mode::of(&config),
             replacements: Replacements::new(),
-            wall_time: Timestamp::now(),
+            wall_time: self.context.now(),
         };
         snapshot.replacements = tethering::replacements(&snapshot);
         snapshot
@@ -228,8 +228,9 @@ impl ProviderController {
         }
         for condition in plan.request_conditions {
             let api: Api<ResourceRequest> = namespaced(&self.context.client, &condition.namespace);
+            let (generation, now) = (condition.generation, self.context.now());
             let written =
-                conditions::merge_for(condition.generation, &api, RESOURCE_REQUEST, &condition.current, &condition.wanted).await;
+                conditions::merge_for(generation, &api, RESOURCE_REQUEST, &condition.current, &condition.wanted, now).await;
             let key = Key::new(condition.namespace, RESOURCE_REQUEST);
             failures.extend(written.step("write the condition of", "ResourceRequest", key).err().map(Error::from));
         }

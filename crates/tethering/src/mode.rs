@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use kube::{
     Api,
     api::{Patch, PatchParams},
@@ -73,7 +73,7 @@ async fn decide(
     status: Option<&TetheringStatus>,
     facts: &Facts,
 ) -> Result<Next, Error> {
-    let now = Timestamp::now();
+    let now = cluster.context.now();
     let wanted = next(status, facts, now);
     if let Some(wanted) = &wanted {
         write(cluster, config, wanted).await?;

@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Instant,
 };
 
 use liqo_api::{
@@ -18,6 +17,7 @@ use liqo_sharing::decide::{
     provider::decide,
     snapshot::{Plan, Snapshot},
 };
+use tokio::time::Instant;
 
 /// What is borrowed comes through this cluster and at least one more.
 const LEAST_HOPS: u8 = 2;

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt::Debug,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::{StreamExt as _, stream::BoxStream};
@@ -32,7 +32,10 @@ use liqo_sharing::decide::{
     snapshot::{ContractFacts, Mode, Replacements, Snapshot},
 };
 use serde::de::DeserializeOwned;
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{

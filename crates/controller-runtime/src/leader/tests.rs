@@ -93,7 +93,7 @@ impl Server {
             let server = server.clone();
             async move { Ok::<_, Infallible>(server.answer(request).await) }
         });
-        Election::new(Client::new(service, "liqo"), "liqo", "leader", identity, timing)
+        Election::new(Client::new(service, "liqo"), "liqo", "leader", identity, timing, Clock::system())
     }
 
     /// When the lease was renewed for the last time.

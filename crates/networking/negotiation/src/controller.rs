@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use k8s_openapi::api::{
@@ -28,6 +28,7 @@ use liqo_controller_runtime::{
 };
 use liqo_network_model::gateways::{GatewayLease, LeaseObservations, lease_number};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -166,7 +167,7 @@ impl NetworkNegotiation {
         let (gateways, gateways_change_in) = {
             let mut observations = self.observations.lock();
             observations.set_replicas(settings.replicas);
-            announced_gateways::announced(settings, &observations, &nodes, Instant::now())
+            announced_gateways::announced(settings, &observations, &nodes, Instant::now().into_std())
         };
         let has_gateway = !gateways.is_empty();
         let current: BTreeMap<ClusterId, TunnelEndpointSpec> =
@@ -305,8 +306,7 @@ impl NetworkNegotiation {
                 (None, Some(why)) if self.context.config().spec.network.enabled => links::without_ranges(why),
                 _ => Vec::new(),
             };
-            let written =
-                conditions::apply_links(&self.context.client, &cluster, liqo_api::conditions::owners::NETWORK, &wanted).await;
+            let written = conditions::apply_links(&self.context, &cluster, liqo_api::conditions::owners::NETWORK, &wanted).await;
             failures
                 .extend(written.step("write conditions of", "ForeignCluster", Key::of(&*cluster)).err().map(RequestError::from));
         }
@@ -325,7 +325,7 @@ fn watch_leases(
     let parse = |lease: Lease| GatewayLease::parse(&lease);
     Cache::watch(api, gateways, stop.clone(), parse, move |key, _, new| {
         let Some(number) = lease_number(&key.name) else { return };
-        if observe(&mut observations.lock(), number, new.map(AsRef::as_ref), Instant::now()) {
+        if observe(&mut observations.lock(), number, new.map(AsRef::as_ref), Instant::now().into_std()) {
             enqueue();
         }
     })

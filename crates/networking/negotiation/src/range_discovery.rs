@@ -1,9 +1,6 @@
 //! Finds out the ranges of this cluster, and writes them into the status of the `ClusterConfig`, where liqo-fabric reads them.
 
-use std::{
-    net::IpAddr,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, time::Duration};
 
 use k8s_openapi::api::{
     core::v1::{Pod, Service},
@@ -20,6 +17,7 @@ use liqo_controller_runtime::{
     writes::{RequestError, Step as _, unless_gone},
 };
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::{
     FIELD_MANAGER,

@@ -96,8 +96,6 @@ pub struct Recorder {
     records: Cache<FoundChunk>,
     queue: Queue<String>,
     namespaces: Mutex<HashMap<String, Namespace>>,
-    /// Another clock in tests.
-    clock: fn() -> Timestamp,
 }
 
 impl FoundChunk {
@@ -114,10 +112,6 @@ impl FoundChunk {
 impl Recorder {
     /// Starts the watches. `peer_label` is on the objects of this side; `role` is its word in the metrics.
     pub fn start(context: &Context, peer_label: &'static str, role: &'static str) -> Arc<Self> {
-        Self::start_by(Timestamp::now, context, peer_label, role)
-    }
-
-    fn start_by(clock: fn() -> Timestamp, context: &Context, peer_label: &'static str, role: &'static str) -> Arc<Self> {
         let queue = Queue::new();
         let (client, stop, ours) = (context.client.clone(), context.stop.clone(), Config::default().labels(peer_label));
         let changed = queue.clone();
@@ -126,7 +120,7 @@ impl Recorder {
         let reduce = if peer_label == labels::PROVIDER_ID { FoundChunk::reduce } else { FoundChunk::without_entries };
         let records = Cache::watch(all, ours.page_size(PAGE), stop, reduce, |_, _, _| {});
         let (context, namespaces) = (context.clone(), Mutex::default());
-        Arc::new(Self { context, peer_label, role, contracts, records, queue, namespaces, clock })
+        Arc::new(Self { context, peer_label, role, contracts, records, queue, namespaces })
     }
 
     /// Waits for the initial lists.
@@ -136,7 +130,7 @@ impl Recorder {
 
     /// The latest contract of a namespace.
     pub fn contract(&self, namespace: &str) -> Option<Arc<MeteredContract>> {
-        self.contracts.of(namespace, (self.clock)()).pop()
+        self.contracts.of(namespace, self.context.now()).pop()
     }
 
     /// The peers with a contract.
@@ -179,7 +173,7 @@ impl Recorder {
         if self.is_stored(namespace, pod) {
             return true;
         }
-        let contracts = self.contracts.of(namespace, (self.clock)());
+        let contracts = self.contracts.of(namespace, self.context.now());
         if entries.iter().all(|entry| contracts.iter().all(|contract| contract.part_of(entry).is_none())) {
             return true;
         }
@@ -232,7 +226,7 @@ impl Recorder {
 
     async fn reconcile(&self, namespace: &str, side: &dyn Side) -> Result<Next, StepError> {
         let Some(peer) = peer_of(namespace) else { return Ok(Next::OnChange) };
-        let time = (self.clock)();
+        let time = self.context.now();
         let (now, contracts) = (time.as_second(), self.contracts.of(namespace, time));
         let (pending, mut writes) = self.batch(namespace, side, &contracts);
         let is_known = contracts.is_empty() || self.complete(namespace, side, &contracts, now, &mut writes);

@@ -7,7 +7,7 @@
 use std::{
     convert::Infallible,
     sync::{Arc, OnceLock},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use axum::{
@@ -22,13 +22,13 @@ use data_encoding::BASE64;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use liqo_api::ClusterId;
-use liqo_controller_runtime::{metrics, writes::StepError};
+use liqo_controller_runtime::{Clock, metrics, writes::StepError};
 use liqo_signing::{ClusterIdentity, Envelope, PublicKey};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -146,9 +146,10 @@ pub async fn serve<T: Tenancies>(
     listener: TcpListener,
     identity: &ClusterIdentity,
     tenancies: Arc<T>,
+    clock: Clock,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
-    let acceptor = TlsAcceptor::from(Arc::new(tls::server_config(identity)?));
+    let acceptor = TlsAcceptor::from(Arc::new(tls::server_config(identity, clock)?));
     let router = router(identity, tenancies)?;
     let connections = Arc::new(Connections::default());
     let mut tasks = JoinSet::new();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use liqo_api::{ClusterId, Key, PeeringIntent};
-use liqo_controller_runtime::writes::Step as _;
+use liqo_controller_runtime::{Clock, writes::Step as _};
 use liqo_signing::{ClusterIdentity, Envelope, PublicKey};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -210,7 +210,7 @@ impl Provider {
         let stop = CancellationToken::new();
         let served = ClusterIdentity::from_pkcs8(identity.pkcs8()).unwrap();
         let (tenancies, until) = (Arc::clone(&cluster), stop.clone());
-        tokio::spawn(async move { serve(listener, &served, tenancies, until).await.unwrap() });
+        tokio::spawn(async move { serve(listener, &served, tenancies, Clock::system(), until).await.unwrap() });
         Self { identity, cluster, address, _stop: stop.drop_guard() }
     }
 

@@ -11,7 +11,7 @@ use kube::{
 };
 use liqo_api::{ClusterId, Key, annotations, labels};
 use liqo_controller_runtime::{
-    Cache,
+    Cache, Clock,
     writes::{Step as _, StepError, delete_if_present, only, unless_changed},
 };
 use ring::{
@@ -149,18 +149,19 @@ fn has_expired(secret: &Secret, now: Timestamp) -> bool {
 pub struct Tokens {
     secrets: Cache<Secret>,
     waiting: Semaphore,
+    clock: Clock,
 }
 
 impl Tokens {
-    pub fn new(secrets: Cache<Secret>) -> Self {
-        Self { secrets, waiting: Semaphore::new(MAX_WAITING) }
+    pub fn new(secrets: Cache<Secret>, clock: Clock) -> Self {
+        Self { secrets, waiting: Semaphore::new(MAX_WAITING), clock }
     }
 
     /// Checks a token. With `wait_for_cache`, waits a moment for one that is not known, because the cache may not show a new token yet.
     pub async fn judge(&self, presented: Option<&str>, consumer: &ClusterId, wait_for_cache: bool) -> TokenVerdict {
         let verdict = || {
             let secrets: Vec<_> = self.secrets.all().into_iter().map(|(_, secret)| secret).collect();
-            judge(&secrets, presented, consumer, Timestamp::now())
+            judge(&secrets, presented, consumer, self.clock.now())
         };
         let first = verdict();
         // Those who guess share few permits, so that they do not hold connections.

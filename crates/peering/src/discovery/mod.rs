@@ -260,7 +260,7 @@ impl List {
     /// Writes the list if it differs from the stored one, but not too often.
     async fn write(&mut self, context: &Context, discovered: &[Discovered]) -> Result<(), StepError> {
         let text = json!(discovered).to_string();
-        let now = std::time::Instant::now();
+        let now = Instant::now().into_std();
         self.is_due = self.written.is_due(&text, now);
         if !self.is_due || self.pace.next(now).is_some() {
             return Ok(());
@@ -283,7 +283,7 @@ impl List {
 
     /// When a list that was not written yet may be.
     fn next_write(&self) -> Option<Instant> {
-        self.pace.next(std::time::Instant::now()).filter(|_| self.is_due).map(Instant::from_std)
+        self.pace.next(Instant::now().into_std()).filter(|_| self.is_due).map(Instant::from_std)
     }
 }
 

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use kube::{
     Api, ResourceExt as _,
     api::{Patch, PatchParams},
@@ -103,7 +102,7 @@ impl Scheduled {
 async fn write(context: &Context, object: &SearchDomain, lookup: &DomainLookup) -> kube::Result<Vec<SearchDomainEntry>> {
     let old = object.status.clone().unwrap_or_default();
     let (clusters, condition) = wanted(&old, lookup);
-    let conditions = decide(&old.conditions, &[condition], Timestamp::now());
+    let conditions = decide(&old.conditions, &[condition], context.now());
     if clusters == old.clusters && conditions.is_none() {
         return Ok(clusters);
     }

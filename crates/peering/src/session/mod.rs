@@ -19,7 +19,6 @@ mod view;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Secret};
 use kube::{
     Api, Client,
@@ -216,7 +215,8 @@ impl Worker {
     async fn run(&self) {
         let stored = self.load().await;
         self.watch_deletion();
-        let mut credential = stored.clone().map(Credential::by_another_clock).filter(|stored| stored.is_usable(Timestamp::now()));
+        let mut credential =
+            stored.clone().map(Credential::by_another_clock).filter(|stored| stored.is_usable(self.context.now()));
         let mut delay = FIRST_RETRY_DELAY;
         loop {
             let current = match credential.take() {
@@ -265,7 +265,7 @@ impl Worker {
     async fn authenticate_or_renew(&self, stored: Option<&Credential>) -> Result<Credential, AuthFailure> {
         let answer = self.authenticate(true).await;
         if matches!(answer, Err(AuthFailure::Transient))
-            && let Some(stored) = stored.filter(|stored| stored.may_be_usable(Timestamp::now()))
+            && let Some(stored) = stored.filter(|stored| stored.may_be_usable(self.context.now()))
             && let Some(next) = self.renew_at_api_server(stored).await
         {
             return Ok(next);
@@ -278,9 +278,9 @@ impl Worker {
         let found = self.secrets().get_opt(CREDENTIAL_SECRET).await;
         let found =
             found.inspect_err(|error| tracing::warn!(%error, "cannot read the stored credential, asking for a new one")).ok()?;
-        let credential = stored(found).filter(|credential| credential.may_be_usable(Timestamp::now()))?;
+        let credential = stored(found).filter(|credential| credential.may_be_usable(self.context.now()))?;
         credential.client_config(&tenant_namespace(self.identity.id())).ok()?;
-        if !credential.clone().by_another_clock().is_usable(Timestamp::now()) {
+        if !credential.clone().by_another_clock().is_usable(self.context.now()) {
             return Some(credential);
         }
         self.show(|view| {
@@ -314,7 +314,9 @@ impl Worker {
         let cluster_name = self.context.config().spec.cluster_name.clone();
         let applicant = Applicant { identity: &self.identity, cluster_name: &cluster_name, token: token.as_ref() };
         match client.request_peering(&applicant).await {
-            Ok(PeeringAnswer::Granted(grant)) => self.take(Credential::granted(*grant, Timestamp::now()), token.is_some()).await,
+            Ok(PeeringAnswer::Granted(grant)) => {
+                self.take(Credential::granted(*grant, self.context.now()), token.is_some()).await
+            }
             Ok(PeeringAnswer::Pending(refusal)) => {
                 self.tunnel_connections.answered(true);
                 Err(self.refused(&refusal, AuthenticatedReason::PendingApproval.as_str(), first))
@@ -448,7 +450,7 @@ impl Worker {
         refused: Option<&Notify>,
     ) {
         let api: Api<Lease> = Api::namespaced(client.clone(), &credential.tenant_namespace);
-        let renewal = Patch::Merge(objects::renewal(self.identity.id(), Timestamp::now()));
+        let renewal = Patch::Merge(objects::renewal(self.identity.id(), self.context.now()));
         let parameters = PatchParams::default();
         let both = async { tokio::try_join!(api.patch(leases::CONSUMER, &parameters, &renewal), api.get(leases::PROVIDER)) };
         match timeout(HEARTBEAT_TIMEOUT, both).await {
@@ -544,13 +546,13 @@ impl Worker {
         let mut retry: Option<Duration> = None;
         let mut accept_refusals_from: Option<Instant> = None;
         loop {
-            let due = retry.unwrap_or_else(|| current.renew_in(Timestamp::now()).max(MIN_RENEWAL_DELAY));
+            let due = retry.unwrap_or_else(|| current.renew_in(self.context.now()).max(MIN_RENEWAL_DELAY));
             tokio::select! {
                 () = tokio::time::sleep(due) => {}
                 () = refused_from(refused, accept_refusals_from), if retry.is_none() => {}
                 () = self.deleted.notified() => {}
             }
-            let now = Timestamp::now();
+            let now = self.context.now();
             let mut answer = self.authenticate(!current.is_usable(now)).await;
             if current.may_be_usable(now)
                 && matches!(answer, Err(AuthFailure::Transient))

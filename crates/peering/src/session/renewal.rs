@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
     core::v1::{Secret, ServiceAccount},
@@ -58,7 +57,7 @@ impl Worker {
                 return None;
             }
         };
-        let next = current.renewed(answer, Timestamp::now())?;
+        let next = current.renewed(answer, self.context.now())?;
         if let Err(error) = self.store(&next, false).await {
             tracing::warn!(provider = %self.purpose.cluster_id, %error, "cannot store the renewed credential");
         }

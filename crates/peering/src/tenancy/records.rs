@@ -132,7 +132,7 @@ impl Tenants {
 
     pub fn waiting(&self, record: &ForeignCluster) -> Waiting {
         let expiry = Duration::from_secs(self.context.config().spec.peering.approval_expiry_seconds.into());
-        waiting(record, expiry, Timestamp::now())
+        waiting(record, expiry, self.context.now())
     }
 
     /// Asks the API server for the record of a consumer that calls itself by this name. The cache may not show a new record yet, and

@@ -9,7 +9,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use liqo_api::{labels, rfc3339};
-use liqo_controller_runtime::writes::unless_gone;
+use liqo_controller_runtime::{Clock, writes::unless_gone};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -19,9 +19,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Keeps the label at this pod, and at no other, until `stop`. A take-over often comes when the API server is slow, so an error is
 /// only logged, and tried again.
-pub async fn keep_marked(pods: Api<Pod>, own: String, mut replaced: Option<String>, stop: CancellationToken) {
+pub async fn keep_marked(pods: Api<Pod>, own: String, mut replaced: Option<String>, clock: Clock, stop: CancellationToken) {
     loop {
-        let wait = match mark(&pods, &own, replaced.as_deref()).await {
+        let wait = match mark(&pods, &own, replaced.as_deref(), clock.now()).await {
             Ok(()) => {
                 replaced = None;
                 CHECK_INTERVAL
@@ -49,7 +49,7 @@ pub async fn unmark(pods: &Api<Pod>, own: &str) -> kube::Result<()> {
 /// If the former leader was silent for too long, it is dead or cut off, but Kubernetes notices the death of a node only after most of
 /// a minute. Until then, Services would send calls to it, so this marks it as not ready, too. If its kubelet lives, that soon writes
 /// the true state.
-async fn mark(pods: &Api<Pod>, own: &str, replaced: Option<&str>) -> kube::Result<()> {
+async fn mark(pods: &Api<Pod>, own: &str, replaced: Option<&str>, now: Timestamp) -> kube::Result<()> {
     let labelled = pods.list_metadata(&ListParams::default().labels(labels::LEADER)).await?;
     for former in labelled.iter().map(kube::ResourceExt::name_any).filter(|name| name != own) {
         label(pods, &former, &Value::Null).await?;
@@ -58,7 +58,7 @@ async fn mark(pods: &Api<Pod>, own: &str, replaced: Option<&str>) -> kube::Resul
         label(pods, own, &json!("true")).await?;
     }
     if let Some(replaced) = replaced {
-        let patch = Patch::Strategic(not_ready(&rfc3339(Timestamp::now())));
+        let patch = Patch::Strategic(not_ready(&rfc3339(now)));
         unless_gone(pods.patch_status(replaced, &PatchParams::default(), &patch).await)?;
     }
     Ok(())
@@ -112,7 +112,7 @@ mod tests {
                 Ok::<_, Infallible>(http::Response::builder().status(code).body(body).unwrap())
             }
         });
-        mark(&Api::namespaced(Client::new(service, "liqo"), "liqo"), "own", replaced).await.unwrap();
+        mark(&Api::namespaced(Client::new(service, "liqo"), "liqo"), "own", replaced, Timestamp::UNIX_EPOCH).await.unwrap();
         let writes = seen.lock().await;
         writes.clone()
     }

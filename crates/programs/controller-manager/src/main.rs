@@ -31,7 +31,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use liqo_api::CONTROLLER_MANAGER;
 use liqo_controller_runtime::{
-    Context, Peers,
+    Clock, Context, Peers,
     context::every_address,
     events::Events,
     leader::{Election, Leadership, Timing},
@@ -130,6 +130,7 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
         namespace: arguments.namespace.clone(),
         pod_ip: arguments.pod_ip,
         cluster_id: identity.id().clone(),
+        clock: Clock::system(),
         config,
         peers: Peers::default(),
         events: Events::new(client.clone(), Some(arguments.pod_name.clone())),
@@ -139,7 +140,7 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
     let mut webhook = start_webhook(&context, arguments.webhook_port, readiness);
 
     let timing = Timing::of_lease(arguments.lease_seconds);
-    let election = Election::new(client, &arguments.namespace, CONTROLLER_MANAGER, &arguments.pod_name, timing);
+    let election = Election::new(client, &arguments.namespace, CONTROLLER_MANAGER, &arguments.pod_name, timing, context.clock);
     let leadership = tokio::select! {
         leadership = election.acquire(&stop) => leadership,
         ended = webhook.join_next() => return part_ended(ended, &stop),
@@ -151,7 +152,7 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
             tracing::info!(replaced, "leading");
             let context = Context { unwatched_since: leadership.former_renewal(), ..context };
             let mut parts = start_leading(&context, identity, arguments.auth_port);
-            let marked = leader_pod::keep_marked(pods, arguments.pod_name.clone(), replaced, stop.clone());
+            let marked = leader_pod::keep_marked(pods, arguments.pod_name.clone(), replaced, context.clock, stop.clone());
             parts.spawn(async move {
                 marked.await;
                 Ok(())

@@ -466,7 +466,7 @@ async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {
         Policy::Explain { peer, labels } => {
             let lists = policy::gather(&cluster).await?;
             let whom = policy::whom(&lists.foreign_clusters, &peer, labels.as_ref())?;
-            let (today, now) = (jiff::Timestamp::now(), std::time::Instant::now());
+            let (today, now) = (jiff::Timestamp::now(), tokio::time::Instant::now());
             let explanation = policy::explain(own.id, own.config.spec.cluster_labels, lists, &whom, today, now);
             output::print(global.output, &explanation, |found| policy::render(found, Paint::for_stdout()))
         }

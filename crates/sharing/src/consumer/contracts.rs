@@ -3,10 +3,8 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Instant,
 };
 
-use jiff::Timestamp;
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
@@ -27,6 +25,7 @@ use liqo_controller_runtime::{
 use liqo_metering::spending::Settled;
 use liqo_signing::ClusterIdentity;
 use serde_json::json;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{at_provider, provider_of};
@@ -149,7 +148,7 @@ impl ConsumerContracts {
             offers: seen.offers,
             offer_copies: seen.offer_copies,
             steady: seen.watched.is_steady(),
-            now: Timestamp::now(),
+            now: self.context.now(),
         };
         let judgement = {
             let mut doubts = self.doubts.lock().unwrap_or_else(PoisonError::into_inner);

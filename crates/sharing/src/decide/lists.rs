@@ -165,9 +165,8 @@ fn condition_age(object: &ForeignCluster, kind: &str, now: Timestamp) -> Duratio
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use serde_json::{Value, from_value, json};
+    use tokio::time::Instant;
 
     use super::*;
     use crate::{

@@ -1,12 +1,10 @@
 //! When a resource plugin is called, and which pools its answer offers.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use liqo_api::{DEFAULT_POOL, PluginSource, PriceList, ResourceList};
 use liqo_resource_plugin::{Pool, Prices};
+use tokio::time::Instant;
 
 use super::pools::pool_name;
 

@@ -29,11 +29,12 @@ mod usage;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
 use liqo_api::{ClusterId, PeeringPolicy, Provide, ResourceList};
+use tokio::time::Instant;
 
 pub(crate) use allocations::is_refused;
 

@@ -10,12 +10,10 @@
 //! Published offers must not promise the same resource twice. Therefore an offer grows only by what the other published offers
 //! leave of the total. When a consumer without an offer is due for one, the others shrink to their share at once.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use liqo_quantity::{Quantity, ResourceList, unit_of};
+use tokio::time::Instant;
 
 use super::ledger::{cap, rounded_up};
 

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -17,6 +17,7 @@ use liqo_api::{
     isolation::Lending,
     policies::{self, PolicyPeer},
 };
+use tokio::time::Instant;
 
 use liqo_signing::ClusterIdentity;
 

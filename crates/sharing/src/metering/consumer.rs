@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::PolicyPeer;
@@ -154,7 +153,7 @@ impl Controller {
         let all: BTreeSet<&ContractPeriod> = copies.keys().copied().chain(receipts.iter().map(|receipt| &receipt.of)).collect();
         let config = self.context.config();
         let surplus: BTreeSet<&ContractPeriod> =
-            surplus(all.into_iter(), &config.spec.metering, Timestamp::now()).into_iter().collect();
+            surplus(all.into_iter(), &config.spec.metering, self.context.now()).into_iter().collect();
         let kept = receipts.iter().filter(|receipt| !surplus.contains(&receipt.of));
         kept.map(|receipt| (receipt.clone(), copies.get(&receipt.of).copied().cloned())).collect()
     }
@@ -211,7 +210,7 @@ impl Controller {
     async fn clean_up(&self, namespace: &str, settled: &SettledUntil, failures: &mut Vec<Error>) {
         let (records, receipts) = (self.heads(namespace), self.papers.receipts(namespace));
         let client = &self.context.client;
-        let (metering, now) = (&self.context.config().spec.metering, Timestamp::now());
+        let (metering, now) = (&self.context.config().spec.metering, self.context.now());
         let actions = decide(&records, receipts.iter().map(AsRef::as_ref), metering, now);
         for action in actions.into_iter().filter(|action| is_allowed(action, &records, settled)) {
             let done = match action {
@@ -238,7 +237,7 @@ impl Controller {
         let receipts: Vec<&ReceiptHead> = receipts.iter().map(AsRef::as_ref).collect();
         let contracts = self.contracts.all().into_iter().filter(|(key, _)| key.namespace == namespace);
         let ends: Ends = contracts.filter_map(|(_, contract)| Some((contract.id.clone(), contract.end?))).collect();
-        let mut found = unclaimed(&records, &receipts, &ends, Timestamp::now().as_second());
+        let mut found = unclaimed(&records, &receipts, &ends, self.context.now().as_second());
         found.retain(|of| is_allowed(&Action::DeleteRecords(of.clone()), &records, settled));
         let connection = &at_provider.connection;
         let api = namespaced(&connection.client, &connection.tenant_namespace);
@@ -324,7 +323,7 @@ impl Controller {
         if records.peek().is_some() {
             return records.any(|record| record.is_last);
         }
-        Timestamp::now().as_second() >= of.1.end().saturating_add(OWN_ENTRIES_AFTER + clocks)
+        self.context.now().as_second() >= of.1.end().saturating_add(OWN_ENTRIES_AFTER + clocks)
     }
 
     async fn answer(

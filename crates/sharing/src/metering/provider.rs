@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use kube::{Api, api::PostParams, runtime::watcher::Config};
 use liqo_api::{Receipt, ReceiptSpec, labels, tenant_namespace};
 use liqo_controller_runtime::conditions::namespaced;
@@ -56,7 +55,7 @@ impl Controller {
         let (records, receipts) = (records.iter().map(AsRef::as_ref), receipts.iter().map(AsRef::as_ref));
         let client = &self.context.client;
         let mut failures = Vec::new();
-        for action in decide(records, receipts, &self.context.config().spec.metering, Timestamp::now()) {
+        for action in decide(records, receipts, &self.context.config().spec.metering, self.context.now()) {
             let done = match action {
                 Action::Issue(of) => self.issue(namespace, &of).await,
                 Action::DeleteRecords(of) => self.papers.delete_records(client, namespace, &of).await,

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use kube::{Api, api::DeleteParams};
@@ -15,6 +15,7 @@ use liqo_controller_runtime::{
     writes::{Step as _, delete_if_present},
 };
 use liqo_signing::ClusterIdentity;
+use tokio::time::Instant;
 
 use super::lock;
 use crate::{

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use liqo_api::{ClusterId, Key, ResourceList, provider_namespace};
 use liqo_metering::observation::parts_with_witnesses;
 use liqo_metering::spending::Account;
@@ -36,7 +35,7 @@ impl Consumer {
             // It was refused until it went, and cost nothing.
             return true;
         }
-        let entries = self.entries(peer, pod, &contract, Some(Timestamp::now().as_second()));
+        let entries = self.entries(peer, pod, &contract, Some(self.context.now().as_second()));
         self.recorder.store(&provider_namespace(&peer.id), &pod.uid, entries)
     }
 
@@ -45,7 +44,7 @@ impl Consumer {
         if self.contract(&peer.id).is_none() || charges_of(shadow.charges.as_deref()).is_none() {
             return true;
         }
-        let now = Timestamp::now().as_second();
+        let now = self.context.now().as_second();
         let entries = self.entries_of_shadow(peer, uid, shadow, Some(now + MAX_GRACE_SECONDS), now);
         self.recorder.store(&provider_namespace(&peer.id), uid, entries)
     }
@@ -55,7 +54,7 @@ impl Consumer {
         if self.contract(&peer.id).is_none() || charges_of(shadow.charges.as_deref()).is_none() {
             return;
         }
-        let now = Timestamp::now().as_second();
+        let now = self.context.now().as_second();
         let entries = self.entries_of_shadow(peer, uid, shadow, Some(now), now);
         self.recorder.store(&provider_namespace(&peer.id), &format!("{uid}/{now}"), entries);
     }
@@ -66,7 +65,7 @@ impl Consumer {
         let namespace = provider_namespace(id);
         let mut accounts = self.recorder.accounts(&namespace);
         let (Some(peer), Some(contract)) = (self.peers.get(id), self.contract(id)) else { return accounts };
-        let (remote, now) = (peer.answering(), Timestamp::now().as_second());
+        let (remote, now) = (peer.answering(), self.context.now().as_second());
         let mut add = |entries: &[Entry]| accounts.iter_mut().for_each(|account| account.add_running(entries));
         let mut running = Vec::new();
         for pod in peer.pods() {
@@ -100,7 +99,7 @@ impl Consumer {
     /// What the pods use now that run in these pools of a provider, where nothing meters them.
     pub fn running(&self, id: &ClusterId, pools: &BTreeMap<String, UnmeteredPool>) -> Vec<Entry> {
         let Some(peer) = self.peers.get(id).filter(|_| !pools.is_empty()) else { return Vec::new() };
-        let now = Timestamp::now().as_second();
+        let now = self.context.now().as_second();
         let with_pool = peer.pods().into_iter().map(|pod| (self.pool_of(&peer, &pod), pod));
         with_pool.filter(|(pool, _)| pools.contains_key(pool)).filter_map(|(pool, pod)| running_entry(&pod, &pool, now)).collect()
     }
@@ -128,7 +127,7 @@ impl Consumer {
         let seen = peer.seen_charges(&pod.uid);
         let charges = charges_of(seen.as_ref().map(|seen| seen.charges.as_ref())).unwrap_or_default();
         let (pool, asked) = (self.pool_of(peer, pod), chargeable(pod, contract.charge, contract.limit_percentage));
-        let (sent, now) = (sent_at(pod).as_second(), Timestamp::now().as_second());
+        let (sent, now) = (sent_at(pod).as_second(), self.context.now().as_second());
         let gone = gone_at(gone, seen.and_then(|seen| seen.deleted_at), now);
         let observation = Observation {
             uid: &pod.uid,

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     api::core::v1::Node,
@@ -13,6 +12,7 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
 };
 use liqo_api::{ClusterId, Key, labels, rfc3339};
+use liqo_controller_runtime::Context;
 use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present, only, unless_changed, unless_gone};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -63,8 +63,9 @@ pub async fn live(client: &Client, name: &str) -> Result<Option<Value>, Error> {
 }
 
 /// Creates the Node, or changes what differs from `spec`. `known` is the Node as the watch shows it.
-pub async fn ensure(client: &Client, cluster: &ClusterId, spec: &NodeSpec<'_>, known: Option<&Value>) -> Result<(), Error> {
-    let (now, key) = (rfc3339(Timestamp::now()), node_key(spec.name));
+pub async fn ensure(context: &Context, cluster: &ClusterId, spec: &NodeSpec<'_>, known: Option<&Value>) -> Result<(), Error> {
+    let (now, key) = (rfc3339(context.now()), node_key(spec.name));
+    let client = &context.client;
     let api = nodes(client);
     let live = match known {
         Some(known) => Some(known.clone()),
@@ -125,9 +126,9 @@ pub async fn remove(client: &Client, name: &str, cluster: &ClusterId, pool: &str
 }
 
 /// Renews the lease of a Node until `stop`. Kubernetes takes it as the heartbeat of a kubelet.
-pub async fn renew_lease(client: Client, name: String, stop: CancellationToken) {
+pub async fn renew_lease(context: Context, name: String, stop: CancellationToken) {
     loop {
-        let wait = match renew(&client, &name).await {
+        let wait = match renew(&context, &name).await {
             Ok(()) => RENEWAL_INTERVAL,
             Err(error) => {
                 tracing::warn!(node = name, %error, "lease not renewed");
@@ -141,9 +142,9 @@ pub async fn renew_lease(client: Client, name: String, stop: CancellationToken) 
     }
 }
 
-async fn renew(client: &Client, name: &str) -> kube::Result<()> {
-    let leases: Api<Lease> = Api::namespaced(client.clone(), LEASES);
-    let now = MicroTime(Timestamp::now());
+async fn renew(context: &Context, name: &str) -> kube::Result<()> {
+    let leases: Api<Lease> = Api::namespaced(context.client.clone(), LEASES);
+    let now = MicroTime(context.now());
     let patch = json!({ "spec": { "renewTime": now } });
     match leases.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
         Ok(_) => Ok(()),

@@ -24,7 +24,7 @@ pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str
     // An earlier watch may have reported pods while it was being stopped. Those that still exist are reported again.
     peer.forget_pods_on(key);
     let pods = watches::pods(consumer, key, peer.clone(), name, stop.clone());
-    tokio::spawn(node_objects::renew_lease(consumer.context.client.clone(), name.to_owned(), stop.clone()));
+    tokio::spawn(node_objects::renew_lease(consumer.context.clone(), name.to_owned(), stop.clone()));
     tokio::spawn(serving_certificate::serve(consumer.clone(), key.clone(), name.to_owned(), port, stop.clone()));
     let listed = pods.clone();
     let started = NodeTasks {

@@ -27,7 +27,7 @@ pub async fn serve(consumer: Arc<Consumer>, key: Key, node: String, port: u16, s
     let Some(listener) = listen(&node, address, port, &stop).await else { return };
     let tls = Tls { certificate: certificate.clone(), clients: consumer.client_authority.clone() };
     let report = |serving| report(&consumer, &key, serving);
-    let signing = keep_signed(consumer.context.client.clone(), identity, certificate, report, stop.clone());
+    let signing = keep_signed(consumer.context.clone(), identity, certificate, report, stop.clone());
     tokio::join!(consumer.kubelet.clone().serve(&node, listener, tls, stop), signing);
 }
 

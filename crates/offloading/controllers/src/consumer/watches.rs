@@ -4,11 +4,9 @@ use std::{
     collections::BTreeSet,
     net::IpAddr,
     sync::{Arc, OnceLock, Weak},
-    time::Instant,
 };
 
 use futures::StreamExt as _;
-use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Event, Namespace, Node, Pod, Secret, Service},
     discovery::v1::EndpointSlice,
@@ -28,7 +26,10 @@ use liqo_controller_runtime::{
 };
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
-use tokio::sync::{OnceCell, mpsc};
+use tokio::{
+    sync::{OnceCell, mpsc},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::kubelet_index;
@@ -88,7 +89,7 @@ pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPee
         budgets: RwLock::default(),
         networks: networks(&context, consumer.clone()),
         recorder: Recorder::start(&context, labels::PROVIDER_ID, "consumer"),
-        kubelet: KubeletApi::new(client, Arc::new(kubelet_index::LocalPods::new(consumer.clone()))),
+        kubelet: KubeletApi::new(client, Arc::new(kubelet_index::LocalPods::new(consumer.clone())), context.clock),
         context,
         queues,
         webhook,
@@ -255,13 +256,14 @@ pub fn remote_events(
 ) -> EventWatch {
     let config = watcher::Config::default().timeout(WATCH_SECONDS).fields(remote_events::FIELD_SELECTOR);
     let (client, limits) = (remote.connection.client.clone(), remote.connection.limits.clone());
+    let clock = consumer.context.clock;
     let mut seen = cache::follow(Api::<Event>::namespaced(client, mapped), config, limits);
     let (stop, consumer, peer) = (remote.stop.child_token(), Arc::downgrade(consumer), peer.clone());
     let (ended, namespace, here) = (stop.clone(), namespace.to_owned(), mapped.to_owned());
     tokio::spawn(ended.run_until_cancelled_owned(async move {
         while let Some(event) = seen.next().await {
             // Reduced first: a whole event takes more memory.
-            let event = RemoteEvent::of(event, &here, Timestamp::now());
+            let event = RemoteEvent::of(event, &here, clock.now());
             // What the provider sends faster waits there.
             tokio::time::sleep(peer.event_delay(Instant::now())).await;
             let Some(consumer) = consumer.upgrade() else { return };

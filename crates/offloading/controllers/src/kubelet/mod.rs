@@ -34,9 +34,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Extension, Router};
 use http_body_util::{BodyExt as _, Limited};
-use jiff::Timestamp;
 use kube::Client;
-use liqo_controller_runtime::peers::CALL_TIMEOUT;
+use liqo_controller_runtime::{Clock, peers::CALL_TIMEOUT};
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -89,6 +88,7 @@ pub struct KubeletApi {
     home: Client,
     index: Arc<dyn Index>,
     gate: Gate,
+    clock: Clock,
     idle: Duration,
     /// The listeners and the spliced connections.
     open: TaskTracker,
@@ -96,8 +96,8 @@ pub struct KubeletApi {
 
 impl KubeletApi {
     /// `home` is a client for this cluster, to check callers and list pods.
-    pub fn new(home: Client, index: Arc<dyn Index>) -> Arc<Self> {
-        Arc::new(Self { gate: Gate::new(home.clone()), home, index, idle: IDLE_TIMEOUT, open: TaskTracker::new() })
+    pub fn new(home: Client, index: Arc<dyn Index>, clock: Clock) -> Arc<Self> {
+        Arc::new(Self { gate: Gate::new(home.clone()), home, index, clock, idle: IDLE_TIMEOUT, open: TaskTracker::new() })
     }
 
     /// Serves one node on its listener until `stop`.
@@ -266,7 +266,7 @@ impl Served {
         if measured.asked.is_none_or(|at| at.elapsed() >= USAGE_INTERVAL) {
             match self.reported_usage().await {
                 Ok(reported) => {
-                    measured.usage = measured.usage.next(&reported, Timestamp::now());
+                    measured.usage = measured.usage.next(&reported, self.api.clock.now());
                     measured.failure = None;
                 }
                 Err(failure) => measured.failure = Some(failure.to_string()),

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::certificates::v1::{
@@ -15,8 +16,9 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, PostParams};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, ResourceExt as _};
 use liqo_api::labels;
+use liqo_controller_runtime::Context;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -80,7 +82,7 @@ pub fn self_signed(identity: &Identity) -> Result<Certificate, ServingError> {
 /// Renews the certificate until `stop`: requests one, renews it after two thirds of its lifetime, and requests it again if nobody
 /// signed. Calls `report` with each change of the state.
 pub async fn keep_signed(
-    client: Client,
+    context: Context,
     identity: Identity,
     certificate: Arc<Certificate>,
     report: impl Fn(Serving),
@@ -91,7 +93,7 @@ pub async fn keep_signed(
     loop {
         let signed = tokio::select! {
             () = stop.cancelled() => return,
-            signed = signed(&client, &identity, &certificate) => signed,
+            signed = signed(&context, &identity, &certificate) => signed,
         };
         let (state, next) = match signed {
             Ok(life) => {
@@ -117,12 +119,12 @@ pub async fn keep_signed(
 }
 
 /// Gets a certificate signed and uses it. Returns its remaining lifetime.
-async fn signed(client: &Client, identity: &Identity, certificate: &Certificate) -> Result<Duration, ServingError> {
+async fn signed(context: &Context, identity: &Identity, certificate: &Certificate) -> Result<Duration, ServingError> {
     let node = || identity.node.clone();
     let api = |step: &'static str| move |source| ServingError::Api { step, node: identity.node.clone(), source };
     let make = |source| ServingError::Make { node: node(), source };
     let (reviews, requests): (Api<SelfSubjectReview>, Api<CertificateSigningRequest>) =
-        (Api::all(client.clone()), Api::all(client.clone()));
+        (Api::all(context.client.clone()), Api::all(context.client.clone()));
 
     let ourselves =
         reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await.map_err(api("asking who we are"))?;
@@ -150,7 +152,7 @@ async fn signed(client: &Client, identity: &Identity, certificate: &Certificate)
         tracing::debug!(request = created.name_any(), %error, "certificate request left to the cluster's own cleaner");
     }
     let chain = outcome?;
-    let life = chain.first().and_then(remaining).unwrap_or(LIFETIME);
+    let life = chain.first().and_then(|first| remaining(first, context.now())).unwrap_or(LIFETIME);
     certificate.replace(chain, private(&key))?;
     Ok(life)
 }
@@ -180,9 +182,10 @@ async fn issued(
 }
 
 /// The remaining lifetime of a certificate.
-fn remaining(certificate: &CertificateDer<'static>) -> Option<Duration> {
+fn remaining(certificate: &CertificateDer<'static>, now: Timestamp) -> Option<Duration> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-    certificate.validity().time_to_expiration()?.try_into().ok()
+    let seconds = certificate.validity().not_after.timestamp() - now.as_second();
+    u64::try_from(seconds).ok().map(Duration::from_secs)
 }
 
 fn params(identity: &Identity) -> CertificateParams {

@@ -182,7 +182,7 @@ async fn setting() -> Setting {
     let address = listener.local_addr().unwrap();
     let certificate = Arc::new(self_signed(&Identity { node: "milan".into(), address: address.ip() }).unwrap());
     let (authority, clients) = watch::channel(ClientAuthority::default());
-    let api = KubeletApi::new(home(), Arc::new(OnePod(remote)));
+    let api = KubeletApi::new(home(), Arc::new(OnePod(remote)), Clock::system());
     let tls = Tls { certificate: certificate.clone(), clients };
     let (served, stopped) = (api.clone(), stop.clone());
     tokio::spawn(async move { served.serve("milan", listener, tls, stopped).await });

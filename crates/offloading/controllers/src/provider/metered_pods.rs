@@ -28,7 +28,7 @@ impl Provider {
 
     /// Stores what the pods used that a shadow pod left behind, because somebody removed it by force. Returns whether that is done.
     pub fn store_orphans(&self, shadow: &Key, pods: &[Arc<RemotePod>]) -> bool {
-        let (Some(metering), now) = (self.metering(shadow, None), Timestamp::now()) else { return true };
+        let (Some(metering), now) = (self.metering(shadow, None), self.context.now()) else { return true };
         let gone = |pod: &Arc<RemotePod>| {
             let charges = with_pod(&Charges::default(), pod, &metering, now);
             charges.gone(now.as_second(), None).entries(&shadow.name, &pod.pool, now.as_second())

@@ -1,13 +1,14 @@
 //! Paces the commands that consumers start in their pods here, and their connections to them. Each costs a node processor time that no pod is
 //! charged for, and Kubernetes does not limit them: they need no seat of the API server.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse};
 use liqo_api::CONSUMER_SERVICE_ACCOUNTS;
 use liqo_offloading_rules::pod::pace::Pace;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 /// How long a command waits for its turn at most. Less than the webhook's timeout, after which the API server lets the command through.
 const MAX_WAIT: Duration = Duration::from_secs(2);
@@ -37,7 +38,7 @@ impl Commands {
         if !user.starts_with(&self.prefix) {
             return response;
         }
-        let turn = self.pace.lock().take_within(MAX_WAIT, user, Instant::now());
+        let turn = self.pace.lock().take_within(MAX_WAIT, user, Instant::now().into_std());
         let Some(turn) = turn else {
             let what = "the pods of a consumer get 50 commands and connections at once after a pause, and then 2 a second: try again later";
             let mut refused = response.deny(what);

@@ -97,15 +97,24 @@ pub async fn keep_configured(context: Context) -> Result<(), Error> {
     let stop = context.stop.clone();
     let reconcile = move |_| {
         let (context, offloadings) = (context.clone(), offloadings.clone());
-        async move { configure(&context.client, &context.namespace, &offloadings).await.map(|()| Next::After(CHECK_INTERVAL)) }
+        async move {
+            configure(&context.client, &context.namespace, &offloadings, context.now())
+                .await
+                .map(|()| Next::After(CHECK_INTERVAL))
+        }
     };
     queue.run("webhook-configuration", 1, stop, reconcile).await;
     Ok(())
 }
 
-pub(super) async fn configure(client: &Client, namespace: &str, offloadings: &Cache<Offloading>) -> Result<(), Error> {
+pub(super) async fn configure(
+    client: &Client,
+    namespace: &str,
+    offloadings: &Cache<Offloading>,
+    now: Timestamp,
+) -> Result<(), Error> {
     let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
-    let material = certificate::load_or_create(&secrets, namespace, Timestamp::now()).await?;
+    let material = certificate::load_or_create(&secrets, namespace, now).await?;
     let all = offloadings.all();
     let wanted = entries(namespace, &material.ca, &all.iter().map(|(key, offloading)| (key, offloading.as_ref())));
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());

@@ -42,7 +42,7 @@ use liqo_api::{
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::context::every_address;
 use liqo_controller_runtime::start::at_start;
-use liqo_controller_runtime::{Cache, Context};
+use liqo_controller_runtime::{Cache, Clock, Context};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -185,13 +185,14 @@ struct Webhook {
     /// The virtual nodes.
     nodes: Cache<PricedNode>,
     config: watch::Receiver<Arc<ClusterConfig>>,
+    clock: Clock,
     commands: Commands,
 }
 
 /// Serves the webhook until `context.stop`. Calls `ready` as soon as it answers.
 pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<(), Error> {
     let secrets = Api::<Secret>::namespaced(context.client.clone(), &context.namespace);
-    let material = at_start(|| certificate::load_or_create(&secrets, &context.namespace, Timestamp::now())).await?;
+    let material = at_start(|| certificate::load_or_create(&secrets, &context.namespace, context.now())).await?;
     let certificate = Arc::new(material.certificate()?);
     let listener =
         TcpListener::bind(every_address(context.pod_ip, port)).await.map_err(|source| Error::Listen { port, source })?;
@@ -202,10 +203,10 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
     }
     ready();
     let (client, config, commands) = (context.client.clone(), context.config.clone(), Commands::new(&context.namespace));
-    let webhook = Arc::new(Webhook { client, offloadings, nodes, config, commands });
+    let webhook = Arc::new(Webhook { client, offloadings, nodes, config, clock: context.clock, commands });
     tokio::select! {
         () = server::serve(listener, Tls::anonymous(certificate.clone()), routes(webhook), context.stop.clone()) => {}
-        () = renew(&secrets, &context.namespace, &certificate) => {}
+        () = renew(&context, &secrets, &certificate) => {}
     }
     Ok(())
 }
@@ -227,10 +228,10 @@ fn priced(node: Node) -> Option<PricedNode> {
 }
 
 /// Renews the certificate in time, and uses one that another replica renewed. Never ends.
-async fn renew(secrets: &Api<Secret>, namespace: &str, certificate: &Certificate) {
+async fn renew(context: &Context, secrets: &Api<Secret>, certificate: &Certificate) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
-        let renewed = match certificate::load_or_create(secrets, namespace, Timestamp::now()).await {
+        let renewed = match certificate::load_or_create(secrets, &context.namespace, context.now()).await {
             Ok(material) => material.put_into(certificate).map_err(Error::from),
             Err(error) => Err(error.into()),
         };
@@ -304,7 +305,7 @@ impl Webhook {
         };
         let config = self.config.borrow().clone();
         let choice = Choice { nodes: &nodes, own_name: &config.spec.cluster_name };
-        let placement = offloading.place(&pod, choice, Timestamp::now());
+        let placement = offloading.place(&pod, choice, self.clock.now());
         response.warnings = placement.warning().map(|warning| vec![warning]);
         if placement.patch.is_empty() {
             return response;

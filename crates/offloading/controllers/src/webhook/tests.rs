@@ -141,7 +141,7 @@ async fn answered(store: &Store, body: String) -> Value {
     assert!(nodes.synced().await);
     let config = watch::channel(Arc::new(ClusterConfig::default())).1;
     let commands = Commands::new("liqo");
-    let webhook = Arc::new(Webhook { client: store.client(), offloadings, nodes, config, commands });
+    let webhook = Arc::new(Webhook { client: store.client(), offloadings, nodes, config, clock: Clock::system(), commands });
     let tls = Tls::anonymous(Arc::new(material.certificate().unwrap()));
     tokio::spawn(server::serve(listener, tls, routes(webhook), stop));
     ask(address, &material.ca, body).await["response"].clone()
@@ -331,8 +331,8 @@ async fn the_configuration_is_written_once() {
     let offloadings = nothing_cached(&store, &stop).await;
     material(&store).await;
     let before = store.writes();
-    configure(&store.client(), "liqo", &offloadings).await.unwrap();
-    configure(&store.client(), "liqo", &offloadings).await.unwrap();
+    configure(&store.client(), "liqo", &offloadings, now()).await.unwrap();
+    configure(&store.client(), "liqo", &offloadings, now()).await.unwrap();
     assert_eq!(store.writes() - before, 1);
     let webhooks = store.get(CONFIGURATION)["webhooks"].clone();
     assert_eq!((webhooks.as_array().unwrap().len(), &webhooks[0]["name"]), (1, &json!("commands.liqo.io")));

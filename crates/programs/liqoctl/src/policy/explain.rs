@@ -1,6 +1,6 @@
 //! `liqoctl policy explain`: which policy applies to a peer and why, and the results.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -16,6 +16,7 @@ use liqo_sharing::decide::{
     snapshot::{Plan, Snapshot},
 };
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::{in_order, words};
 use crate::output;

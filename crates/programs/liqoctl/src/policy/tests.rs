@@ -1,9 +1,10 @@
-use std::{collections::BTreeMap, time::Instant};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use liqo_api::{ClusterId, RESOURCE_REQUEST, isolation::Lending, provider_namespace, tenant_namespace};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json};
+use tokio::time::Instant;
 
 use super::*;
 use crate::output::Paint;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use k8s_openapi::api::core::v1::NodeSelector;
@@ -10,6 +10,7 @@ use liqo_api::Key;
 use liqo_api::{
     ClusterId, ContractClasses, PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, Usage,
 };
+use tokio::time::Instant;
 
 use super::{allocations::PoolAllocation, earlier, notice_end, usage::PoolUsage};
 use crate::decide::{

@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use liqo_api::policies::PolicyPeer;
 use liqo_api::{ClusterId, NAMESPACE_OFFLOADING, PriceList};
 use liqo_controller_runtime::policies;
@@ -49,7 +48,7 @@ fn look(consumer: &Consumer) -> bool {
     let Some(providers) = providers.filter(|_| consumer.placement_known()) else { return false };
     let former = consumer.budgets.read().clone();
     let before = former.as_deref().cloned().unwrap_or_default();
-    let standing = Standing::of(&budgets, &providers, &before, ROUND, Timestamp::now());
+    let standing = Standing::of(&budgets, &providers, &before, ROUND, consumer.context.now());
     let is_new = former.as_deref() != Some(&standing);
     *consumer.budgets.write() = Some(Arc::new(standing.clone()));
     if is_new {
@@ -101,7 +100,8 @@ fn provider(consumer: &Consumer, id: ClusterId, name: String) -> Provider {
         let prices = node.spec.prices.as_ref().filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()))?;
         Some((node.spec.pool.clone(), prices.clone()))
     });
-    let (asks, accounts, now): (BTreeMap<String, PriceList>, _, _) = (asks.collect(), consumer.accounts(&id), Timestamp::now());
+    let (asks, accounts, now): (BTreeMap<String, PriceList>, _, _) =
+        (asks.collect(), consumer.accounts(&id), consumer.context.now());
     let running = consumer.running(&id, &unmetered_pools(&asks, &accounts, now.as_second()));
     let policy = policy.and_then(|policy| policy.metadata.name.clone());
     Provider::of(id, name, policy, &asks, &accounts, &running, now)

@@ -5,7 +5,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::{
     api::rbac::v1::{RoleBinding, RoleRef, Subject},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -288,7 +287,7 @@ async fn write_status(consumer: &Consumer, namespace: &str, offloading: &Namespa
     let Shown { remote_namespaces, conditions: wanted, budget } = shown;
     let status = offloading.status.clone().unwrap_or_default();
     let generation = offloading.metadata.generation;
-    let conditions = liqo_api::conditions::decide_for(generation, &status.conditions, &wanted, Timestamp::now());
+    let conditions = liqo_api::conditions::decide_for(generation, &status.conditions, &wanted, consumer.context.now());
     let conditions = conditions.or_else(|| {
         (status.conditions.len() != wanted.len()).then(|| {
             let is_wanted = |one: &Condition| wanted.iter().any(|want| want.kind == one.type_);
@@ -312,8 +311,9 @@ async fn write_status(consumer: &Consumer, namespace: &str, offloading: &Namespa
 
 /// Ends the offloading of a namespace: pods first, then the mapping, then our right to look into the namespace.
 async fn unoffload(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading) -> Result<Next, Error> {
-    let asked = offloading.metadata.deletion_timestamp.as_ref().map_or(Timestamp::now(), |time| time.0);
-    let late = Duration::try_from(Timestamp::now().duration_since(asked)).is_ok_and(|waited| waited > UNOFFLOAD_TIMEOUT);
+    let now = consumer.context.now();
+    let asked = offloading.metadata.deletion_timestamp.as_ref().map_or(now, |time| time.0);
+    let late = Duration::try_from(now.duration_since(asked)).is_ok_and(|waited| waited > UNOFFLOAD_TIMEOUT);
     let mut is_empty = consumer.providers().iter().all(|(id, _)| consumer.all_pods_known(id));
     for peer in consumer.peers.all() {
         is_empty &= !end_pods(consumer, &peer, namespace, late || peer.outage() != Outage::None).await?;
@@ -334,7 +334,7 @@ async fn unoffload(consumer: &Consumer, namespace: &str, offloading: &NamespaceO
         let only_this = only(ours.uid().unwrap_or_default());
         delete_if_present(&bindings, ROLE_BINDING, &only_this).await.step("delete", "RoleBinding", key)?;
     }
-    consumer.unoffloaded.lock().add(namespace, Timestamp::now());
+    consumer.unoffloaded.lock().add(namespace, consumer.context.now());
     let api: Api<NamespaceOffloading> = Api::namespaced(client.clone(), namespace);
     // If the object changed meanwhile, the watch triggers us again.
     let removed = remove_finalizer(&api, offloading, finalizers::NAMESPACE_OFFLOADING).await;
@@ -366,7 +366,7 @@ async fn end_pods(consumer: &Consumer, peer: &PeerState, namespace: &str, at_onc
 /// Deletes the pods of a namespace that was just unoffloaded which came to a virtual node all the same. Looks again until no such
 /// pod is expected any more.
 async fn bring_late_pods_home(consumer: &Consumer, namespace: &str) -> Result<Next, Error> {
-    if !consumer.unoffloaded.lock().is_recent(namespace, Timestamp::now()) {
+    if !consumer.unoffloaded.lock().is_recent(namespace, consumer.context.now()) {
         return Ok(Next::OnChange);
     }
     for peer in consumer.peers.all() {
@@ -466,7 +466,7 @@ mod tests {
     async fn a_pod_that_a_lagging_webhook_placed_comes_home_after_the_end_of_the_offloading() {
         let (consumer, _peer, deleted) = with_refused_pods();
         assert_eq!(bring_late_pods_home(&consumer, "demo").await.unwrap(), Next::OnChange, "it was not offloaded before");
-        consumer.unoffloaded.lock().add("demo", Timestamp::now());
+        consumer.unoffloaded.lock().add("demo", consumer.context.now());
         assert!(bring_late_pods_home(&consumer, "demo").await.is_err());
         assert_eq!(*deleted.lock(), ["web"]);
         consumer.context.stop.cancel();

@@ -132,7 +132,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         eviction_delay: local.as_ref().and_then(|pod| eviction_delay(consumer, &pod.key.namespace)),
         is_lent_on: local.as_ref().is_some_and(|pod| consumer.is_lent_on(&pod.key.namespace)),
         refusal_timeout: Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into()),
-        now: Timestamp::now(),
+        now: consumer.context.now(),
     };
     let decision = decide(&facts);
     let mut next = decision.again.map_or(Next::OnChange, |again| Next::After(again.min(MAX_WAIT)));
@@ -252,7 +252,7 @@ struct Pass<'a> {
 impl Pass<'_> {
     /// Takes an action. Returns when to look again, if that is not when something changes.
     async fn act(&self, action: Action, shadow: Option<&Shadow>) -> Result<Option<Duration>, RequestError> {
-        let now = Timestamp::now();
+        let now = self.consumer.context.now();
         match action {
             Action::CreateShadow { mark } => return self.send(mark).await,
             Action::UpdateShadow { whole } => {
@@ -448,7 +448,7 @@ impl Pass<'_> {
         let name = self.node.map_or("", |node| node.spec.cluster_name.as_str());
         let owner = refusals::owner(controller, &self.pod.json());
         let known = webhook::refusals(&offloading);
-        let Some(all) = known.with(&owner, (&self.peer.id, name), reason, Timestamp::now()) else { return Ok(false) };
+        let Some(all) = known.with(&owner, (&self.peer.id, name), reason, self.consumer.context.now()) else { return Ok(false) };
         // Other pods may be refused at the same time: nobody's entry is overwritten.
         let patch = json!({ "metadata": {
             "resourceVersion": offloading.metadata.resource_version,

@@ -1,9 +1,6 @@
 //! Events of local pods for what the provider's kubelet and scheduler warn about their remote pods.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Instant,
-};
+use std::sync::{Arc, Weak};
 
 use k8s_openapi::api::core::v1::Event;
 use kube::{
@@ -15,6 +12,7 @@ use liqo_controller_runtime::{
     Next,
     writes::{ApiError as _, Step as _, StepError},
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::consumer::FIELD_MANAGER;
@@ -82,13 +80,13 @@ async fn write(consumer: &Consumer, peer: &PeerState, uid: &str) -> Result<Next,
     let node = consumer.virtual_nodes.get(&pod.virtual_node).and_then(|node| node.status.as_ref()?.node_name.clone());
     let (Some(remote_uid), Some(mapped), Some(node)) = (remote_uid, mapped, node) else { return Ok(Next::OnChange) };
     loop {
-        let due = peer.journal.lock().due(uid, &remote_uid, Instant::now());
+        let due = peer.journal.lock().due(uid, &remote_uid, Instant::now().into_std());
         match due {
             Due::Nothing => return Ok(Next::OnChange),
             Due::After(wait) => return Ok(Next::After(wait)),
             Due::Write(event) => {
                 write_one(consumer, &pod, &event, &mapped, &node).await?;
-                peer.journal.lock().written(uid, *event, Instant::now());
+                peer.journal.lock().written(uid, *event, Instant::now().into_std());
             }
         }
     }

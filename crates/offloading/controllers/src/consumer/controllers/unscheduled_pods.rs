@@ -109,7 +109,7 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
         return Ok(Next::OnChange);
     };
     let held = held(consumer, &key.namespace, &object, offloading.is_held());
-    let now = Timestamp::now();
+    let now = consumer.context.now();
     let json = pod.json();
     let (placement, refusals) = (offloading.place_anywhere(&json), offloading.refusals_of(&json, now));
     let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());

@@ -139,7 +139,7 @@ async fn write_node(consumer: &Consumer, node: &VirtualNode, name: &str, port: u
         no_new_pods: node.spec.no_new_pods.as_deref().or(closed),
     };
     let known = consumer.nodes.get(&Key::new("", name));
-    Ok(node_objects::ensure(&consumer.context.client, &node.spec.cluster_id, &spec, known.as_deref()).await?)
+    Ok(node_objects::ensure(&consumer.context, &node.spec.cluster_id, &spec, known.as_deref()).await?)
 }
 
 /// The condition of a virtual node whose Node was just written, or could not be written.
@@ -194,7 +194,7 @@ async fn write_conditions(consumer: &Consumer, key: &Key, node: &VirtualNode, re
         ),
     }));
     let current = node.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let written = conditions::merge(&api(consumer, key), &key.name, current, &wanted).await;
+    let written = conditions::merge(&api(consumer, key), &key.name, current, &wanted, consumer.context.now()).await;
     Ok(written.step("write the conditions of", "VirtualNode", key)?)
 }
 
@@ -250,8 +250,7 @@ async fn link(consumer: &Consumer, id: &ClusterId) -> Result<Next, Error> {
     let Some(cluster) = of_peer(&consumer.foreign_clusters, id).into_iter().next() else { return Ok(Next::OnChange) };
     let nodes: Vec<_> = consumer.nodes_of(id).into_iter().map(|(_, node)| node).collect();
     let wanted = readiness(&nodes, cluster.wants_resources());
-    let written =
-        apply_links(&consumer.context.client, &cluster, liqo_api::conditions::owners::OFFLOADING, wanted.as_slice()).await;
+    let written = apply_links(&consumer.context, &cluster, liqo_api::conditions::owners::OFFLOADING, wanted.as_slice()).await;
     written.step("write the conditions of", "ForeignCluster", Key::new("", cluster.name_any()))?;
     Ok(Next::OnChange)
 }

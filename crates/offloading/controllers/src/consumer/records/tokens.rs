@@ -6,7 +6,6 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -118,7 +117,7 @@ pub async fn reconcile(
         (Need::Perhaps, _) | (Need::Yes, None) => Ok(Next::After(POLL_INTERVAL)),
         (Need::Yes, Some(pod)) => {
             let renew_at = record.as_ref().and_then(|record| record.renew_at);
-            let wait = until_next(renew_at, peer.asked_for_token(uid), Timestamp::now());
+            let wait = until_next(renew_at, peer.asked_for_token(uid), consumer.context.now());
             if wait.is_zero() {
                 issue(consumer, peer, remote, pod, reference).await?;
                 return Ok(Next::After(POLL_INTERVAL));
@@ -163,7 +162,7 @@ async fn secret_with_token(
     pod: &LocalPod,
     reference: &Reference,
 ) -> Result<Option<Secret>, StepError> {
-    let (client, local, now) = (consumer.context.client.clone(), pod.json(), Timestamp::now());
+    let (client, local, now) = (consumer.context.client.clone(), pod.json(), consumer.context.now());
     let wanted = token(&local);
     let request = TokenRequest {
         spec: TokenRequestSpec {

@@ -292,7 +292,8 @@ impl PeerState {
     }
 
     /// How long to wait before the next event of this provider is read. All watches of its namespaces share one pace.
-    pub fn event_delay(&self, now: std::time::Instant) -> Duration {
+    pub fn event_delay(&self, now: Instant) -> Duration {
+        let now = now.into_std();
         let mut pace = self.event_pace.lock();
         pace.take(now);
         pace.wait(now)
@@ -524,7 +525,7 @@ mod tests {
     #[test]
     fn all_watches_of_a_provider_read_events_at_one_pace() {
         let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
-        let now = std::time::Instant::now();
+        let now = Instant::now();
         let delays: Vec<Duration> = (0..2 * EVENTS_AT_ONCE).map(|_| peer.event_delay(now)).collect();
         let burst = usize::try_from(EVENTS_AT_ONCE).unwrap();
         assert_eq!(delays[burst - 2..][..3], [0, 1, 2].map(|waiting| waiting * EVENT_PACE));

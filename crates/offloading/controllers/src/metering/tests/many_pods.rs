@@ -4,8 +4,8 @@
 //! Pods, shadow pods and time are simulated; the recorders and what they store are real. No watch ever shows them a record that was written
 //! after their start.
 
-use std::cell::Cell;
-
+use jiff::SignedDuration;
+use liqo_controller_runtime::Clock;
 use liqo_metering::observation::parts_with_witnesses;
 use liqo_metering::{Charges, Observation, SeenPod, Tolerance, compare};
 use proptest::prelude::*;
@@ -24,14 +24,6 @@ const END: Seconds = 6000;
 const GRACE_OF_PODS: Seconds = 30;
 /// When both sides have completed all periods.
 const COMPLETE: Seconds = END + 2000;
-
-thread_local! {
-    static NOW: Cell<Seconds> = const { Cell::new(0) };
-}
-
-fn simulated() -> Timestamp {
-    Timestamp::from_second(NOW.get()).unwrap()
-}
 
 /// What happens to one pod, in true seconds.
 #[derive(Clone, Debug)]
@@ -211,7 +203,7 @@ impl Cluster {
 
     async fn started(server: &Arc<Mutex<Server>>, is_provider: bool) -> Arc<Recorder> {
         let (label, role) = if is_provider { (labels::CONSUMER_ID, "provider") } else { (labels::PROVIDER_ID, "consumer") };
-        let recorder = Recorder::start_by(simulated, &context(server), label, role);
+        let recorder = Recorder::start(&context(server), label, role);
         assert!(recorder.synced().await);
         recorder
     }
@@ -224,18 +216,25 @@ impl Cluster {
         }
         self.server.lock().codes = look.fails.into_iter().collect();
         if self.is_provider {
-            NOW.set(now);
+            self.set_clock(now);
             self.world.lock().provider_begins(look.restarts, now);
             self.provider_looks(now);
         } else {
             let clock = now + self.world.lock().skew;
-            NOW.set(clock);
+            self.set_clock(clock);
             self.consumer_looks(now, clock);
         }
         // After an error, the next look tries again.
         if let Err(error) = self.recorder.reconcile(&self.namespace, &*self).await {
             assert!(look.fails.is_some(), "{error}");
         }
+    }
+
+    /// The clock stands still until the next call.
+    fn set_clock(&mut self, now: Seconds) {
+        let an_hour_ahead = Instant::now() + Duration::from_secs(3600);
+        let clock = Clock::simulated(Timestamp::from_second(now).unwrap(), an_hour_ahead, SignedDuration::ZERO);
+        Arc::get_mut(&mut self.recorder).unwrap().context.clock = clock;
     }
 
     fn settled(&self, n: usize) -> Seconds {

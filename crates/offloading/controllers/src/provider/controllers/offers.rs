@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use liqo_api::Charge;
 use liqo_controller_runtime::{Key, Next, metrics};
 use liqo_offloading_rules::pod::admission::Account;
@@ -73,7 +72,7 @@ impl Controller {
             }
         };
         let pool = offer.as_deref().map_or(Pool::Missing(missing), Pool::Offered);
-        let plan = plan(&key.name, pool, &pods, Timestamp::now());
+        let plan = plan(&key.name, pool, &pods, provider.context.now());
         let before = {
             let mut all = provider.ending.lock();
             let before = all.remove(key).unwrap_or_default();

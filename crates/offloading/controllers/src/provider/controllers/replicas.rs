@@ -5,7 +5,6 @@
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, ResourceExt as _,
@@ -171,7 +170,7 @@ impl Pass<'_> {
     /// Whether the endpoints behind the tunnel are not ready. The next pass is due when they become so.
     fn is_tunnel_lost(&mut self) -> bool {
         let broken_since = self.provider.networks.of(self.consumer).and_then(|network| network.broken_since);
-        let lost_in = lost_endpoints::lost_in(broken_since, Timestamp::now());
+        let lost_in = lost_endpoints::lost_in(broken_since, self.provider.context.now());
         if let Some(left) = lost_in.filter(|left| !left.is_zero()) {
             self.check_after(left);
         }
@@ -274,8 +273,8 @@ impl Pass<'_> {
     fn check_soon_for(&mut self, replicas: &[Replica]) {
         for replica in replicas {
             let has_no_address = replica.exposure.as_ref().is_some_and(|exposure| exposure.addresses.is_empty());
-            let is_young =
-                Duration::try_from(Timestamp::now().duration_since(replica.since)).is_ok_and(|age| age < MAX_YOUNG_AGE);
+            let is_young = Duration::try_from(self.provider.context.now().duration_since(replica.since))
+                .is_ok_and(|age| age < MAX_YOUNG_AGE);
             if replica.deleted || (has_no_address && is_young) {
                 self.check_after(POLL_INTERVAL);
             } else if has_no_address {

@@ -4,7 +4,6 @@ mod resize;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{
     Api, Resource as _,
@@ -382,7 +381,7 @@ impl Pass<'_> {
             pending_resize: self.memory.unresized.as_ref().map(|unresized| unresized.pending.clone()),
             resize_retry: self.resize_retry(&shadow.pool),
             metering: self.metering(&reported),
-            now: Timestamp::now(),
+            now: self.provider.context.now(),
             reported,
             shadow,
         }

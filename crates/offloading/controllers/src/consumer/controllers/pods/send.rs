@@ -126,7 +126,7 @@ impl Pass<'_> {
     /// everybody knows later that it may run there.
     pub(super) async fn send(&self, mark: bool) -> Result<Option<Duration>, RequestError> {
         let (Some(remote), Some(node)) = (self.remote, self.node) else { return Ok(None) };
-        let now = Timestamp::now();
+        let now = self.consumer.context.now();
         match prerequisites(self.readiness(remote, node, now).await) {
             Verdict::Wait(rest) => Ok(Some(rest)),
             Verdict::Refuse { reason, message, again } => {
@@ -190,7 +190,7 @@ impl Pass<'_> {
 
     /// Marks the pod as being sent. Returns whether the pod still exists.
     async fn mark(&self, remote: &RemoteState) -> Result<bool, RequestError> {
-        let mark = mark_as_sending(remote.tenancy().as_deref(), Timestamp::now());
+        let mark = mark_as_sending(remote.tenancy().as_deref(), self.consumer.context.now());
         let exists = self.patch_status(Some(mark)).await?;
         if exists {
             self.peer.sending(&self.pod.uid);
@@ -222,7 +222,7 @@ impl Pass<'_> {
             Err(PeerError::Api(kube::Error::Api(status))) if status.is_already_exists() => {}
             Err(PeerError::Api(kube::Error::Api(status))) if status.is_invalid() || status.is_forbidden() => {
                 let message = format!("the provider's API server does not accept the pod: {}", status.message);
-                self.refuse(OffloadedReason::NotAccepted.as_str(), &message, Timestamp::now()).await?;
+                self.refuse(OffloadedReason::NotAccepted.as_str(), &message, self.consumer.context.now()).await?;
                 return Ok(Some(self.peer.not_accepted(&self.pod.uid)));
             }
             created => created.step("create the ShadowPod of", "Pod", &self.pod.key)?,
