@@ -177,6 +177,7 @@ impl Election {
                 }
             };
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return None,
                 () = tokio::time::sleep(wait) => {}
             }
@@ -288,6 +289,7 @@ impl Leadership<'_> {
         let mut wait = timing.renew_period();
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return true,
                 () = tokio::time::sleep(wait) => {}
             }

@@ -111,6 +111,7 @@ impl Peers {
             }
             started = current;
             tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
                 changed = connections.changed() => if changed.is_err() { break },
             }

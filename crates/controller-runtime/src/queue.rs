@@ -135,6 +135,7 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
                 continue;
             }
             tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
                 () = self.shared.changed.notified() => {}
                 Some(_) = tasks.join_next() => {}

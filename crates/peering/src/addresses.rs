@@ -204,6 +204,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, found: watch:
             }
         };
         tokio::select! {
+            biased;
             () = context.stop.cancelled() => return,
             changed = config.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(delay) => {}

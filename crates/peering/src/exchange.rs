@@ -25,6 +25,7 @@ pub async fn exchange(
     // Driven here instead of in a task of its own, so that the connection ends with the call.
     tokio::pin!(exchange);
     tokio::select! {
+        biased;
         done = &mut exchange => done,
         driven = connection => match driven {
             Ok(()) => exchange.await,

@@ -185,6 +185,7 @@ impl Tenants {
         heartbeats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                biased;
                 () = self.context.stop.cancelled() => return,
                 _ = heartbeats.tick() => {}
             }

@@ -126,6 +126,7 @@ pub async fn run(context: Context, known: Known) {
             Err(error) => tracing::warn!(%error, "cannot write the list of tunnel clients, trying again"),
         }
         tokio::select! {
+            biased;
             () = context.stop.cancelled() => return,
             () = known.changed.notified() => {}
             () = tokio::time::sleep(REFRESH_INTERVAL) => {}

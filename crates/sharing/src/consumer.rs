@@ -153,6 +153,7 @@ impl ConsumerController {
         };
         let all = async { tokio::join!(work, connections) };
         tokio::select! {
+            biased;
             _ = all => {}
             () = follow_mode => {}
         }
@@ -205,6 +206,7 @@ impl ConsumerController {
             std::future::pending::<()>().await;
         };
         tokio::select! {
+            biased;
             () = connection.ended.cancelled() => {}
             () = follow_health => {}
         }

@@ -41,6 +41,7 @@ pub async fn run(context: &Context, stop: CancellationToken) {
     let mut due = Instant::now();
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             // A setting changes the message.
             changed = config.changed() => if changed.is_err() { return },

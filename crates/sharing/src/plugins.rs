@@ -149,6 +149,7 @@ impl Plugins {
     async fn enqueue_recorded(&self, stop: CancellationToken) {
         let mut wanted = self.wanted.subscribe();
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             known = wanted.wait_for(Option::is_some) => if known.is_err() { return },
         }
@@ -293,9 +294,11 @@ impl Plugins {
         tokio::spawn(async move {
             loop {
                 let change = tokio::select! {
+                    biased;
                     () = ended.cancelled() => return,
-                    change = changes.next() => change,
+                    // Before what the plugin reports, which may be much.
                     connection = state.changed() => connection.ok().map(|()| Change::All),
+                    change = changes.next() => change,
                 };
                 let (Some(change), Some(plugins)) = (change, plugins.upgrade()) else { return };
                 plugins.enqueue_changed(&source, &change);

@@ -144,6 +144,7 @@ impl ProviderController {
             std::future::pending::<()>().await;
         };
         tokio::select! {
+            biased;
             () = work => {}
             () = self.plugins.run(stop.clone()) => {}
             () = follow_config => {}

@@ -19,6 +19,7 @@ use crate::{
 pub async fn run(cluster: Arc<Cluster>) {
     loop {
         tokio::select! {
+            biased;
             () = cluster.context.stop.cancelled() => return,
             () = tokio::time::sleep(COUNT_INTERVAL) => {}
         }

@@ -46,6 +46,7 @@ pub async fn run(cluster: Arc<Cluster>) {
         async move { reconcile(&cluster).await }
     });
     tokio::select! {
+        biased;
         () = work => {}
         () = follow_config => {}
     }

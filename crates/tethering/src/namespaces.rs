@@ -41,6 +41,7 @@ pub async fn run(cluster: Arc<Cluster>) {
         async move { reconcile(&cluster, &namespace).await }
     });
     tokio::select! {
+        biased;
         () = work => {}
         () = follow_config => {}
     }

@@ -127,6 +127,7 @@ impl Announcements {
             std::future::pending::<()>().await;
         };
         tokio::select! {
+            biased;
             () = connection.ended.cancelled() => {}
             () = follow => {}
         }

@@ -149,6 +149,7 @@ impl NetworkNegotiation {
             std::future::pending::<()>().await;
         };
         tokio::select! {
+            biased;
             () = work => {}
             () = self.announcements.follow(&self.context.peers, stop) => {}
             () = follow_config => {}

@@ -141,6 +141,7 @@ pub async fn serve(listener: TcpListener, tls: Tls, routes: Router, stop: Cancel
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accepted = tokio::select! {
+            biased;
             () = stop.cancelled() => break,
             accepted = async { (places.clone().acquire_owned().await, listener.accept().await) } => accepted,
         };
@@ -200,8 +201,9 @@ async fn connection(socket: TcpStream, tls: &Tls, routes: Router, stop: Cancella
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(serving);
     tokio::select! {
-        ended = serving.as_mut() => return ended.map_err(ConnectionError::Http),
+        biased;
         () = stop.cancelled() => serving.as_mut().graceful_shutdown(),
+        ended = serving.as_mut() => return ended.map_err(ConnectionError::Http),
     }
     // A followed log never ends by itself.
     tokio::time::timeout(GRACE_PERIOD, serving).await.unwrap_or(Ok(())).map_err(ConnectionError::Http)

@@ -155,6 +155,7 @@ pub async fn serve<T: Tenancies>(
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return Ok(()),
             Some(_) = tasks.join_next() => {}
             accepted = listener.accept() => match accepted {
@@ -168,13 +169,14 @@ pub async fn serve<T: Tenancies>(
                     let (acceptor, router) = (acceptor.clone(), router.clone());
                     tasks.spawn(async move {
                         tokio::select! {
+                            biased;
+                            () = registration.evicted.notified() => {
+                                tracing::debug!(%from, "a connection to the auth endpoint made room for another one");
+                            }
                             ended = timeout(CONNECTION_TIMEOUT, serve_connection(stream, acceptor, router, &registration)) => {
                                 if ended.is_err() {
                                     tracing::debug!(%from, "closed a connection to the auth endpoint that took too long");
                                 }
-                            }
-                            () = registration.evicted.notified() => {
-                                tracing::debug!(%from, "a connection to the auth endpoint made room for another one");
                             }
                         }
                     });

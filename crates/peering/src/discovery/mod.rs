@@ -99,10 +99,11 @@ impl Discoverer {
                 next = next.min(due);
             }
             tokio::select! {
+                biased;
                 () = self.context.stop.cancelled() => return,
-                () = self.changed.notified() => {}
-                changed = config.changed() => if changed.is_err() { return },
                 () = verification.next() => {}
+                changed = config.changed() => if changed.is_err() { return },
+                () = self.changed.notified() => {}
                 // A URL that is due waits while as many calls as allowed run.
                 () = tokio::time::sleep_until(next.max(now + Duration::from_millis(200))) => {}
             }

@@ -62,8 +62,8 @@ pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<No
         let idle = schedule.iter().filter(|(key, _)| !running.contains(*key)).map(|(_, known)| known.due);
         let next = idle.min().filter(|_| lookups.len() < MAX_CONCURRENT).unwrap_or_else(|| now + Duration::from_secs(60));
         tokio::select! {
+            biased;
             () = context.stop.cancelled() => return,
-            () = changed.notified() => {}
             Some(Ok((key, domain, lookup))) = lookups.join_next() => {
                 running.remove(&key);
                 let Some(object) = domains.get(&key).filter(|object| object.spec.domain == domain) else { continue };
@@ -76,6 +76,7 @@ pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<No
                 };
                 schedule.insert(key, Scheduled { domain, due: Instant::now() + delay, listed });
             }
+            () = changed.notified() => {}
             () = tokio::time::sleep_until(next) => {}
         }
     }

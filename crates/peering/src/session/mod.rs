@@ -140,6 +140,7 @@ impl Session {
         let until = stop.clone();
         tokio::spawn(async move {
             tokio::select! {
+                biased;
                 () = until.cancelled() => {}
                 () = worker.run() => {}
                 never = worker.follow_gateway() => match never {},
@@ -399,6 +400,7 @@ impl Worker {
         // The first heartbeat comes first, so that the published health is right.
         let heartbeat = Mutex::new(self.first_heartbeat(&own, &credential, &refused).await);
         tokio::select! {
+            biased;
             never = self.heartbeat(&own, &credential, &heartbeat, &refused) => match never {},
             failed = self.judge(&credential, &token, &heartbeat) => Err(failed),
             next = self.renew(&credential, &token, &refused) => Ok(next),
@@ -548,6 +550,7 @@ impl Worker {
         loop {
             let due = retry.unwrap_or_else(|| current.renew_in(self.context.now()).max(MIN_RENEWAL_DELAY));
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(due) => {}
                 () = refused_from(refused, accept_refusals_from), if retry.is_none() => {}
                 () = self.deleted.notified() => {}

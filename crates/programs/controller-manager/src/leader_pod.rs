@@ -32,6 +32,7 @@ pub async fn keep_marked(pods: Api<Pod>, own: String, mut replaced: Option<Strin
             }
         };
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
         }

@@ -122,6 +122,7 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
     tracing::info!(cluster = %identity.id(), version = env!("CARGO_PKG_VERSION"), "this cluster");
 
     let config = tokio::select! {
+        biased;
         () = stop.cancelled() => return Ok(()),
         config = config::follow(&client, stop.clone()) => config,
     };
@@ -142,6 +143,7 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
     let timing = Timing::of_lease(arguments.lease_seconds);
     let election = Election::new(client, &arguments.namespace, CONTROLLER_MANAGER, &arguments.pod_name, timing, context.clock);
     let leadership = tokio::select! {
+        biased;
         leadership = election.acquire(&stop) => leadership,
         ended = webhook.join_next() => return part_ended(ended, &stop),
     };
@@ -216,6 +218,7 @@ async fn lead(
     let renewing = CancellationToken::new();
     let working = async {
         let outcome = tokio::select! {
+            biased;
             () = stop.cancelled() => Ok(()),
             ended = parts.join_next() => part_ended(ended, stop),
             ended = webhook.join_next() => part_ended(ended, stop),

@@ -69,6 +69,7 @@ pub async fn run(context: Context) {
 async fn run_peers(consumer: Arc<Consumer>, mut new_peers: mpsc::UnboundedReceiver<NewPeer>) {
     loop {
         let new = tokio::select! {
+            biased;
             () = consumer.context.stop.cancelled() => return,
             new = new_peers.recv() => new,
         };

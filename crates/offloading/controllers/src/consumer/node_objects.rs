@@ -136,6 +136,7 @@ pub async fn renew_lease(context: Context, name: String, stop: CancellationToken
             }
         };
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
         }

@@ -39,6 +39,7 @@ async fn listen(node: &str, address: IpAddr, port: u16, stop: &CancellationToken
             Err(error) => tracing::warn!(node, port, %error, "kubelet API cannot listen, trying again"),
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => return None,
             () = tokio::time::sleep(LISTEN_RETRY) => {}
         }

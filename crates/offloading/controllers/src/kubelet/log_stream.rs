@@ -40,8 +40,9 @@ pub(super) fn log_body(body: kube::client::Body, stop: CancellationToken) -> Bod
             Rest::Nothing => return None,
         };
         let next = tokio::select! {
-            next = data(&mut body) => next,
+            biased;
             () = stop.cancelled() => Err(Cut::Stopped),
+            next = data(&mut body) => next,
         };
         match next {
             Ok(None) => None,

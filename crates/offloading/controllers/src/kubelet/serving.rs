@@ -92,6 +92,7 @@ pub async fn keep_signed(
     let mut lasts_until = Instant::now();
     loop {
         let signed = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             signed = signed(&context, &identity, &certificate) => signed,
         };
@@ -112,6 +113,7 @@ pub async fn keep_signed(
             last = Some(state);
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(next) => {}
         }

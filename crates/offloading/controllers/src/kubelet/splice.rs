@@ -143,9 +143,11 @@ async fn join(
         Ok(())
     };
     let ended = tokio::select! {
+        // What ended in order counts, even if the process ends at that moment.
+        biased;
         ended = async { tokio::try_join!(upwards, to_caller.forward(&mut from_peer)) } => ended.map(|_| ()),
-        () = silence => Err(Cut::Idle(limits.idle)),
         () = limits.stop.cancelled() => Err(Cut::Stopped),
+        () = silence => Err(Cut::Idle(limits.idle)),
     };
     if let Err(cut) = &ended {
         _ = tokio::time::timeout(FAREWELL_TIMEOUT, to_caller.tell(cut)).await;

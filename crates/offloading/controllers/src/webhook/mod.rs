@@ -205,6 +205,7 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
     let (client, config, commands) = (context.client.clone(), context.config.clone(), Commands::new(&context.namespace));
     let webhook = Arc::new(Webhook { client, offloadings, nodes, config, clock: context.clock, commands });
     tokio::select! {
+        biased;
         () = server::serve(listener, Tls::anonymous(certificate.clone()), routes(webhook), context.stop.clone()) => {}
         () = renew(&context, &secrets, &certificate) => {}
     }

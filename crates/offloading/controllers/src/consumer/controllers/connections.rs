@@ -30,6 +30,7 @@ pub async fn run(consumer: Arc<Consumer>, connection: Arc<PeerConnection>) {
         triggers::enqueue(&consumer, &peer, triggers::connection());
         let next_outage = peer.next_outage();
         tokio::select! {
+            biased;
             () = connection.ended.cancelled() => break,
             () = stop.cancelled() => break,
             listed = &mut listed, if !is_listed => {

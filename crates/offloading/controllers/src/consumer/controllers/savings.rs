@@ -84,6 +84,7 @@ pub async fn run(consumer: Arc<Consumer>) {
     let mut memory = Memory::default();
     loop {
         tokio::select! {
+            biased;
             () = consumer.context.stop.cancelled() => return,
             () = tokio::time::sleep(INTERVAL) => {}
         }
