@@ -1,6 +1,6 @@
 //! Finds the `ForeignCluster` of a peer.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use liqo_api::{ClusterId, ForeignCluster};
 
@@ -14,8 +14,8 @@ pub fn of_peer(foreign_clusters: &Cache<ForeignCluster>, id: &ClusterId) -> Vec<
 }
 
 /// The `ForeignCluster` that counts for each peer.
-pub fn by_peer(foreign_clusters: &Cache<ForeignCluster>) -> HashMap<ClusterId, Arc<ForeignCluster>> {
-    let mut first = HashMap::new();
+pub fn by_peer(foreign_clusters: &Cache<ForeignCluster>) -> BTreeMap<ClusterId, Arc<ForeignCluster>> {
+    let mut first = BTreeMap::new();
     for object in in_order(foreign_clusters) {
         first.entry(object.spec.cluster_id.clone()).or_insert(object);
     }

@@ -4,7 +4,7 @@
 //! provider while it is reachable, because it is fresher.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
@@ -83,7 +83,7 @@ pub struct Announcements {
     /// In tenant namespaces of this cluster.
     from_consumers: Cache<ReceivedConfig>,
     /// In our tenant namespaces at providers.
-    from_providers: Mutex<HashMap<ClusterId, Cache<ReceivedConfig>>>,
+    from_providers: Mutex<BTreeMap<ClusterId, Cache<ReceivedConfig>>>,
     queue: Queue<()>,
 }
 

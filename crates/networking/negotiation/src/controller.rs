@@ -1,7 +1,7 @@
 //! The controller: watches what decisions depend on, decides, and writes `TunnelEndpoint`s and conditions.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
@@ -216,7 +216,7 @@ impl NetworkNegotiation {
     }
 
     /// The peers that get a network: there is a peering in either direction, and nobody in this cluster forbids the network.
-    fn peers(&self, clusters: &HashMap<ClusterId, Arc<ForeignCluster>>) -> BTreeMap<ClusterId, PeerState> {
+    fn peers(&self, clusters: &BTreeMap<ClusterId, Arc<ForeignCluster>>) -> BTreeMap<ClusterId, PeerState> {
         if !self.context.config().spec.network.enabled {
             return BTreeMap::new();
         }
@@ -254,7 +254,7 @@ impl NetworkNegotiation {
     }
 
     /// Whether a cluster is our provider. While a peering is being ended its pods still need their network.
-    fn borrows_from(&self, clusters: &HashMap<ClusterId, Arc<ForeignCluster>>, id: &ClusterId) -> bool {
+    fn borrows_from(&self, clusters: &BTreeMap<ClusterId, Arc<ForeignCluster>>, id: &ClusterId) -> bool {
         clusters.get(id).is_some_and(|cluster| cluster.wants_outgoing()) || self.context.peers.get(id).is_some()
     }
 

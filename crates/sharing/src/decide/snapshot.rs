@@ -111,7 +111,7 @@ impl Mode {
 }
 
 /// The policies that replace those of persons, by consumer. `None`: the consumer gets nothing.
-pub type Replacements = HashMap<ClusterId, Option<Arc<PeeringPolicy>>>;
+pub type Replacements = BTreeMap<ClusterId, Option<Arc<PeeringPolicy>>>;
 
 /// One offer of one tenancy: UID of the tenant namespace, and the pool.
 pub type OfferId = (String, String);

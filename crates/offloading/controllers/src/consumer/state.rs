@@ -100,7 +100,7 @@ pub struct Consumer {
     /// What runs for each virtual node.
     pub node_tasks: Mutex<HashMap<Key, NodeTasks>>,
     /// The caches of each offloaded namespace.
-    pub followed: Mutex<HashMap<String, FollowedNamespace>>,
+    pub followed: Mutex<BTreeMap<String, FollowedNamespace>>,
     /// What policies select from; followed from the first policy on.
     pub policy_sources: OnceLock<PolicySources>,
     pub peers: PeerStates,

@@ -24,7 +24,7 @@ mod splice;
 mod tests;
 mod usage;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -278,7 +278,7 @@ impl Served {
 
     /// Asks the provider about the pods of the node, and about no others that it has.
     async fn reported_usage(&self) -> Result<Vec<(LocalPodRef, PodMetrics)>, Failure> {
-        let mut namespaces: HashMap<String, (Client, HashMap<String, LocalPodRef>)> = HashMap::new();
+        let mut namespaces: BTreeMap<String, (Client, HashMap<String, LocalPodRef>)> = BTreeMap::new();
         for (local, remote) in self.api.index.pods(&self.node) {
             let (_, pods) = namespaces.entry(remote.namespace).or_insert_with(|| (remote.client, HashMap::new()));
             pods.insert(remote.name, local);

@@ -1,6 +1,6 @@
 //! The contracts under which pods are charged, by namespace.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -65,7 +65,7 @@ impl MeteredContract {
     }
 }
 
-type ByNamespace = HashMap<String, BTreeMap<String, Arc<MeteredContract>>>;
+type ByNamespace = BTreeMap<String, BTreeMap<String, Arc<MeteredContract>>>;
 
 /// The contracts of all namespaces.
 pub struct Contracts {

@@ -63,7 +63,7 @@ pub struct Ledger {
     /// Pods that are resized, until the watch shows it, by shadow pod.
     resizing: HashMap<Key, ResizeInFlight>,
     /// Pods whose resize waits for room, by shadow pod.
-    deferred: HashMap<Key, ResizeRequest>,
+    deferred: BTreeMap<Key, ResizeRequest>,
     /// Sums that are still valid, with what they sum up.
     sums: HashMap<Account, (Charge, ResourceList)>,
 }

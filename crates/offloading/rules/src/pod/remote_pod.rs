@@ -1,7 +1,7 @@
 //! The reduced form of a remote pod, and an index by shadow pod.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::Arc,
 };
@@ -175,7 +175,7 @@ pub struct PodIndex {
     /// UID of the last pod of a shadow pod that the watch reported as gone.
     gone: HashMap<Key, String>,
     /// Shadow pods that wait for the name of a pod.
-    waiting_for_name: HashMap<Key, HashSet<Key>>,
+    waiting_for_name: HashMap<Key, BTreeSet<Key>>,
 }
 
 impl PodIndex {

@@ -1,6 +1,6 @@
 //! The pods on the virtual nodes of one provider, by UID and by name.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use liqo_controller_runtime::Key;
@@ -8,7 +8,7 @@ use liqo_offloading_rules::pod::local_state::LocalPod;
 
 #[derive(Default)]
 pub struct PodIndex {
-    by_uid: HashMap<String, Arc<LocalPod>>,
+    by_uid: BTreeMap<String, Arc<LocalPod>>,
     /// UIDs.
     by_name: HashMap<Key, String>,
 }
