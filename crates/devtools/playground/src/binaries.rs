@@ -248,6 +248,18 @@ pub async fn kubectl(progress: &dyn Progress) -> Result<PathBuf> {
     }
 }
 
+/// The path of kube-apiserver as clusters run it; it is built if it is missing.
+pub async fn kube_apiserver(progress: &dyn Progress) -> Result<PathBuf> {
+    let [kube_apiserver, ..] = &PROGRAMS;
+    provide_one(kube_apiserver, progress).await
+}
+
+/// The path of etcd as clusters run it; it is built if it is missing.
+pub async fn etcd(progress: &dyn Progress) -> Result<PathBuf> {
+    let [.., etcd, _] = &PROGRAMS;
+    provide_one(etcd, progress).await
+}
+
 /// The path of wireguard-go in exactly the pinned version; it is built if it is missing.
 pub async fn wireguard_go(progress: &dyn Progress) -> Result<PathBuf> {
     provide_one(&WIREGUARD_GO, progress).await

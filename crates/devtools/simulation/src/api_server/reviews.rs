@@ -1,0 +1,149 @@
+//! Objects that are asked and answered, and never stored: reviews of access and tokens, and new tokens.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::{
+    User, access,
+    decode::decode,
+    failure::Failure,
+    kinds::Kind,
+    lists::Lists,
+    request::Request,
+    state::State,
+    writes::{self, Answer},
+};
+
+const LEAST_TOKEN_SECONDS: i64 = 600;
+/// The audience of tokens for the API server itself.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+const USUAL_TOKEN_SECONDS: i64 = 3600;
+
+/// Answers a review.
+pub fn answer(state: &State, user: &User, request: &Request) -> Answer {
+    let mut review = decode(&state.kinds, request, request.object()?)?;
+    writes::track(state, request, None, &mut review);
+    let status = match request.kind.kind.as_str() {
+        "TokenReview" => review_token(state, &review["spec"])?,
+        "SelfSubjectReview" => {
+            review["metadata"]["creationTimestamp"] = json!(state.now_text());
+            json!({ "userInfo": user_info(user) })
+        }
+        kind => json!({ "allowed": review_access(state, user, kind, &review["spec"])? }),
+    };
+    review["status"] = status;
+    Ok((StatusCode::CREATED, Arc::new(review)))
+}
+
+fn user_info(user: &User) -> Value {
+    json!({ "username": user.name, "groups": user.groups })
+}
+
+fn review_access(state: &State, user: &User, kind: &str, spec: &Value) -> Result<bool, Failure> {
+    let group = "authorization.k8s.io";
+    let invalid = |field: &str, message: &str| {
+        Failure::invalid_review("", group, ("FieldValueInvalid", message.to_owned(), field.to_owned()))
+    };
+    if spec["resourceAttributes"].is_null() == spec["nonResourceAttributes"].is_null() {
+        let why = "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        return Err(invalid("spec.resourceAttributes", why));
+    }
+    let name = spec["user"].as_str().unwrap_or_default();
+    let groups = spec["groups"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let groups: Vec<String> = groups.map(str::to_owned).collect();
+    if kind == "SelfSubjectAccessReview" {
+        return Ok(access::is_allowed_in_review(state, user, spec));
+    }
+    if name.is_empty() && groups.is_empty() {
+        let why = "Invalid value: \"\": at least one of user or group must be specified";
+        return Err(invalid("spec.user", why));
+    }
+    Ok(access::is_allowed_in_review(state, &User { name: name.to_owned(), groups }, spec))
+}
+
+fn review_token(state: &State, spec: &Value) -> Result<Value, Failure> {
+    let token = spec["token"].as_str().unwrap_or_default();
+    if token.is_empty() {
+        return Err(Failure::bad_request("token is required for TokenReview in authentication"));
+    }
+    Ok(match user_of(state, token) {
+        Some(user) => json!({ "authenticated": true, "user": user_info(&user) }),
+        None => json!({ "user": {}, "error": "invalid bearer token" }),
+    })
+}
+
+/// Issues a token of a service account. It names its account, its audiences and its end in clear text: nobody outside of the
+/// simulation reads it.
+pub fn issue_token(state: &mut State, request: &Request) -> Answer {
+    let accounts = &request.kind;
+    let account = state.get(accounts, &request.namespace, &request.name);
+    let account = account.ok_or_else(|| Failure::not_found(accounts, &request.name))?;
+    let requests = Kind {
+        group: "authentication.k8s.io".to_owned(),
+        kind: "TokenRequest".to_owned(),
+        lists: Arc::new(Lists::of_built_in("authentication.k8s.io", "TokenRequest")),
+        ..(**accounts).clone()
+    };
+    let request = Request { kind: Arc::new(requests), ..request.clone() };
+    let mut answer = decode(&state.kinds, &request, request.object()?)?;
+    let bound = &answer["spec"]["boundObjectRef"];
+    let text = |field: &str| bound[field].as_str().unwrap_or_default();
+    if !bound.is_null() && !["Pod", "Secret", "Node"].contains(&text("kind")) {
+        let why = format!("cannot bind token to object of type /{}, Kind={}", text("apiVersion"), text("kind"));
+        return Err(Failure::bad_request(why));
+    }
+    let seconds = answer["spec"]["expirationSeconds"].as_i64().unwrap_or(USUAL_TOKEN_SECONDS);
+    if seconds < LEAST_TOKEN_SECONDS {
+        let why = format!("Invalid value: {seconds}: may not specify a duration less than 10 minutes");
+        let cause = ("FieldValueInvalid", why, "spec.expirationSeconds".to_owned());
+        return Err(Failure::invalid_review("TokenRequest", "authentication.k8s.io", cause));
+    }
+    check_bound_object(state, &request.namespace, &answer["spec"]["boundObjectRef"])?;
+    answer["spec"]["expirationSeconds"] = json!(seconds);
+    answer["apiVersion"] = json!("authentication.k8s.io/v1");
+    writes::track(state, &request, None, &mut answer);
+    if answer["spec"]["audiences"].is_null() {
+        answer["spec"]["audiences"] = json!([ISSUER]);
+    }
+    let metadata = &mut answer["metadata"];
+    metadata["name"] = json!(request.name);
+    metadata["namespace"] = json!(request.namespace);
+    metadata["uid"] = account["metadata"]["uid"].clone();
+    metadata["creationTimestamp"] = json!(state.now_text());
+    let end = state.now().checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap_or(state.now());
+    let end = end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let content = json!({
+        "namespace": request.namespace, "name": request.name, "uid": account["metadata"]["uid"],
+        "audiences": answer["spec"]["audiences"], "expires": end, "id": state.uid(),
+    });
+    // Three parts, as those of a JSON web token: an empty header, the content, and no signature.
+    let token = format!("e30.{}.", data_encoding::BASE64URL_NOPAD.encode(content.to_string().as_bytes()));
+    answer["status"] = json!({ "token": token, "expirationTimestamp": end });
+    Ok((StatusCode::CREATED, Arc::new(answer)))
+}
+
+/// A token can be bound only to an object that exists.
+fn check_bound_object(state: &State, namespace: &str, bound: &Value) -> Result<(), Failure> {
+    let (plural, namespace) = match bound["kind"].as_str() {
+        Some("Pod") => ("pods", namespace),
+        Some("Secret") => ("secrets", namespace),
+        Some("Node") => ("nodes", ""),
+        _ => return Ok(()),
+    };
+    let kind = state.kinds.get("", "v1", plural).ok_or_else(Failure::no_such_resource)?;
+    let name = bound["name"].as_str().unwrap_or_default();
+    state.get(&kind, namespace, name).map(|_| ()).ok_or_else(|| Failure::not_found(&kind, name))
+}
+
+/// The user that a token of this API server stands for.
+pub fn user_of(state: &State, token: &str) -> Option<User> {
+    let content = token.split('.').nth(1)?;
+    let content: Value = serde_json::from_slice(&data_encoding::BASE64URL_NOPAD.decode(content.as_bytes()).ok()?).ok()?;
+    let (namespace, name) = (content["namespace"].as_str()?, content["name"].as_str()?);
+    let kind = state.kinds.get("", "v1", "serviceaccounts")?;
+    let account = state.get(&kind, namespace, name)?;
+    let end: jiff::Timestamp = content["expires"].as_str()?.parse().ok()?;
+    (account["metadata"]["uid"] == content["uid"] && state.now() < end).then(|| User::service_account(namespace, name))
+}

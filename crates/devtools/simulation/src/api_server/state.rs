@@ -1,0 +1,174 @@
+//! What an API server keeps, and what every write does.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc};
+
+use super::{
+    kinds::{Kind, Kinds},
+    selectors::Selector,
+    store::{Change, Key, Store},
+};
+
+/// Random characters of generated names: no vowels, so that no words appear.
+const NAME_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+pub struct State {
+    pub kinds: Kinds,
+    pub store: Store,
+    watchers: Vec<Watcher>,
+    pub changed: Arc<Notify>,
+    pub requests: u64,
+    clock: Box<dyn Fn() -> Timestamp + Send>,
+    draws: u64,
+}
+
+/// Who is told about changes.
+pub struct Watcher {
+    pub resource: String,
+    pub namespace: String,
+    pub selector: Selector,
+    pub events: mpsc::UnboundedSender<WatchEvent>,
+}
+
+/// `ADDED`, `MODIFIED` or `DELETED`, with the object.
+pub type WatchEvent = (&'static str, Arc<Value>);
+
+impl Watcher {
+    /// What this watcher hears about a change.
+    pub fn event(&self, change: &Change) -> Option<WatchEvent> {
+        let is_meant =
+            change.key.resource == self.resource && (self.namespace.is_empty() || change.key.namespace == self.namespace);
+        if !is_meant {
+            return None;
+        }
+        let selects = |object: &Option<Arc<Value>>| object.as_ref().is_some_and(|object| self.selector.matches(object));
+        match (selects(&change.before), &change.after) {
+            (false, Some(after)) if self.selector.matches(after) => Some(("ADDED", after.clone())),
+            (true, Some(after)) if self.selector.matches(after) => Some(("MODIFIED", after.clone())),
+            (true, Some(after)) => {
+                // It left the selection: the watcher gets its last selected state, with the version of the change.
+                let mut last = change.before.as_deref().cloned().unwrap_or_default();
+                last["metadata"]["resourceVersion"] = after["metadata"]["resourceVersion"].clone();
+                Some(("DELETED", Arc::new(last)))
+            }
+            (true, None) => Some(("DELETED", change.last.clone())),
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    pub fn new(seed: u64, clock: Box<dyn Fn() -> Timestamp + Send>) -> Self {
+        let mut state = Self {
+            kinds: Kinds::built_in(),
+            store: Store::default(),
+            watchers: Vec::new(),
+            changed: Arc::default(),
+            requests: 0,
+            clock,
+            draws: seed,
+        };
+        for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
+            state.create_namespace(name);
+        }
+        state
+    }
+
+    fn create_namespace(&mut self, name: &str) {
+        let namespace = json!({
+            "kind": "Namespace", "apiVersion": "v1",
+            "metadata": {
+                "name": name, "uid": self.uid(), "creationTimestamp": self.now_text(),
+                "labels": { "kubernetes.io/metadata.name": name },
+            },
+            "spec": { "finalizers": ["kubernetes"] },
+            "status": { "phase": "Active" },
+        });
+        let key = Key { resource: "namespaces".to_owned(), namespace: String::new(), name: name.to_owned() };
+        self.put(key, namespace);
+    }
+
+    pub fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    /// The time as objects have it, in seconds.
+    pub fn now_text(&self) -> String {
+        self.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    }
+
+    /// The next number of the sequence that the seed began (`SplitMix64`).
+    pub fn draw(&mut self) -> u64 {
+        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.draws;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn uid(&mut self) -> String {
+        let (high, low) = (self.draw(), self.draw());
+        format!(
+            "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+            high >> 32,
+            (high >> 16) & 0xffff,
+            high & 0xfff,
+            0x8000 | (low >> 50),
+            low & 0xffff_ffff_ffff
+        )
+    }
+
+    /// Five random characters.
+    pub fn suffix(&mut self) -> String {
+        let mut number = self.draw();
+        let mut next = || {
+            let index = usize::try_from(number % NAME_CHARACTERS.len() as u64).unwrap_or_default();
+            number /= NAME_CHARACTERS.len() as u64;
+            char::from(NAME_CHARACTERS[index])
+        };
+        (0..5).map(|_| next()).collect()
+    }
+
+    pub fn watch(&mut self, watcher: Watcher) {
+        self.watchers.push(watcher);
+    }
+
+    pub fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.store.get(&key(kind, namespace, name)).cloned()
+    }
+
+    /// Stores an object, and tells the watchers.
+    pub fn put(&mut self, key: Key, object: Value) -> Arc<Value> {
+        if key.resource == "customresourcedefinitions.apiextensions.k8s.io" {
+            self.kinds.define(&object);
+        }
+        let change = self.store.put(key, object);
+        self.tell(&change);
+        change.last
+    }
+
+    /// Removes an object, and tells the watchers.
+    pub fn remove(&mut self, key: Key, last: Value) -> Arc<Value> {
+        if key.resource == "customresourcedefinitions.apiextensions.k8s.io" {
+            self.kinds.remove(&last);
+        }
+        let change = self.store.remove(key, last);
+        self.tell(&change);
+        change.last
+    }
+
+    fn tell(&mut self, change: &Change) {
+        self.changed.notify_one();
+        self.watchers.retain(|watcher| match watcher.event(change) {
+            Some(event) => watcher.events.send(event).is_ok(),
+            None => !watcher.events.is_closed(),
+        });
+    }
+}
+
+pub fn key(kind: &Kind, namespace: &str, name: &str) -> Key {
+    Key { resource: kind.resource(), namespace: namespace.to_owned(), name: name.to_owned() }
+}

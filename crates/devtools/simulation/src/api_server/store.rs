@@ -1,0 +1,163 @@
+//! Objects, their versions, and the history that watches read.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Bound,
+    sync::Arc,
+};
+
+use serde_json::{Value, json};
+
+/// How many changes a watch can look back.
+const HISTORY: usize = 20_000;
+
+/// Where an object is: plural with group, namespace (empty for a cluster's), name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub resource: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub version: u64,
+    pub key: Key,
+    /// `None` for a creation.
+    pub before: Option<Arc<Value>>,
+    /// `None` for a deletion.
+    pub after: Option<Arc<Value>>,
+    /// What a watch says about a deletion: the last state, with the version of the deletion.
+    pub last: Arc<Value>,
+}
+
+/// The objects of an API server.
+#[derive(Default)]
+pub struct Store {
+    objects: BTreeMap<Key, Arc<Value>>,
+    version: u64,
+    history: VecDeque<Change>,
+    /// The version of the newest change that the history does not have any more.
+    compacted: u64,
+}
+
+/// The version is not in the history any more.
+pub struct Compacted;
+
+impl Store {
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Forgets all changes: who watches from before now must list again.
+    pub fn compact(&mut self) {
+        self.history.clear();
+        self.compacted = self.version;
+    }
+
+    pub fn get(&self, key: &Key) -> Option<&Arc<Value>> {
+        self.objects.get(key)
+    }
+
+    /// The objects of a resource, in the order of namespace and name. An empty namespace means all.
+    pub fn list<'a>(&'a self, resource: &'a str, namespace: &'a str) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
+        let first = Key { resource: resource.to_owned(), namespace: namespace.to_owned(), name: String::new() };
+        self.objects
+            .range((Bound::Included(first), Bound::Unbounded))
+            .take_while(move |(key, _)| key.resource == resource && (namespace.is_empty() || key.namespace == namespace))
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (&Key, &Arc<Value>)> {
+        self.objects.iter()
+    }
+
+    /// The objects of a resource as they were.
+    pub fn list_at(&self, resource: &str, namespace: &str, version: u64) -> Result<Vec<(Key, Arc<Value>)>, Compacted> {
+        if version < self.compacted {
+            return Err(Compacted);
+        }
+        let now = self.list(resource, namespace).map(|(key, object)| (key.clone(), object.clone()));
+        let mut objects: BTreeMap<Key, Arc<Value>> = now.collect();
+        for change in self.history.iter().rev().take_while(|change| change.version > version) {
+            if change.key.resource != resource || !(namespace.is_empty() || change.key.namespace == namespace) {
+                continue;
+            }
+            match &change.before {
+                Some(before) => objects.insert(change.key.clone(), before.clone()),
+                None => objects.remove(&change.key),
+            };
+        }
+        Ok(objects.into_iter().collect())
+    }
+
+    /// The changes after a version.
+    pub fn since(&self, version: u64) -> Result<impl Iterator<Item = &Change>, Compacted> {
+        if version < self.compacted {
+            return Err(Compacted);
+        }
+        Ok(self.history.iter().skip_while(move |change| change.version <= version))
+    }
+
+    /// Stores an object, and gives it the next version.
+    pub fn put(&mut self, key: Key, mut object: Value) -> Change {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let object = Arc::new(object);
+        let before = self.objects.insert(key.clone(), object.clone());
+        self.record(Change { version: self.version, key, before, after: Some(object.clone()), last: object })
+    }
+
+    /// Removes an object. `last` is its last state.
+    pub fn remove(&mut self, key: Key, mut last: Value) -> Change {
+        self.version += 1;
+        last["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let before = self.objects.remove(&key);
+        self.record(Change { version: self.version, key, before, after: None, last: Arc::new(last) })
+    }
+
+    fn record(&mut self, change: Change) -> Change {
+        self.history.push_back(change.clone());
+        if self.history.len() > HISTORY
+            && let Some(oldest) = self.history.pop_front()
+        {
+            self.compacted = oldest.version;
+        }
+        change
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key { resource: "configmaps".into(), namespace: "n".into(), name: name.into() }
+    }
+
+    fn names(objects: &[(Key, Arc<Value>)]) -> Vec<&str> {
+        objects.iter().map(|(key, _)| key.name.as_str()).collect()
+    }
+
+    #[test]
+    fn the_past_can_be_listed() {
+        let mut store = Store::default();
+        store.put(key("a"), json!({ "metadata": {} }));
+        store.put(key("b"), json!({ "metadata": {} }));
+        store.remove(key("a"), json!({ "metadata": {} }));
+        let list = |version| store.list_at("configmaps", "n", version).ok().unwrap();
+        assert_eq!(names(&list(1)), ["a"]);
+        assert_eq!(names(&list(2)), ["a", "b"]);
+        assert_eq!(names(&list(3)), ["b"]);
+    }
+
+    #[test]
+    fn what_was_forgotten_cannot_be_listed() {
+        let mut store = Store::default();
+        store.put(key("a"), json!({ "metadata": {} }));
+        store.put(key("b"), json!({ "metadata": {} }));
+        store.compact();
+        assert!(store.list_at("configmaps", "n", 1).is_err());
+        assert!(store.since(1).is_err());
+        assert_eq!(store.since(2).ok().unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,160 @@
+//! What acts on an object instead of changing it.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::{
+    User,
+    failure::Failure,
+    request::{Request, Verb},
+    reviews,
+    selectors::Selector,
+    state::{State, key},
+    writes::{self, Answer},
+};
+
+/// Answers a request that creates something which is not stored; `None` for all others.
+pub fn act(state: &mut State, user: &User, request: &Request) -> Option<Answer> {
+    if request.verb != Verb::Create {
+        return None;
+    }
+    if !request.subresource.is_empty()
+        && let Err(failure) = writes::namespace_is_open(state, request, &json!({ "metadata": { "name": request.name } }))
+    {
+        return Some(Err(failure));
+    }
+    match (request.kind.kind.as_str(), request.subresource.as_str()) {
+        ("Pod", "binding") => Some(bind(state, request)),
+        ("Pod", "eviction") => Some(evict(state, request)),
+        ("ServiceAccount", "token") => Some(reviews::issue_token(state, request)),
+        ("SelfSubjectAccessReview" | "SelfSubjectReview" | "SubjectAccessReview" | "TokenReview", "") => {
+            Some(reviews::answer(state, user, request))
+        }
+        _ => None,
+    }
+}
+
+fn find(state: &State, request: &Request) -> Result<Arc<Value>, Failure> {
+    let found = state.get(&request.kind, &request.namespace, &request.name);
+    found.ok_or_else(|| Failure::not_found(&request.kind, &request.name))
+}
+
+fn created() -> Arc<Value> {
+    Arc::new(json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 }))
+}
+
+fn bind(state: &mut State, request: &Request) -> Answer {
+    let binding = request.object()?;
+    let mut pod = (*find(state, request)?).clone();
+    let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
+    match binding["target"]["kind"].as_str().unwrap_or_default() {
+        "" | "Node" => {}
+        kind => {
+            let why = format!("target.kind: Unsupported value: \"{kind}\": supported values: \"Node\", \"<empty>\"");
+            return Err(Failure::internal(why));
+        }
+    }
+    if node.is_empty() {
+        return Err(Failure::internal("target.name: Required value"));
+    }
+    let refuse = |why: &str| {
+        let mut failure = Failure::conflict(&request.kind, &request.name, why);
+        failure.message = failure.message.replacen("pods", "pods/binding", 1);
+        failure.details.get_or_insert_with(|| json!({}))["kind"] = json!("pods/binding");
+        failure
+    };
+    if !pod["metadata"]["deletionTimestamp"].is_null() {
+        return Err(refuse(&format!("pod {} is being deleted, cannot be assigned to a host", request.name)));
+    }
+    if let Some(bound) = pod["spec"]["nodeName"].as_str().filter(|bound| !bound.is_empty()) {
+        return Err(refuse(&format!("pod {} is already assigned to node \"{bound}\"", request.name)));
+    }
+    if pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+        return Err(refuse(&format!("pod {} has non-empty .spec.schedulingGates", request.name)));
+    }
+    pod["spec"]["nodeName"] = json!(node);
+    let condition = json!({
+        "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": state.now_text(),
+    });
+    for (key, value) in binding["metadata"]["annotations"].as_object().into_iter().flatten() {
+        pod["metadata"]["annotations"][key] = value.clone();
+    }
+    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let mut conditions: Vec<Value> = conditions.into_iter().filter(|one| one["type"] != "PodScheduled").collect();
+    conditions.push(condition);
+    pod["status"]["conditions"] = json!(conditions);
+    state.put(key(&request.kind, &request.namespace, &request.name), pod);
+    Ok((StatusCode::CREATED, created()))
+}
+
+/// Deletes a pod, unless a `PodDisruptionBudget` is against it.
+fn evict(state: &mut State, request: &Request) -> Answer {
+    let eviction = request.object()?;
+    if eviction["metadata"]["name"].as_str().is_some_and(|name| !name.is_empty() && name != request.name) {
+        return Err(Failure::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let pod = find(state, request)?;
+    let budgets: Vec<Arc<Value>> = state
+        .store
+        .list("poddisruptionbudgets.policy", &request.namespace)
+        .map(|(_, budget)| budget.clone())
+        .filter(|budget| selects(budget, &pod))
+        .collect();
+    let has_ended = ["Succeeded", "Failed", "Pending"].iter().any(|phase| pod["status"]["phase"] == *phase);
+    if !has_ended
+        && let Some(budget) = budgets.iter().find(|budget| budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) <= 0)
+    {
+        let name = budget["metadata"]["name"].as_str().unwrap_or_default();
+        let status = &budget["status"];
+        let message = format!(
+            "The disruption budget {name} needs {} healthy pods and has {} currently",
+            status["desiredHealthy"].as_i64().unwrap_or(0),
+            status["currentHealthy"].as_i64().unwrap_or(0)
+        );
+        let causes = json!([{ "reason": "DisruptionBudget", "message": message }]);
+        let why = "Cannot evict pod as it would violate the pod's disruption budget.";
+        return Err(Failure::too_many_requests(why, 0, &causes));
+    }
+    for budget in budgets.iter().filter(|_| !has_ended) {
+        let mut budget = (**budget).clone();
+        let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
+        budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
+        if let Some(kind) = state.kinds.get("policy", "v1", "poddisruptionbudgets") {
+            let name = budget["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            state.put(key(&kind, &request.namespace, &name), budget);
+        }
+    }
+    let body = eviction["deleteOptions"].clone();
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    let deletion = Request { verb: Verb::Delete, subresource: String::new(), body, ..request.clone() };
+    if !has_ended && deletion.parameter("dryRun").is_none() {
+        announce_eviction(state, request, &pod);
+    }
+    writes::delete(state, &deletion)?;
+    Ok((StatusCode::CREATED, created()))
+}
+
+/// Says in the status of a pod that it is evicted.
+fn announce_eviction(state: &mut State, request: &Request, pod: &Value) {
+    let condition = json!({
+        "type": "DisruptionTarget", "status": "True", "lastProbeTime": null, "lastTransitionTime": state.now_text(),
+        "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+    });
+    let mut conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    if conditions.iter().any(|known| known["type"] == "DisruptionTarget") {
+        return;
+    }
+    conditions.push(condition);
+    let mut pod = pod.clone();
+    pod["status"]["conditions"] = json!(conditions);
+    state.put(key(&request.kind, &request.namespace, &request.name), pod);
+}
+
+fn selects(budget: &Value, pod: &Value) -> bool {
+    let labels = budget["spec"]["selector"]["matchLabels"].as_object();
+    let terms = labels.into_iter().flatten().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
+    let terms: Vec<String> = terms.collect();
+    Selector::parse(Some(&terms.join(",")), None).is_ok_and(|selector| !terms.is_empty() && selector.matches(pod))
+}

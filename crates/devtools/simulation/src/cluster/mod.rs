@@ -1,0 +1,244 @@
+//! What makes a cluster of an API server: the controllers of Kubernetes, a scheduler and kubelets, as small as they can be.
+//!
+//! ```text
+//!   Objects (as they are now) + time --> decide --> writes, and the time of the next look
+//! ```
+//!
+//! All parts are pure and remember nothing: what they need to know later is in the objects, as in Kubernetes.
+//!
+//! Left out:
+//! - sets: adoption and release by selector, `ControllerRevisions`, proportional scaling during a rollout, `maxUnavailable` of stateful sets
+//! - Jobs: indexed ones, `CronJobs`, the action `FailJob`
+//! - scheduler: preemption, spreading, pod affinity, preferred anti-affinity, host ports
+//! - nodes: Kubernetes' halt of evictions when most nodes are down, pressure, reboots
+//! - kubelets: failing init containers, probes, ephemeral containers, changed images and resizes of running pods, volumes of claims
+//! - Events, Endpoints, conditions of namespaces
+//!
+//! Harsher than Kubernetes: the address of a pod that went is free at once.
+
+mod addresses;
+mod containers;
+mod daemon_sets;
+mod deployments;
+mod disruption_budgets;
+mod endpoint_slices;
+mod fields;
+mod garbage;
+mod jobs;
+mod kubelet;
+mod namespaces;
+mod nodes;
+mod placement;
+mod plan;
+mod pods;
+mod quotas;
+mod replica_sets;
+mod rollout;
+mod scheduler;
+mod selectors;
+mod snapshot;
+mod stateful_sets;
+#[cfg(test)]
+mod testing;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use self::{plan::Plan, snapshot::Snapshot};
+
+/// The objects of a cluster as they are now. Resources are plural with their group: `pods`, `deployments.apps`.
+pub trait Objects {
+    /// In the order of namespace and name. An empty namespace means all.
+    fn list(&self, resource: &str, namespace: &str) -> Vec<Arc<Value>>;
+    fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
+    /// All resources of namespaced kinds that have objects.
+    fn resources(&self) -> Vec<String>;
+}
+
+/// A request to the API server.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Write {
+    /// The object may have a generateName instead of a name.
+    Create {
+        resource: String,
+        namespace: String,
+        object: Value,
+    },
+    /// Replaces the object if its resourceVersion is still the same.
+    Update {
+        resource: String,
+        namespace: String,
+        name: String,
+        object: Value,
+    },
+    UpdateStatus {
+        resource: String,
+        namespace: String,
+        name: String,
+        object: Value,
+    },
+    /// `PUT namespaces/NAME/finalize`.
+    Finalize {
+        object: Value,
+    },
+    Bind {
+        namespace: String,
+        pod: String,
+        node: String,
+    },
+    Delete {
+        resource: String,
+        namespace: String,
+        name: String,
+        /// Precondition.
+        uid: String,
+        grace_seconds: Option<i64>,
+        propagation: Option<&'static str>,
+    },
+}
+
+/// How a cluster differs from others.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// First address and prefix length of the pods' addresses. A node with a `podCIDR` uses that instead.
+    pub pod_addresses: (Ipv4Addr, u8),
+    /// Nodes whose kubelet does nothing.
+    pub nodes_without_power: BTreeSet<String>,
+    /// When nodes were deleted. Their pods go 40 s later; pods of nodes that are not listed go immediately.
+    pub deleted_nodes: BTreeMap<String, Timestamp>,
+    /// Seconds without a heartbeat after which a node is unreachable.
+    pub node_grace_seconds: i64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            pod_addresses: (Ipv4Addr::new(10, 244, 0, 0), 16),
+            nodes_without_power: BTreeSet::new(),
+            deleted_nodes: BTreeMap::new(),
+            node_grace_seconds: 40,
+        }
+    }
+}
+
+/// In the order of their writes.
+const CONTROLLERS: [fn(&Snapshot, &mut Plan); 13] = [
+    namespaces::run,
+    garbage::run,
+    deployments::run,
+    replica_sets::run,
+    stateful_sets::run,
+    daemon_sets::run,
+    jobs::run,
+    scheduler::run,
+    kubelet::run,
+    nodes::run,
+    endpoint_slices::run,
+    disruption_budgets::run,
+    quotas::run,
+];
+
+/// Returns what the controllers do next, and when to ask again although nothing changed. `None`: only after a change.
+///
+/// A write that fails is returned again by the next call. The caller must not call again only because a write failed.
+pub fn decide(objects: &dyn Objects, now: Timestamp, settings: &Settings) -> (Vec<Write>, Option<Timestamp>) {
+    let snapshot = Snapshot::read(objects, now, settings);
+    let mut plan = Plan::at(now);
+    for run in CONTROLLERS {
+        run(&snapshot, &mut plan);
+    }
+    plan.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{
+        fields::name,
+        pods::is_finished,
+        testing::{Cluster, annotated, workload},
+    };
+
+    const KINDS: [(&str, &str); 3] = [("deployments.apps", "web"), ("statefulsets.apps", "db"), ("daemonsets.apps", "agent")];
+
+    fn disturb(cluster: &mut Cluster) {
+        let (resource, app) = KINDS[usize::try_from(cluster.draw(3)).unwrap()];
+        let node = format!("n{}", cluster.draw(3) + 1);
+        match cluster.draw(7) {
+            0 => {
+                let replicas = cluster.draw(6);
+                cluster.change(resource, app, |object| object["spec"]["replicas"] = json!(replicas));
+            }
+            1 => {
+                let image = format!("web:{}", cluster.draw(3));
+                cluster.change(resource, app, |object| {
+                    object["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image);
+                });
+            }
+            2 => drop(cluster.settings.nodes_without_power.insert(node)),
+            3 => cluster.settings.nodes_without_power.clear(),
+            4 => {
+                let is_cordoned = cluster.draw(2) == 0;
+                cluster.change("nodes", &node, |object| object["spec"]["unschedulable"] = json!(is_cordoned));
+            }
+            _ => {
+                let pods = cluster.pods();
+                let index = usize::try_from(cluster.draw(100)).unwrap() % pods.len().max(1);
+                if let Some(pod) = pods.get(index) {
+                    cluster.delete("pods", name(pod), None);
+                }
+            }
+        }
+    }
+
+    /// Whether everything runs as it should, with today's templates.
+    fn is_well(cluster: &Cluster) -> bool {
+        let wanted = |resource: &str, app: &str| cluster.object(resource, app)["spec"]["replicas"].as_u64().unwrap_or(0);
+        let (web, db) = (wanted("deployments.apps", "web"), wanted("statefulsets.apps", "db"));
+        let is_current = |(resource, app): &(&str, &str)| {
+            let image = &cluster.object(resource, app)["spec"]["template"]["spec"]["containers"][0]["image"];
+            let pods = cluster.pods();
+            let mut own = pods.iter().filter(|pod| pod["metadata"]["labels"]["app"] == *app);
+            own.all(|pod| pod["spec"]["containers"][0]["image"] == *image)
+        };
+        let expected = usize::try_from(web + db).unwrap() + 3;
+        let remaining = cluster.pods().iter().filter(|pod| !is_finished(pod)).count();
+        cluster.ready() == expected && remaining == expected && KINDS.iter().all(is_current)
+    }
+
+    #[test]
+    fn whatever_happens_and_fails_the_controllers_come_to_rest_and_everything_runs_again() {
+        for seed in 0..2 {
+            let mut cluster = Cluster::with_nodes(&["n1", "n2", "n3"]);
+            (cluster.draws, cluster.failures) = (seed, 20);
+            for (resource, app) in KINDS {
+                let times = annotated(&[("ready-seconds", "2"), ("stop-seconds", "3")]);
+                cluster.add(resource, json!({ "metadata": { "name": app }, "spec": workload(app, 3, &times) }));
+            }
+            let work = json!({ "completions": 15, "parallelism": 2, "backoffLimit": 100, "template": {
+                "metadata": { "annotations": annotated(&[("run-seconds", "40")]) },
+                "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "work:1" }] },
+            } });
+            cluster.add("jobs.batch", json!({ "metadata": { "name": "work" }, "spec": work }));
+            for _ in 0..30 {
+                disturb(&mut cluster);
+                let seconds = i64::try_from(cluster.draw(60)).unwrap();
+                cluster.pass(seconds);
+            }
+            cluster.settings.nodes_without_power.clear();
+            for node in ["n1", "n2", "n3"] {
+                cluster.change("nodes", node, |object| object["spec"]["unschedulable"] = json!(false));
+            }
+            cluster.pass(1500);
+            assert_eq!(cluster.object("jobs.batch", "work")["status"]["succeeded"], 15, "seed {seed}");
+            assert!(is_well(&cluster), "seed {seed}: {:#?}", cluster.pods());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Runs the controllers of a simulated cluster: after each change it asks them what to do, and does it.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    ApiServer, User,
+    cluster::{self, Objects, Settings, Write},
+};
+
+/// Changes within this time are looked at together.
+const BATCH: Duration = Duration::from_millis(50);
+/// How long the controllers wait after writes that all failed, at first and at most.
+const RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(300);
+/// Longer than any wait for a time that an object names.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// The objects of an API server at one moment.
+struct Snapshot(Vec<(crate::Key, Arc<Value>)>);
+
+impl Objects for Snapshot {
+    fn list(&self, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
+        let begin = self.0.partition_point(|(key, _)| (key.resource.as_str(), key.namespace.as_str()) < (resource, namespace));
+        let rest = self.0[begin..].iter();
+        rest.take_while(|(key, _)| key.resource == resource && (namespace.is_empty() || key.namespace == namespace))
+            .map(|(_, object)| object.clone())
+            .collect()
+    }
+
+    fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        let wanted = (resource, namespace, name);
+        let place = |key: &crate::Key| (key.resource.clone(), key.namespace.clone(), key.name.clone());
+        let found = self.0.binary_search_by(|(key, _)| {
+            let (resource, namespace, name) = place(key);
+            (resource.as_str(), namespace.as_str(), name.as_str()).cmp(&wanted)
+        });
+        found.ok().map(|index| self.0[index].1.clone())
+    }
+
+    fn resources(&self) -> Vec<String> {
+        let resources: BTreeSet<&str> = self.0.iter().map(|(key, _)| key.resource.as_str()).collect();
+        resources.into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// Runs the controllers until `stop`.
+pub async fn run(server: ApiServer, settings: Settings, stop: CancellationToken) {
+    let controllers = User::administrator();
+    let mut retry = RETRY;
+    loop {
+        let changed = server.changed();
+        let now = server.now();
+        let (writes, next) = cluster::decide(&Snapshot(server.objects()), now, &settings);
+        let count = writes.len();
+        // All are made, whatever becomes of the others.
+        let succeeded = writes.into_iter().filter(|write| execute(&server, &controllers, write)).count();
+        let until_next = next.map_or(IDLE, |next| Duration::try_from(next - now).unwrap_or_default());
+        let has_failed = succeeded < count;
+        let wait = match (succeeded > 0, has_failed) {
+            (true, _) => Duration::ZERO,
+            (false, true) => until_next.min(retry),
+            (false, false) => until_next.min(IDLE),
+        };
+        retry = if has_failed { (retry * 2).min(LONGEST_RETRY) } else { RETRY };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = changed.notified() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+        tokio::time::sleep(BATCH).await;
+    }
+}
+
+/// Makes a write, and returns whether it succeeded. One that fails is decided again from the state that made it fail.
+fn execute(server: &ApiServer, user: &User, write: &Write) -> bool {
+    let (method, path, body) = match write {
+        Write::Create { resource, namespace, object } => (Method::POST, server.path(resource, namespace, ""), object.clone()),
+        Write::Update { resource, namespace, name, object } => {
+            (Method::PUT, server.path(resource, namespace, name), object.clone())
+        }
+        Write::UpdateStatus { resource, namespace, name, object } => {
+            (Method::PUT, server.path(resource, namespace, name) + "/status", object.clone())
+        }
+        Write::Finalize { object } => {
+            let namespace = object["metadata"]["name"].as_str().unwrap_or_default();
+            (Method::PUT, server.path("namespaces", "", namespace) + "/finalize", object.clone())
+        }
+        Write::Bind { namespace, pod, node } => {
+            let target = json!({ "apiVersion": "v1", "kind": "Node", "name": node });
+            let binding = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": pod }, "target": target });
+            (Method::POST, server.path("pods", namespace, pod) + "/binding", binding)
+        }
+        Write::Delete { resource, namespace, name, uid, grace_seconds, propagation } => {
+            let mut options = json!({ "preconditions": { "uid": uid } });
+            if let Some(seconds) = grace_seconds {
+                options["gracePeriodSeconds"] = json!(seconds);
+            }
+            if let Some(propagation) = propagation {
+                options["propagationPolicy"] = json!(propagation);
+            }
+            (Method::DELETE, server.path(resource, namespace, name), options)
+        }
+    };
+    server.call(user, &method, &path, &body)
+}
