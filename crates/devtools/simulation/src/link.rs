@@ -129,13 +129,13 @@ impl Link {
         }
     }
 
-    /// Returns when the connection is open. Of a dead process nothing ever returns.
+    /// Returns when the connection is open: never, if the process is dead.
     async fn opened(&self) {
         // The sender lives as long as this.
         let _ = self.0.way.subscribe().wait_for(|way| *way == Way::Open).await;
     }
 
-    /// Waits as one who gets no answer.
+    /// Waits for an answer that does not come, and gives up.
     async fn silence(&self) -> BoxError {
         tokio::time::sleep(TIMEOUT).await;
         if self.way() == Way::Ended {

@@ -19,7 +19,7 @@ impl Draws {
         mixed ^ (mixed >> 31)
     }
 
-    /// True in so many of 1,000 draws.
+    /// True with this chance, in thousandths.
     pub fn per_mille(&mut self, chance: u32) -> bool {
         self.number() % 1000 < u64::from(chance)
     }

@@ -50,7 +50,7 @@ pub fn decode_patched(kinds: &Kinds, request: &Request, object: Value, shown: &s
     })
 }
 
-/// The paths of fields that a request has in vain, if it wants to be warned.
+/// The paths of fields that the kind does not have, if the request wants to be warned of them.
 pub fn unknown_fields(kinds: &Kinds, request: &Request, mut object: Value) -> Vec<String> {
     match request.parameter("fieldValidation") {
         None | Some("Warn") => read(kinds, request, &mut object).unwrap_or_default(),

@@ -178,7 +178,7 @@ impl ApiServer {
     }
 }
 
-/// The paths of fields that a request has in vain, of which its answer warns.
+/// The paths of fields that the kind does not have, of which the answer warns.
 fn unknown_fields(state: &State, request: &Request) -> Vec<String> {
     let stores_body = !["token", "binding", "eviction"].contains(&request.subresource.as_str());
     let object = match request.verb {

@@ -30,7 +30,7 @@ pub use cause::Cause;
 use metadata::Scope;
 use serde_json::Value;
 
-/// What a kind's names look like. An object that has a namespace is one of a kind that has.
+/// What the names of a kind look like. A kind is namespaced if its object has a namespace.
 fn scope_of(kind: &str, object: &Value) -> Scope {
     let name = match kind {
         "Namespace" | "StatefulSet" => names::label,
