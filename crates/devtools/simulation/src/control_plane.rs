@@ -33,11 +33,8 @@ impl Objects for Snapshot {
 
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let wanted = (resource, namespace, name);
-        let place = |key: &crate::Key| (key.resource.clone(), key.namespace.clone(), key.name.clone());
-        let found = self.0.binary_search_by(|(key, _)| {
-            let (resource, namespace, name) = place(key);
-            (resource.as_str(), namespace.as_str(), name.as_str()).cmp(&wanted)
-        });
+        let found =
+            self.0.binary_search_by(|(key, _)| (key.resource.as_str(), key.namespace.as_str(), key.name.as_str()).cmp(&wanted));
         found.ok().map(|index| self.0[index].1.clone())
     }
 

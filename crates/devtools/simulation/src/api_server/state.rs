@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 
+use crate::random::Draws;
+
 use super::{
     kinds::{Kind, Kinds},
     selectors::Selector,
@@ -22,7 +24,7 @@ pub struct State {
     pub changed: Arc<Notify>,
     pub requests: u64,
     clock: Box<dyn Fn() -> Timestamp + Send>,
-    draws: u64,
+    draws: Draws,
 }
 
 /// Who is told about changes.
@@ -69,7 +71,7 @@ impl State {
             changed: Arc::default(),
             requests: 0,
             clock,
-            draws: seed,
+            draws: Draws::new(seed),
         };
         for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
             state.create_namespace(name);
@@ -100,13 +102,9 @@ impl State {
         self.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
-    /// The next number of the sequence that the seed began (`SplitMix64`).
+    /// The next number of the sequence that the seed began.
     pub fn draw(&mut self) -> u64 {
-        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.draws;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.draws.number()
     }
 
     pub fn uid(&mut self) -> String {

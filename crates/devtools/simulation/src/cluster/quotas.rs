@@ -1,4 +1,4 @@
-//! `ResourceQuotas`: what is used. The API server enforces them.
+//! `ResourceQuotas`: what is used. Nothing enforces them yet.
 
 use liqo_quantity::{Quantity, ResourceList};
 use serde_json::{Value, json};
