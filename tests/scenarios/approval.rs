@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use liqo_api::tenant_namespace;
+use liqo_controller_runtime::Tcp;
 use liqo_peering::{
     auth::client::{Applicant, AuthClient},
     protocol::{PeeringAnswer, SecretText},
@@ -69,8 +70,10 @@ pub async fn a_consumer_waits_until_a_person_approves_it(world: Arc<World>) -> R
     still("nothing is given meanwhile", Duration::from_secs(7), (false, false), given).await?;
     shows(turin, &["Authenticated", "PendingApproval"]).await?;
 
-    let (client, second) =
-        (AuthClient::new(&milan.cluster_id().await?.parse()?, &auth_url(milan).await?)?, ClusterIdentity::generate()?);
+    let (client, second) = (
+        AuthClient::new(&Tcp::network(), &milan.cluster_id().await?.parse()?, &auth_url(milan).await?)?,
+        ClusterIdentity::generate()?,
+    );
     let used = SecretText(token);
     let answer = client.request_peering(&Applicant { identity: &second, cluster_name: "second", token: Some(&used) }).await?;
     let PeeringAnswer::Denied(refusal) = answer else {

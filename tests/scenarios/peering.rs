@@ -8,6 +8,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
+use liqo_controller_runtime::Tcp;
 use liqo_peering::{
     auth::client::{Applicant, AuthClient},
     protocol::{PeeringAnswer, SecretText},
@@ -25,7 +26,7 @@ use crate::{
 pub async fn milan(world: &World) -> Result<AuthClient> {
     let config = world.milan.object(&["clusterconfig", "liqo"]).await?.context("no ClusterConfig")?;
     let url = config["status"]["authURL"].as_str().context("milan does not know its address")?;
-    Ok(AuthClient::new(&world.milan.cluster_id().await?.parse()?, url)?)
+    Ok(AuthClient::new(&Tcp::network(), &world.milan.cluster_id().await?.parse()?, url)?)
 }
 
 /// The private key of a cluster, read with the rights of its administrator.

@@ -1,6 +1,7 @@
 //! What every part gets when it starts.
 
 use std::{
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
@@ -11,7 +12,12 @@ use liqo_api::{ClusterConfig, ClusterId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{clock::Clock, events::Events, peers::Peers};
+use crate::{
+    clock::Clock,
+    events::Events,
+    network::{Listener, Network},
+    peers::Peers,
+};
 
 /// What every part gets when it starts. Clones are cheap and share everything.
 #[derive(Clone)]
@@ -24,6 +30,7 @@ pub struct Context {
     pub pod_ip: IpAddr,
     pub cluster_id: ClusterId,
     pub clock: Clock,
+    pub network: Arc<dyn Network>,
     pub config: watch::Receiver<Arc<ClusterConfig>>,
     pub peers: Peers,
     pub events: Events,
@@ -43,6 +50,11 @@ pub fn every_address(pod_ip: IpAddr, port: u16) -> SocketAddr {
 impl Context {
     pub fn config(&self) -> Arc<ClusterConfig> {
         self.config.borrow().clone()
+    }
+
+    /// Listens on every address of the family of the pod's address.
+    pub async fn listen(&self, port: u16) -> io::Result<Box<dyn Listener>> {
+        self.network.listen(every_address(self.pod_ip, port)).await
     }
 
     /// The time of day, by this cluster's clock.

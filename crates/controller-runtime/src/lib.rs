@@ -24,7 +24,7 @@
 //! * [`start`]: tries again what a program needs to start.
 //! * [`leader`]: leader election.
 //! * [`context`]: what every part gets when it starts.
-//! * [`clock`]: the time of day.
+//! * [`clock`]: the time of day. [`network`]: whom a process calls, and where it listens.
 //!
 //! A reconcile depends only on the current state. It may run at any time, twice, or after a restart, and then does nothing if nothing
 //! is to do.
@@ -41,6 +41,7 @@ pub mod foreign_clusters;
 mod health;
 pub mod leader;
 pub mod metrics;
+pub mod network;
 pub mod peers;
 pub mod policies;
 #[cfg(feature = "process")]
@@ -57,6 +58,7 @@ pub use cache::Cache;
 pub use clock::Clock;
 pub use context::Context;
 pub use liqo_api::Key;
+pub use network::{Network, Tcp};
 pub use peers::{Health, PeerConnection, Peers};
 pub use provider_limits::ProviderLimits;
 pub use queue::{Next, Queue};

@@ -45,18 +45,15 @@ pub mod tls;
 pub mod transport;
 pub mod tunnel_clients;
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, runtime::watcher};
 use liqo_api::{ClusterId, ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, conditions::owners, labels};
-use liqo_controller_runtime::{Cache, Context, Queue, cache, context::every_address, start::at_start, writes::StepError};
+use liqo_controller_runtime::{Cache, Context, Queue, cache, start::at_start, writes::StepError};
 use liqo_signing::ClusterIdentity;
 use parking_lot::Mutex;
-use tokio::{
-    net::TcpListener,
-    sync::{Notify, watch},
-};
+use tokio::sync::{Notify, watch};
 
 use crate::{
     auth::server::ServeError, discovery::Discoverer, lifecycle::Lifecycle, namespace::LiqoNamespace, objects::KIND_MAPPED,
@@ -72,9 +69,9 @@ const MAX_CONCURRENT: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The port of the auth endpoint is taken.
-    #[error("cannot listen on {address} for the auth endpoint: {source}")]
+    #[error("cannot listen on port {port} for the auth endpoint: {source}")]
     Listen {
-        address: SocketAddr,
+        port: u16,
         #[source]
         source: std::io::Error,
     },
@@ -87,8 +84,7 @@ pub enum Error {
 
 /// Runs everything about peering until `context.stop`. The auth endpoint listens on `auth_port`.
 pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u16) -> Result<(), Error> {
-    let address = every_address(context.pod_ip, auth_port);
-    let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
+    let listener = context.listen(auth_port).await.map_err(|source| Error::Listen { port: auth_port, source })?;
 
     let queue: Queue<ClusterId> = Queue::new();
     // Updates the list of tunnel clients.

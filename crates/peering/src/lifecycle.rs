@@ -228,7 +228,7 @@ impl Lifecycle {
         {
             let tunnel_connections =
                 tunnel_connections.unwrap_or_else(|| TunnelConnections::new(&self.gateways(record), &self.identity).into());
-            end_at_provider(&self.identity, id, url, &tunnel_connections, answered).await;
+            end_at_provider(&self.context.network, &self.identity, id, url, &tunnel_connections, answered).await;
         }
         objects::delete(&secrets, CREDENTIAL_SECRET).await?;
         objects::delete(&Api::<Namespace>::all(client.clone()), &name).await?;

@@ -1,37 +1,38 @@
 //! The HTTP client for a peer's API server: with a replaceable token and limited answers, and optionally through the peer's tunnel.
 
 mod answers;
-mod connector;
 
 use std::{
     io,
     pin::Pin,
     sync::Arc,
     task::{Context as TaskContext, Poll},
+    time::Duration,
 };
 
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, header::AUTHORIZATION};
 use hyper::rt::ReadBufCursor;
 use hyper_util::{
-    client::legacy::connect::{Connect, Connected, Connection},
+    client::legacy::connect::{Connected, Connection},
     rt::{TokioExecutor, TokioIo},
 };
 use kube::{
     Client, Config,
     client::{ClientBuilder, ConfigExt as _},
 };
-use liqo_controller_runtime::provider_limits::{LimitExceeded, ProviderLimits};
+use liqo_controller_runtime::{
+    Network,
+    network::BoxStream,
+    provider_limits::{LimitExceeded, ProviderLimits},
+};
 use liqo_tunnel_client::{API_PORT, session::TunnelConnection};
 use parking_lot::RwLock;
-use tokio::{io::DuplexStream, time::timeout_at};
+use tokio::time::{timeout, timeout_at};
 use tower::{BoxError, Layer, Service};
 
-use self::{
-    answers::{Answer, LimitedBody, admit, exceeded},
-    connector::{TimedConnector, connector},
-};
-use crate::credential::CONNECT_TIMEOUT;
+use self::answers::{Answer, LimitedBody, admit, exceeded};
+use crate::credential::{CONNECT_TIMEOUT, is_no_server};
 
 /// The bearer token of a client. It can be replaced while the client is in use.
 #[derive(Clone, Default)]
@@ -61,69 +62,116 @@ impl Token {
 /// A client for a peer's API server whose token can be replaced. `config` carries address, CA and time-outs, no credential.
 /// The peer may be hostile, so the client reads its answers within `limits`.
 ///
-/// Names that mean this machine or its link are refused when a connection is made. With a `tunnel` every connection goes through the peer's tunnel. The address and the CA of `config` still say what the API
+/// Names that mean this machine or its link are refused when a connection is made: what a name resolved to earlier does not matter.
+/// With a `tunnel` every connection goes through the peer's tunnel. The address and the CA of `config` still say what the API
 /// server's certificate must prove. Each request is made once; whoever calls a peer tries again.
 pub fn client(
+    network: &Arc<dyn Network>,
     mut config: Config,
     token: Token,
     limits: Arc<ProviderLimits>,
     tunnel: Option<Arc<TunnelConnection>>,
 ) -> kube::Result<Client> {
     config.default_retry = false;
-    let layer = PeerLayer { token, limits };
-    if let Some(tunnel) = tunnel {
-        let connector = config.rustls_https_connector_with_connector(TunnelConnector(tunnel))?;
-        return Ok(client_over(config, connector, &layer));
-    }
-    let inner = config.rustls_https_connector_with_connector(connector())?;
-    let timeout = config.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
-    Ok(client_over(config, TimedConnector { inner, timeout }, &layer))
-}
-
-fn client_over<C>(config: Config, connector: C, layer: &PeerLayer) -> Client
-where
-    C: Connect + Clone + Send + Sync + 'static,
-{
+    let limit = tunnel.is_none().then_some(config.connect_timeout.unwrap_or(CONNECT_TIMEOUT));
+    let way = tunnel.map_or_else(|| Way::Direct(Arc::clone(network)), Way::Tunnel);
+    let connector = TimedConnector { inner: config.rustls_https_connector_with_connector(Connector(way))?, limit };
     let http = hyper_util::client::legacy::Builder::new(TokioExecutor::new()).build(connector);
     let service = tower::ServiceBuilder::new().layer(config.base_uri_layer()).service(http);
-    ClientBuilder::new(service, config.default_namespace).with_layer(layer).build()
+    Ok(ClientBuilder::new(service, config.default_namespace).with_layer(&PeerLayer { token, limits }).build())
 }
 
-/// Connects to the API server through the tunnel, and ignores its address.
+/// Connects to the API server.
 #[derive(Clone)]
-struct TunnelConnector(Arc<TunnelConnection>);
+struct Connector(Way);
 
-impl Service<http::Uri> for TunnelConnector {
-    type Response = TunnelStream;
+#[derive(Clone)]
+enum Way {
+    Direct(Arc<dyn Network>),
+    /// The address is ignored.
+    Tunnel(Arc<TunnelConnection>),
+}
+
+impl Service<http::Uri> for Connector {
+    type Response = PeerStream;
     type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<TunnelStream>>;
+    type Future = BoxFuture<'static, io::Result<PeerStream>>;
 
     fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: http::Uri) -> Self::Future {
-        let tunnel = Arc::clone(&self.0);
-        Box::pin(async move { Ok(TunnelStream(TokioIo::new(tunnel.connect(API_PORT).await?))) })
+    fn call(&mut self, uri: http::Uri) -> Self::Future {
+        let way = self.0.clone();
+        Box::pin(async move {
+            let stream: BoxStream = match way {
+                Way::Tunnel(tunnel) => Box::new(tunnel.connect(API_PORT).await?),
+                Way::Direct(network) => connect(&*network, &uri).await?,
+            };
+            Ok(PeerStream(TokioIo::new(stream)))
+        })
     }
 }
 
-/// A connection through the tunnel.
-struct TunnelStream(TokioIo<DuplexStream>);
+async fn connect(network: &dyn Network, uri: &http::Uri) -> io::Result<BoxStream> {
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    match network.connect(host, uri.port_u16().unwrap_or(443), |address| !is_no_server(address)).await {
+        Ok((stream, _)) => Ok(stream),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(io::Error::new(
+            error.kind(),
+            format!("{error}: correct `--set apiServer.address` at the provider, or what the name means"),
+        )),
+        Err(error) => Err(error),
+    }
+}
 
-impl Connection for TunnelStream {
+/// A connector that gives up after a time, which includes the resolution of the name and TLS.
+#[derive(Clone)]
+struct TimedConnector<C> {
+    inner: C,
+    limit: Option<Duration>,
+}
+
+impl<C> Service<http::Uri> for TimedConnector<C>
+where
+    C: Service<http::Uri>,
+    C::Error: Into<BoxError>,
+    C::Future: Send + 'static,
+{
+    type Response = C::Response;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<C::Response, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: http::Uri) -> Self::Future {
+        let (connected, limit) = (self.inner.call(uri), self.limit);
+        Box::pin(async move {
+            let Some(limit) = limit else { return connected.await.map_err(Into::into) };
+            let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {limit:?}"));
+            timeout(limit, connected).await.map_err(late)?.map_err(Into::into)
+        })
+    }
+}
+
+/// A connection to a peer's API server.
+struct PeerStream(TokioIo<BoxStream>);
+
+impl Connection for PeerStream {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-impl hyper::rt::Read for TunnelStream {
+impl hyper::rt::Read for PeerStream {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(context, buffer)
     }
 }
 
-impl hyper::rt::Write for TunnelStream {
+impl hyper::rt::Write for PeerStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }

@@ -12,11 +12,8 @@ use liqo_api::{
     CLOSED_PORT, CLUSTER_CONFIG, ClusterConfig, Key, NETWORK_POLICIES_ENFORCED, NetworkPoliciesEnforcedReason, RESOLVER,
     RESOLVER_PORT, conditions::DesiredCondition, isolation,
 };
-use liqo_controller_runtime::{Context, conditions::apply_to_config, events::object_ref};
-use tokio::{
-    net::TcpStream,
-    time::{Instant, sleep_until, timeout},
-};
+use liqo_controller_runtime::{Context, Network, conditions::apply_to_config, events::object_ref};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -46,7 +43,7 @@ pub async fn run(context: &Context, stop: CancellationToken) {
             // A setting changes the message.
             changed = config.changed() => if changed.is_err() { return },
             () = sleep_until(due) => {
-                let Some(outcome) = stop.run_until_cancelled(attempt(&pods)).await else { return };
+                let Some(outcome) = stop.run_until_cancelled(attempt(&*context.network, &pods)).await else { return };
                 due = Instant::now() + outcomes.add(outcome, isolation::enforced(&config.borrow()));
                 tracing::debug!(?outcome, "tried whether NetworkPolicies are enforced");
             }
@@ -60,7 +57,7 @@ pub async fn run(context: &Context, stop: CancellationToken) {
 }
 
 /// Tries all addresses of the resolver's pods.
-async fn attempt(pods: &Api<Pod>) -> Outcome {
+async fn attempt(network: &dyn Network, pods: &Api<Pod>) -> Outcome {
     let of_resolver = ListParams::default().labels(&format!("app.kubernetes.io/name={RESOLVER}")).limit(MAX_PODS);
     let listed = match pods.list(&of_resolver).await {
         Ok(listed) => listed,
@@ -70,7 +67,7 @@ async fn attempt(pods: &Api<Pod>) -> Outcome {
         }
     };
     let addresses: Vec<IpAddr> = listed.items.iter().flat_map(addresses).collect();
-    let attempts = stream::iter(addresses).map(|address| connect(address, RESOLVER_PORT, CLOSED_PORT));
+    let attempts = stream::iter(addresses).map(|address| connect(network, address, RESOLVER_PORT, CLOSED_PORT));
     Outcome::of(&attempts.buffer_unordered(CONCURRENCY).collect::<Vec<_>>().await)
 }
 
@@ -88,9 +85,11 @@ fn addresses(pod: &Pod) -> Vec<IpAddr> {
     addresses.filter_map(|address| address.ip.parse().ok()).collect()
 }
 
-async fn connect(address: IpAddr, open: u16, closed: u16) -> Attempt {
-    let accepts =
-        |port: u16| async move { matches!(timeout(CONNECT_TIMEOUT, TcpStream::connect((address, port))).await, Ok(Ok(_))) };
+async fn connect(network: &dyn Network, address: IpAddr, open: u16, closed: u16) -> Attempt {
+    let accepts = async |port: u16| {
+        let connected = network.connect(&address.to_string(), port, |_| true);
+        matches!(timeout(CONNECT_TIMEOUT, connected).await, Ok(Ok(_)))
+    };
     let before = accepts(open).await;
     let closed = accepts(closed).await;
     Attempt { open: before && accepts(open).await, closed }
@@ -131,6 +130,7 @@ fn condition(enforced: Option<bool>, allowed: bool) -> DesiredCondition {
 
 #[cfg(test)]
 mod tests {
+    use liqo_controller_runtime::Tcp;
     use serde_json::{Value, json};
     use tokio::net::TcpListener;
 
@@ -159,7 +159,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-        let found = |open, closed| connect(IpAddr::from([127, 0, 0, 1]), open, closed);
+        let found = |open, closed| connect(&Tcp, IpAddr::from([127, 0, 0, 1]), open, closed);
         assert_eq!(found(port, port).await, Attempt { open: true, closed: true });
         assert_eq!(found(port, gone).await, Attempt { open: true, closed: false });
         assert_eq!(found(gone, gone).await, Attempt { open: false, closed: false });

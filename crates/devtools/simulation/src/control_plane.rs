@@ -54,7 +54,10 @@ pub async fn run(server: ApiServer, settings: Settings, stop: CancellationToken)
         let (writes, next) = cluster::decide(&Snapshot(server.objects()), now, &settings);
         let count = writes.len();
         // All are made, whatever becomes of the others.
-        let succeeded = writes.into_iter().filter(|write| execute(&server, &controllers, write)).count();
+        let mut succeeded = 0;
+        for write in writes {
+            succeeded += usize::from(execute(&server, &controllers, &write).await);
+        }
         let until_next = next.map_or(IDLE, |next| Duration::try_from(next - now).unwrap_or_default());
         let has_failed = succeeded < count;
         let wait = match (succeeded > 0, has_failed) {
@@ -74,7 +77,7 @@ pub async fn run(server: ApiServer, settings: Settings, stop: CancellationToken)
 }
 
 /// Makes a write, and returns whether it succeeded. One that fails is decided again from the state that made it fail.
-fn execute(server: &ApiServer, user: &User, write: &Write) -> bool {
+async fn execute(server: &ApiServer, user: &User, write: &Write) -> bool {
     let (method, path, body) = match write {
         Write::Create { resource, namespace, object } => (Method::POST, server.path(resource, namespace, ""), object.clone()),
         Write::Update { resource, namespace, name, object } => {
@@ -103,5 +106,5 @@ fn execute(server: &ApiServer, user: &User, write: &Write) -> bool {
             (Method::DELETE, server.path(resource, namespace, name), options)
         }
     };
-    server.call(user, &method, &path, &body)
+    server.call(user, &method, &path, &body).await
 }

@@ -21,7 +21,7 @@ mod control_plane;
 mod link;
 mod random;
 
-pub use api_server::{ApiServer, Key, User};
+pub use api_server::{Answered, ApiServer, Key, User, WebhookCall, Webhooks};
 pub use cluster::Settings;
 pub use control_plane::run;
 pub use link::{Faults, Link};

@@ -11,6 +11,7 @@ use axum::body::Body;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use liqo_controller_runtime::network::{BoxStream, Listener};
 use parking_lot::RwLock;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
@@ -18,7 +19,6 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -136,7 +136,7 @@ impl Tls {
 }
 
 /// Serves `listener` until `stop`, then gives open requests `GRACE_PERIOD` to end.
-pub async fn serve(listener: TcpListener, tls: Tls, routes: Router, stop: CancellationToken) {
+pub async fn serve(listener: Box<dyn Listener>, tls: Tls, routes: Router, stop: CancellationToken) {
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
@@ -182,7 +182,7 @@ enum ConnectionError {
     Http(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-async fn connection(socket: TcpStream, tls: &Tls, routes: Router, stop: CancellationToken) -> Result<(), ConnectionError> {
+async fn connection(socket: BoxStream, tls: &Tls, routes: Router, stop: CancellationToken) -> Result<(), ConnectionError> {
     let handshake = TlsAcceptor::from(Arc::new(tls.config()?)).accept(socket);
     let stream = tokio::time::timeout(TIMEOUT, handshake).await.map_err(|_| ConnectionError::TooSlow)?;
     let stream = stream.map_err(ConnectionError::Handshake)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::Client;
 use liqo_api::ClusterId;
-use liqo_controller_runtime::{Clock, Context, Peers, events::Events};
+use liqo_controller_runtime::{Clock, Context, Peers, Tcp, events::Events};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,7 @@ pub fn context(name: &str, client: Client) -> Context {
         pod_ip: [10, 0, 0, 1].into(),
         cluster_id: ClusterId::of_public_key(&[1; 32]),
         clock: Clock::system(),
+        network: Tcp::network(),
         config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
         peers: Peers::default(),
         events: Events::new(client.clone(), None),

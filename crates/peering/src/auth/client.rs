@@ -12,15 +12,12 @@ use std::{
 use http::{Method, Request, StatusCode, Uri, header};
 use hyper::body::Bytes;
 use liqo_api::ClusterId;
+use liqo_controller_runtime::{Network, network::BoxStream};
 use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError};
 use liqo_tunnel_client::{AUTH_PORT, session::TunnelConnection};
 use rustls::pki_types::ServerName;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::decide::reasons;
@@ -139,6 +136,7 @@ pub struct AuthClient {
     host: String,
     port: u16,
     tls: Arc<rustls::ClientConfig>,
+    network: Arc<dyn Network>,
     loopback: bool,
     tunnel: Option<Arc<TunnelConnection>>,
 }
@@ -156,7 +154,7 @@ pub struct Applicant<'a> {
 
 impl AuthClient {
     /// A client for the cluster with this ID, at this URL.
-    pub fn new(expected: &ClusterId, url: &str) -> Result<Self, ClientError> {
+    pub fn new(network: &Arc<dyn Network>, expected: &ClusterId, url: &str) -> Result<Self, ClientError> {
         let bad = |problem| ClientError::Url { url: url.to_owned(), problem };
         let parsed: Uri = url.trim_end_matches('/').parse().map_err(|_| bad("it is malformed"))?;
         if parsed.scheme_str() != Some("https") {
@@ -181,6 +179,7 @@ impl AuthClient {
             host,
             port,
             tls: Arc::new(tls::client_config(expected)?),
+            network: Arc::clone(network),
             loopback: false,
             tunnel: None,
         })
@@ -333,13 +332,13 @@ impl AuthClient {
         exchange(stream, request, MAX_ANSWER_LEN).await.map_err(|error| self.http_error(path, error))
     }
 
-    async fn connect(&self) -> std::io::Result<(IpAddr, Box<dyn Stream>)> {
+    async fn connect(&self) -> std::io::Result<(IpAddr, BoxStream)> {
         if let Some(tunnel) = &self.tunnel {
             // The name means nothing: the certificate is bound to the cluster's key.
             return Ok((Ipv6Addr::UNSPECIFIED.into(), Box::new(tunnel.connect(AUTH_PORT).await?)));
         }
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        Ok((stream.peer_addr()?.ip(), Box::new(stream)))
+        let (stream, peer) = self.network.connect(&self.host, self.port, |_| true).await?;
+        Ok((peer.ip(), stream))
     }
 
     /// What is called, for error texts.
@@ -360,10 +359,6 @@ impl AuthClient {
     }
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
 /// Whether an address means the machine that uses it, or its link, where services of clouds give out credentials.
 pub fn only_local(address: IpAddr) -> bool {
     let address = address.to_canonical();
@@ -381,12 +376,13 @@ pub fn sanitized(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use liqo_controller_runtime::Tcp;
     use liqo_tunnel_client::session::{DialConfig, dial};
 
     use super::*;
 
     fn client(url: &str) -> Result<AuthClient, ClientError> {
-        AuthClient::new(&ClusterId::of_public_key(&[1; 32]), url)
+        AuthClient::new(&Tcp::network(), &ClusterId::of_public_key(&[1; 32]), url)
     }
 
     #[test]

@@ -22,11 +22,14 @@ use data_encoding::BASE64;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use liqo_api::ClusterId;
-use liqo_controller_runtime::{Clock, metrics, writes::StepError};
+use liqo_controller_runtime::{
+    Clock, metrics,
+    network::{BoxStream, Listener},
+    writes::StepError,
+};
 use liqo_signing::{ClusterIdentity, Envelope, PublicKey};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use tokio::{
-    net::{TcpListener, TcpStream},
     task::JoinSet,
     time::{Instant, timeout},
 };
@@ -143,7 +146,7 @@ pub enum ServeError {
 
 /// Serves the auth endpoint until `stop`.
 pub async fn serve<T: Tenancies>(
-    listener: TcpListener,
+    listener: Box<dyn Listener>,
     identity: &ClusterIdentity,
     tenancies: Arc<T>,
     clock: Clock,
@@ -191,7 +194,7 @@ pub async fn serve<T: Tenancies>(
     }
 }
 
-async fn serve_connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router, registration: &Registration) {
+async fn serve_connection(stream: BoxStream, acceptor: TlsAcceptor, router: Router, registration: &Registration) {
     let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else { return };
     let proof = registration.proof.clone();
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {

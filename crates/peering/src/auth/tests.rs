@@ -8,7 +8,7 @@ use std::{
 };
 
 use liqo_api::{ClusterId, Key, PeeringIntent};
-use liqo_controller_runtime::{Clock, writes::Step as _};
+use liqo_controller_runtime::{Clock, Tcp, writes::Step as _};
 use liqo_signing::{ClusterIdentity, Envelope, PublicKey};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -210,12 +210,12 @@ impl Provider {
         let stop = CancellationToken::new();
         let served = ClusterIdentity::from_pkcs8(identity.pkcs8()).unwrap();
         let (tenancies, until) = (Arc::clone(&cluster), stop.clone());
-        tokio::spawn(async move { serve(listener, &served, tenancies, Clock::system(), until).await.unwrap() });
+        tokio::spawn(async move { serve(Box::new(listener), &served, tenancies, Clock::system(), until).await.unwrap() });
         Self { identity, cluster, address, _stop: stop.drop_guard() }
     }
 
     fn client(&self) -> AuthClient {
-        AuthClient::new(self.identity.id(), &format!("https://{}", self.address)).unwrap().allow_loopback()
+        AuthClient::new(&Tcp::network(), self.identity.id(), &format!("https://{}", self.address)).unwrap().allow_loopback()
     }
 
     /// Sends bytes over TLS and returns all that comes back.
@@ -500,7 +500,7 @@ async fn a_provider_with_a_problem_is_told_of_the_end_again() {
 async fn another_cluster_at_the_address_is_noticed() {
     let milan = Provider::start(InMemory::default()).await;
     let expected = ClusterIdentity::generate().unwrap();
-    let client = AuthClient::new(expected.id(), &format!("https://{}", milan.address)).unwrap().allow_loopback();
+    let client = AuthClient::new(&Tcp::network(), expected.id(), &format!("https://{}", milan.address)).unwrap().allow_loopback();
     let error = client.ids().await.unwrap_err();
     assert!(matches!(error, ClientError::Handshake { .. }), "{error}");
 }

@@ -84,7 +84,7 @@ impl Discoverer {
 
     async fn follow(&self, sources: &Sources) {
         let mut config = self.context.config.clone();
-        let (mut verification, mut list) = (Verification::default(), List::default());
+        let (mut verification, mut list) = (Verification::new(self.context.network.clone()), List::default());
         loop {
             let lan_is_on = config.borrow_and_update().spec.discovery.lan.enabled;
             let found = self.found(sources, lan_is_on);

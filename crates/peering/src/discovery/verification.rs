@@ -1,8 +1,9 @@
 //! Calls announced URLs, and remembers at which of them the announced cluster proved its ID.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use liqo_api::{ClusterId, valid_cluster_name};
+use liqo_controller_runtime::Network;
 use liqo_discovery::merge::{FoundCluster, Verified};
 use tokio::{task::JoinSet, time::Instant};
 
@@ -33,13 +34,17 @@ struct Check {
 }
 
 /// The announced URLs, and what calls to them showed.
-#[derive(Default)]
 pub struct Verification {
+    network: Arc<dyn Network>,
     checks: BTreeMap<Target, Check>,
     calls: JoinSet<(Target, Outcome)>,
 }
 
 impl Verification {
+    pub fn new(network: Arc<dyn Network>) -> Self {
+        Self { network, checks: BTreeMap::new(), calls: JoinSet::new() }
+    }
+
     /// Forgets URLs that are not announced any more, and calls those that are due.
     pub fn update(&mut self, found: &BTreeMap<ClusterId, FoundCluster>, now: Instant) {
         let is_announced = |(id, url): &Target| found.get(id).is_some_and(|found| found.announcement.auth_urls.contains(url));
@@ -55,9 +60,9 @@ impl Verification {
         due.sort_by_key(|(_, check)| (check.outcome.is_some(), check.due));
         for (target, check) in due.into_iter().take(MAX_CONCURRENT.saturating_sub(self.calls.len())) {
             check.is_running = true;
-            let target = target.clone();
+            let (network, target) = (Arc::clone(&self.network), target.clone());
             self.calls.spawn(async move {
-                let outcome = call(&target.0, &target.1).await;
+                let outcome = call(&network, &target.0, &target.1).await;
                 (target, outcome)
             });
         }
@@ -108,10 +113,10 @@ impl Verification {
     }
 }
 
-async fn call(id: &ClusterId, url: &str) -> Outcome {
+async fn call(network: &Arc<dyn Network>, id: &ClusterId, url: &str) -> Outcome {
     let shorten =
         |text: String| text.chars().filter(|character| !character.is_control()).take(MAX_REASON_LEN).collect::<String>();
-    let client = AuthClient::new(id, url).map_err(|error| shorten(error.to_string()))?;
+    let client = AuthClient::new(network, id, url).map_err(|error| shorten(error.to_string()))?;
     let ids = client.ids().await.map_err(|error| shorten(error.to_string()))?;
     negotiate(PROTOCOL, ids.protocol).map_err(|error| shorten(error.to_string()))?;
     if valid_cluster_name(&ids.cluster_name) { Ok(ids.cluster_name) } else { Err("its cluster name is not valid".to_owned()) }
@@ -120,6 +125,7 @@ async fn call(id: &ClusterId, url: &str) -> Outcome {
 #[cfg(test)]
 mod tests {
     use liqo_api::Discovery;
+    use liqo_controller_runtime::Tcp;
     use liqo_discovery::announcement::Announcement;
 
     use super::*;
@@ -137,7 +143,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_url_is_called_once_and_again_after_growing_delays() {
-        let (id, mut verification) = (ClusterId::of_public_key(&[1; 32]), Verification::default());
+        let (id, mut verification) = (ClusterId::of_public_key(&[1; 32]), Verification::new(Tcp::network()));
         // No packet leaves: these are refused before.
         let all = found(&["https://127.0.0.1:1", "http://203.0.113.1"]);
         verification.update(&all, Instant::now());

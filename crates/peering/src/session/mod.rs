@@ -30,7 +30,7 @@ use liqo_api::{
     provider_namespace, tenant_namespace,
 };
 use liqo_controller_runtime::{
-    Context, Health, Key, PeerConnection, ProviderLimits, Queue,
+    Context, Health, Key, Network, PeerConnection, ProviderLimits, Queue,
     queue::error_chain,
     writes::{Step as _, StepError},
 };
@@ -339,7 +339,7 @@ impl Worker {
 
     /// A client for the auth endpoint of a provider that has proved its identity.
     async fn identify(&self, url: &str, token: Option<&SecretText>) -> Result<AuthClient, ClientError> {
-        let client = AuthClient::new(&self.purpose.cluster_id, url)?;
+        let client = AuthClient::new(&self.context.network, &self.purpose.cluster_id, url)?;
         let mut keys = self.tunnel_connections.keys_to_try(token).map_err(ClientError::Tunnel)?.into_iter();
         let open = |key| self.tunnel_connections.open(key).map_err(ClientError::Tunnel);
         let mut client = client.through(open(keys.next().flatten())?);
@@ -423,7 +423,8 @@ impl Worker {
 
     fn client(&self, credential: &Credential, token: &Token) -> Result<Client, HoldError> {
         let config = credential.client_config(&tenant_namespace(self.identity.id()))?;
-        transport::client(config, token.clone(), self.limits.clone(), self.tunnel_connections.own()?).map_err(HoldError::Client)
+        let (network, tunnel) = (&self.context.network, self.tunnel_connections.own()?);
+        transport::client(network, config, token.clone(), self.limits.clone(), tunnel).map_err(HoldError::Client)
     }
 
     async fn heartbeat(
@@ -636,6 +637,7 @@ enum HoldError {
 
 /// Tells a provider that the peering has ended. Tries only once unless it answered until now, and goes on without it.
 pub async fn end_at_provider(
+    network: &Arc<dyn Network>,
     identity: &ClusterIdentity,
     id: &ClusterId,
     url: &str,
@@ -645,7 +647,7 @@ pub async fn end_at_provider(
     let limit = if answered { END_TIMEOUT } else { Duration::ZERO };
     let call = async {
         let tunnel = tunnel_connections.own().map_err(ClientError::Tunnel)?;
-        AuthClient::new(id, url)?.through(tunnel).end_peering_within(limit, identity).await
+        AuthClient::new(network, id, url)?.through(tunnel).end_peering_within(limit, identity).await
     };
     match timeout(END_TIMEOUT, call).await {
         Ok(Ok(PeeringAnswer::Ended {})) => tracing::info!(provider = %id, "the provider knows that the peering has ended"),

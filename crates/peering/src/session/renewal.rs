@@ -115,7 +115,7 @@ mod tests {
     use http_body_util::BodyExt as _;
     use kube::client::Body;
     use liqo_api::ClusterId;
-    use liqo_controller_runtime::Peers;
+    use liqo_controller_runtime::{Peers, Tcp};
     use rustls::{ServerConfig, pki_types::PrivateKeyDer};
     use serde_json::{Value, json};
     use tokio::net::TcpListener;
@@ -157,7 +157,7 @@ mod tests {
             let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse().unwrap());
             config.root_cert = Some(vec![root.to_vec()]);
             let limits = Peers::default().limits(&ClusterId::of_public_key(&[1; 32]));
-            let client = transport::client(config, Token::default(), limits, None).unwrap();
+            let client = transport::client(&Tcp::network(), config, Token::default(), limits, None).unwrap();
             client.apiserver_version().await.unwrap_err()
         };
         assert!(is_invalid_certificate(&failure(&other, port).await));

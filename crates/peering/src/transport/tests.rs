@@ -13,8 +13,9 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, runtime::watcher};
 use liqo_api::{ClusterId, Key, ResourceOffer};
 use liqo_controller_runtime::{
-    Cache, Health, PeerConnection, Peers,
+    Cache, Health, PeerConnection, Peers, Tcp,
     cache::{parsed_len, whole},
+    network::{Allowed, Listener},
     provider_limits::{MAX_ANSWER_LEN, MAX_OBJECTS, MAX_PAGE_LEN, MAX_PAGES},
     queue::error_chain,
 };
@@ -48,7 +49,7 @@ fn connect(peers: &Peers, seed: u8, server: SocketAddr) -> PeerConnection {
         cluster_id: id,
         cluster_name: "milan".into(),
         foreign_cluster: "milan".into(),
-        client: client(config, token, limits.clone(), None).unwrap(),
+        client: client(&Tcp::network(), config, token, limits.clone(), None).unwrap(),
         tenant_namespace: "t".into(),
         protocol_version: 1,
         health: watch::channel(Health::Reachable).1,
@@ -111,7 +112,7 @@ async fn a_name_that_resolves_to_this_machine_is_not_called() {
     assert_eq!(secrets.list(&kube::api::ListParams::default()).await.unwrap().items.len(), 1);
     // The name of the grant is checked before; this one stands for any name with such an address.
     let config = Config::new(format!("http://localhost:{}", server.port()).parse().unwrap());
-    let by_name = client(config, Token::default(), connection.limits.clone(), None).unwrap();
+    let by_name = client(&Tcp::network(), config, Token::default(), connection.limits.clone(), None).unwrap();
     let error = Api::<Secret>::namespaced(by_name, "t").list(&kube::api::ListParams::default()).await.unwrap_err();
     assert!(error_chain(&error).contains("localhost resolves to"), "{}", error_chain(&error));
 }
@@ -299,4 +300,30 @@ async fn a_long_log_is_read_to_its_end() {
     let connection = connect(&Peers::default(), 1, server);
     let request = Request::get("/api/v1/namespaces/m/pods/p/log").body(Vec::new()).unwrap();
     assert_eq!(connection.client.request_text(request).await.unwrap().len(), MAX_PAGE_LEN + 1);
+}
+
+/// A network on which nobody answers.
+#[derive(Debug)]
+struct Silent;
+
+impl Network for Silent {
+    fn connect(&self, _: &str, _: u16, _: Allowed) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn listen(&self, _: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_takes_too_long_is_given_up() {
+    let config = Config::new("https://api.milan.example".parse().unwrap());
+    let limits = Peers::default().limits(&ClusterId::of_public_key(&[1; 32]));
+    let network: Arc<dyn Network> = Arc::new(Silent);
+    let started = Instant::now();
+    let unanswered = client(&network, config, Token::default(), limits, None).unwrap();
+    let error = Api::<Secret>::namespaced(unanswered, "t").list(&kube::api::ListParams::default()).await.unwrap_err();
+    assert!(error_chain(&error).contains("no connection within 3s"), "{}", error_chain(&error));
+    assert_eq!(started.elapsed(), CONNECT_TIMEOUT);
 }

@@ -48,6 +48,10 @@ impl Failure {
         Self::new(StatusCode::NOT_FOUND, "NotFound", message, Some(json!({})))
     }
 
+    pub fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None)
+    }
+
     pub fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message, Some(json!({})))
@@ -243,6 +247,20 @@ impl Failure {
     }
 
     /// An error without a reason.
+    /// A webhook refused the request, with this `Status`.
+    pub fn denied(webhook: &str, status: &Value) -> Self {
+        let why = status["message"].as_str().unwrap_or("without explanation");
+        let code = status["code"].as_u64().and_then(|code| StatusCode::from_u16(code.try_into().ok()?).ok());
+        let message = format!("admission webhook \"{webhook}\" denied the request: {why}");
+        Self::new(code.unwrap_or(StatusCode::FORBIDDEN), "Forbidden", message, None)
+    }
+
+    /// A webhook that must answer does not.
+    pub fn no_webhook(webhook: &str, why: &str) -> Self {
+        let message = format!("Internal error occurred: failed calling webhook \"{webhook}\": {why}");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message, None)
+    }
+
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message, None)
     }

@@ -20,6 +20,8 @@ mod state;
 mod store;
 mod subresources;
 mod validation;
+mod webhook_call;
+mod webhooks;
 mod writes;
 
 use std::{
@@ -40,7 +42,10 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::Service;
 
-pub use self::store::Key;
+pub use self::{
+    store::Key,
+    webhook_call::{WebhookCall, Webhooks},
+};
 
 use self::{
     failure::Failure,
@@ -91,9 +96,28 @@ impl ApiServer {
         Self(Arc::new(Mutex::new(State::new(seed, Box::new(clock)))))
     }
 
+    /// Calls admission webhooks with this from now on. Before, none is called.
+    pub fn set_webhooks(&self, webhooks: Webhooks) {
+        self.0.lock().webhooks = Some(webhooks);
+    }
+
     /// A client with the rights of this user.
     pub fn client(&self, user: User) -> Client {
         Client::new(self.connection(user), "default")
+    }
+
+    /// Answers a request over HTTP, whose bearer token says who asks.
+    pub async fn answer_to_token(&self, request: http::Request<Body>) -> Response<Answered> {
+        let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let user = bearer.and_then(|token| reviews::user_of(&self.0.lock(), token));
+        let Some(user) = user else {
+            let failure = Failure::unauthorized();
+            return json_answer(failure.code, &failure.status());
+        };
+        match self.connection(user).call(request).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
+        }
     }
 
     pub(crate) fn connection(&self, mut user: User) -> Connection {
@@ -143,16 +167,32 @@ impl ApiServer {
         format!("{root}{within}/{plural}{named}")
     }
 
-    /// Makes a request at once. Returns whether it succeeded.
-    pub fn call(&self, user: &User, method: &Method, path: &str, body: &Value) -> bool {
+    /// Makes a request. Returns whether it succeeded.
+    pub(crate) async fn call(&self, user: &User, method: &Method, path: &str, body: &Value) -> bool {
         let request = http::Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
         let Ok((parts, ())) = request.body(()).map(http::Request::into_parts) else { return false };
-        self.answer(user, &parts, body.to_string().into_bytes()).status().is_success()
+        self.admitted(user, &parts, body.to_string().into_bytes()).await.status().is_success()
+    }
+
+    /// The answer to a request, which webhooks may change before.
+    async fn admitted(&self, user: &User, parts: &http::request::Parts, mut body: Vec<u8>) -> Response<Answered> {
+        let (due, webhooks) = {
+            let state = self.0.lock();
+            (webhooks::due(&state, user, parts, &body), state.webhooks.clone())
+        };
+        if let Some(webhooks) = webhooks.filter(|_| !due.is_empty()) {
+            match webhooks::admit(due, &webhooks).await {
+                Ok(changed) => body = changed.map_or(body, |object| object.to_string().into_bytes()),
+                Err(failure) => return json_answer(failure.code, &failure.status()),
+            }
+        }
+        self.answer(user, parts, body)
     }
 
     fn answer(&self, user: &User, parts: &http::request::Parts, body: Vec<u8>) -> Response<Answered> {
         let state = &mut *self.0.lock();
         state.requests += 1;
+        tracing::trace!(now = %state.now(), user = user.name, method = %parts.method, uri = %parts.uri, "request");
         let request = match Request::parse(&state.kinds, parts, body) {
             Ok(request) => request,
             Err(failure) => return about(state, parts.uri.path(), failure),
@@ -274,7 +314,8 @@ fn resources(state: &State, path: &str) -> Option<Value> {
         .then(|| json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources }))
 }
 
-pub(crate) type Answered = BoxBody<Bytes, Infallible>;
+/// The body of an answer.
+pub type Answered = BoxBody<Bytes, Infallible>;
 
 fn json_answer(code: StatusCode, object: &Value) -> Response<Answered> {
     let mut response = Response::new(Full::new(Bytes::from(object.to_string())).boxed());
@@ -324,7 +365,7 @@ impl Service<http::Request<Body>> for Connection {
                 let failure = Failure::bad_request("the body of the request ended early");
                 return Ok(json_answer(failure.code, &failure.status()));
             };
-            Ok(server.answer(&user, &parts, body.to_bytes().to_vec()))
+            Ok(server.admitted(&user, &parts, body.to_bytes().to_vec()).await)
         })
     }
 }

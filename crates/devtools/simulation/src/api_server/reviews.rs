@@ -74,8 +74,7 @@ fn review_token(state: &State, spec: &Value) -> Result<Value, Failure> {
     })
 }
 
-/// Issues a token of a service account. It names its account, its audiences and its end in clear text: nobody outside of the
-/// simulation reads it.
+/// Issues a token of a service account. It says what those of Kubernetes say, and nobody has signed it.
 pub fn issue_token(state: &mut State, request: &Request) -> Answer {
     let accounts = &request.kind;
     let account = state.get(accounts, &request.namespace, &request.name);
@@ -100,7 +99,7 @@ pub fn issue_token(state: &mut State, request: &Request) -> Answer {
         let cause = ("FieldValueInvalid", why, "spec.expirationSeconds".to_owned());
         return Err(Failure::invalid_review("TokenRequest", "authentication.k8s.io", cause));
     }
-    check_bound_object(state, &request.namespace, &answer["spec"]["boundObjectRef"])?;
+    let bound = bound_object(state, &request.namespace, &answer["spec"]["boundObjectRef"])?;
     answer["spec"]["expirationSeconds"] = json!(seconds);
     answer["apiVersion"] = json!("authentication.k8s.io/v1");
     writes::track(state, &request, None, &mut answer);
@@ -112,38 +111,59 @@ pub fn issue_token(state: &mut State, request: &Request) -> Answer {
     metadata["namespace"] = json!(request.namespace);
     metadata["uid"] = account["metadata"]["uid"].clone();
     metadata["creationTimestamp"] = json!(state.now_text());
-    let end = state.now().checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap_or(state.now());
-    let end = end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = state.now();
+    let end = now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap_or(now);
+    let mut claims = json!({
+        "namespace": request.namespace,
+        "serviceaccount": { "name": request.name, "uid": account["metadata"]["uid"] },
+    });
+    if let Some((kind, object)) = bound {
+        claims[kind] = json!({ "name": object["metadata"]["name"], "uid": object["metadata"]["uid"] });
+    }
     let content = json!({
-        "namespace": request.namespace, "name": request.name, "uid": account["metadata"]["uid"],
-        "audiences": answer["spec"]["audiences"], "expires": end, "id": state.uid(),
+        "aud": answer["spec"]["audiences"], "exp": end.as_second(), "iat": now.as_second(), "iss": ISSUER, "jti": state.uid(),
+        "kubernetes.io": claims, "nbf": now.as_second(),
+        "sub": format!("system:serviceaccount:{}:{}", request.namespace, request.name),
     });
     // Three parts, as those of a JSON web token: an empty header, the content, and no signature.
     let token = format!("e30.{}.", data_encoding::BASE64URL_NOPAD.encode(content.to_string().as_bytes()));
+    let end = end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     answer["status"] = json!({ "token": token, "expirationTimestamp": end });
     Ok((StatusCode::CREATED, Arc::new(answer)))
 }
 
-/// A token can be bound only to an object that exists.
-fn check_bound_object(state: &State, namespace: &str, bound: &Value) -> Result<(), Failure> {
-    let (plural, namespace) = match bound["kind"].as_str() {
-        Some("Pod") => ("pods", namespace),
-        Some("Secret") => ("secrets", namespace),
-        Some("Node") => ("nodes", ""),
-        _ => return Ok(()),
-    };
-    let kind = state.kinds.get("", "v1", plural).ok_or_else(Failure::no_such_resource)?;
+/// The kinds of objects that a token can be bound to: their name in the token, and their plural.
+const BOUND_KINDS: [(&str, &str); 3] = [("pod", "pods"), ("secret", "secrets"), ("node", "nodes")];
+
+/// The object that a token is to be bound to, and its kind in the token. It must exist.
+fn bound_object(state: &State, namespace: &str, bound: &Value) -> Result<Option<(&'static str, Arc<Value>)>, Failure> {
+    let kind = bound["kind"].as_str().unwrap_or_default().to_lowercase();
+    let Some((kind, plural)) = BOUND_KINDS.into_iter().find(|(known, _)| *known == kind) else { return Ok(None) };
     let name = bound["name"].as_str().unwrap_or_default();
-    state.get(&kind, namespace, name).map(|_| ()).ok_or_else(|| Failure::not_found(&kind, name))
+    let stored = state.kinds.get("", "v1", plural).ok_or_else(Failure::no_such_resource)?;
+    let found = of_kind(state, plural, namespace, name).ok_or_else(|| Failure::not_found(&stored, name))?;
+    Ok(Some((kind, found)))
 }
 
-/// The user that a token of this API server stands for.
+fn of_kind(state: &State, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+    let kind = state.kinds.get("", "v1", plural)?;
+    state.get(&kind, if kind.namespaced { namespace } else { "" }, name)
+}
+
+/// The user that a token of this API server stands for. A token ends with its account, and with the object that it is bound to.
 pub fn user_of(state: &State, token: &str) -> Option<User> {
     let content = token.split('.').nth(1)?;
     let content: Value = serde_json::from_slice(&data_encoding::BASE64URL_NOPAD.decode(content.as_bytes()).ok()?).ok()?;
-    let (namespace, name) = (content["namespace"].as_str()?, content["name"].as_str()?);
-    let kind = state.kinds.get("", "v1", "serviceaccounts")?;
-    let account = state.get(&kind, namespace, name)?;
-    let end: jiff::Timestamp = content["expires"].as_str()?.parse().ok()?;
-    (account["metadata"]["uid"] == content["uid"] && state.now() < end).then(|| User::service_account(namespace, name))
+    let claims = &content["kubernetes.io"];
+    let namespace = claims["namespace"].as_str()?;
+    let exists = |claim: &str, plural: &str| {
+        let named = &claims[claim];
+        let found = named["name"].as_str().and_then(|name| of_kind(state, plural, namespace, name));
+        named.is_null() || found.is_some_and(|object| object["metadata"]["uid"] == named["uid"])
+    };
+    let is_valid = state.now().as_second() < content["exp"].as_i64()?
+        && exists("serviceaccount", "serviceaccounts")
+        && BOUND_KINDS.into_iter().all(|(claim, plural)| exists(claim, plural));
+    let name = claims["serviceaccount"]["name"].as_str()?;
+    is_valid.then(|| User::service_account(namespace, name))
 }

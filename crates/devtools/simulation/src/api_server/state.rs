@@ -12,6 +12,7 @@ use super::{
     kinds::{Kind, Kinds},
     selectors::Selector,
     store::{Change, Key, Store},
+    webhook_call::Webhooks,
 };
 
 /// Random characters of generated names: no vowels, so that no words appear.
@@ -23,6 +24,7 @@ pub struct State {
     watchers: Vec<Watcher>,
     pub changed: Arc<Notify>,
     pub requests: u64,
+    pub webhooks: Option<Webhooks>,
     clock: Box<dyn Fn() -> Timestamp + Send>,
     draws: Draws,
 }
@@ -70,6 +72,7 @@ impl State {
             watchers: Vec::new(),
             changed: Arc::default(),
             requests: 0,
+            webhooks: None,
             clock,
             draws: Draws::new(seed),
         };

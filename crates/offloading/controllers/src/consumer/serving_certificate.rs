@@ -1,9 +1,8 @@
 //! The kubelet API of one virtual node: its port, its certificate, and how it is served.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use liqo_controller_runtime::{Key, context::every_address, queue::error_chain};
-use tokio::net::TcpListener;
+use liqo_controller_runtime::{Context, Key, network::Listener, queue::error_chain};
 use tokio_util::sync::CancellationToken;
 
 use super::state::Consumer;
@@ -24,7 +23,7 @@ pub async fn serve(consumer: Arc<Consumer>, key: Key, node: String, port: u16, s
         Ok(certificate) => Arc::new(certificate),
         Err(error) => return report(&consumer, &key, Serving::SelfSigned(error_chain(&error))),
     };
-    let Some(listener) = listen(&node, address, port, &stop).await else { return };
+    let Some(listener) = listen(&consumer.context, &node, port, &stop).await else { return };
     let tls = Tls { certificate: certificate.clone(), clients: consumer.client_authority.clone() };
     let report = |serving| report(&consumer, &key, serving);
     let signing = keep_signed(consumer.context.clone(), identity, certificate, report, stop.clone());
@@ -32,9 +31,9 @@ pub async fn serve(consumer: Arc<Consumer>, key: Key, node: String, port: u16, s
 }
 
 /// Listens on every address of the family that the Node shows, so that forwarded connections are answered, too.
-async fn listen(node: &str, address: IpAddr, port: u16, stop: &CancellationToken) -> Option<TcpListener> {
+async fn listen(context: &Context, node: &str, port: u16, stop: &CancellationToken) -> Option<Box<dyn Listener>> {
     loop {
-        match TcpListener::bind(every_address(address, port)).await {
+        match context.listen(port).await {
             Ok(listener) => return Some(listener),
             Err(error) => tracing::warn!(node, port, %error, "kubelet API cannot listen, trying again"),
         }

@@ -35,8 +35,7 @@ use axum::routing::{any, get};
 use axum::{Extension, Router};
 use http_body_util::{BodyExt as _, Limited};
 use kube::Client;
-use liqo_controller_runtime::{Clock, peers::CALL_TIMEOUT};
-use tokio::net::TcpListener;
+use liqo_controller_runtime::{Clock, network::Listener, peers::CALL_TIMEOUT};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -101,7 +100,7 @@ impl KubeletApi {
     }
 
     /// Serves one node on its listener until `stop`.
-    pub async fn serve(self: Arc<Self>, node: &str, listener: TcpListener, tls: Tls, stop: CancellationToken) {
+    pub async fn serve(self: Arc<Self>, node: &str, listener: Box<dyn Listener>, tls: Tls, stop: CancellationToken) {
         let _open = self.open.token();
         let measured = Mutex::default();
         let served = Arc::new(Served { api: self.clone(), node: node.to_owned(), measured, stop: stop.clone() });

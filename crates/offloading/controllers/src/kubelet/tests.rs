@@ -14,7 +14,7 @@ use rustls::pki_types::ServerName;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
 use super::serving::{Identity, self_signed};
@@ -185,7 +185,7 @@ async fn setting() -> Setting {
     let api = KubeletApi::new(home(), Arc::new(OnePod(remote)), Clock::system());
     let tls = Tls { certificate: certificate.clone(), clients };
     let (served, stopped) = (api.clone(), stop.clone());
-    tokio::spawn(async move { served.serve("milan", listener, tls, stopped).await });
+    tokio::spawn(async move { served.serve("milan", Box::new(listener), tls, stopped).await });
     Setting { address, certificate, authority, provider, log, api, stop }
 }
 

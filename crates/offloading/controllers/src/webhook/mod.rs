@@ -40,11 +40,9 @@ use liqo_api::{
     annotations, labels,
 };
 use liqo_controller_runtime::Key;
-use liqo_controller_runtime::context::every_address;
 use liqo_controller_runtime::start::at_start;
 use liqo_controller_runtime::{Cache, Clock, Context};
 use serde_json::Value;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::server::{self, Certificate, Tls, TlsError};
@@ -194,8 +192,7 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
     let secrets = Api::<Secret>::namespaced(context.client.clone(), &context.namespace);
     let material = at_start(|| certificate::load_or_create(&secrets, &context.namespace, context.now())).await?;
     let certificate = Arc::new(material.certificate()?);
-    let listener =
-        TcpListener::bind(every_address(context.pod_ip, port)).await.map_err(|source| Error::Listen { port, source })?;
+    let listener = context.listen(port).await.map_err(|source| Error::Listen { port, source })?;
     let offloadings = watch_offloadings(&context, |_| ());
     let nodes = watch_nodes(&context);
     if !offloadings.synced().await || !nodes.synced().await {

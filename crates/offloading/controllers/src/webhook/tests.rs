@@ -11,7 +11,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::json;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::configuration::{configure, entries};
@@ -143,7 +143,7 @@ async fn answered(store: &Store, body: String) -> Value {
     let commands = Commands::new("liqo");
     let webhook = Arc::new(Webhook { client: store.client(), offloadings, nodes, config, clock: Clock::system(), commands });
     let tls = Tls::anonymous(Arc::new(material.certificate().unwrap()));
-    tokio::spawn(server::serve(listener, tls, routes(webhook), stop));
+    tokio::spawn(server::serve(Box::new(listener), tls, routes(webhook), stop));
     ask(address, &material.ca, body).await["response"].clone()
 }
 

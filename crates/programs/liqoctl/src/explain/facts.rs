@@ -9,7 +9,10 @@ use liqo_api::{
     ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, RemoteNamespace, ShadowPod,
     labels, provider_namespace, tenant_namespace,
 };
-use liqo_controller_runtime::provider_limits::{ProviderLimits, TotalBytes};
+use liqo_controller_runtime::{
+    Tcp,
+    provider_limits::{ProviderLimits, TotalBytes},
+};
 use liqo_peering::{
     credential::{self, CREDENTIAL_SECRET},
     transport::{self, Token},
@@ -125,6 +128,6 @@ async fn client(reader: &Reader, own: &ClusterId, provider: &ClusterId, peer: Op
     let config = credential.client_config(&tenant_namespace(own)).map_err(|error| error.to_string())?;
     let (token, limits) = (Token::default(), ProviderLimits::new(provider.clone(), TotalBytes::default()));
     token.set(&credential.token.0).map_err(|error| error.to_string())?;
-    let client = transport::client(config, token, Arc::new(limits), None);
+    let client = transport::client(&Tcp::network(), config, token, Arc::new(limits), None);
     client.map_err(|error| format!("cannot use the credential for the provider: {error}"))
 }

@@ -479,7 +479,7 @@ impl PeerState {
     pub fn next_outage(&self) -> Option<Duration> {
         match self.remote().map(|remote| *remote.connection.health.borrow()) {
             Some(Health::Reachable) => None,
-            Some(Health::Unreachable { since }) => DOWN_AFTER.checked_sub(since.elapsed()),
+            Some(Health::Unreachable { since }) => DOWN_AFTER.checked_sub(since.elapsed()).filter(|rest| !rest.is_zero()),
             None => Outage::next_look(self.disconnected.lock().elapsed()),
         }
     }

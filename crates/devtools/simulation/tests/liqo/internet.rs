@@ -1,0 +1,197 @@
+//! The network between the clusters: streams in memory in the place of TCP.
+//!
+//! ```text
+//!   manager of rome --> Host --> connect(milan, 8443) --> wire, wire --> listener of the Host of milan
+//!                                                          late, stopped by a partition, ended with the process
+//! ```
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use liqo_controller_runtime::{
+    Network,
+    network::{Allowed, BoxStream, Listener},
+};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, duplex, split},
+    sync::{mpsc, watch},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Bytes on the way in one direction.
+const WIRE_LEN: usize = 256 * 1024;
+/// How long one waits for an address at which nobody is.
+const NOBODY_ANSWERS: Duration = Duration::from_secs(130);
+
+/// Whoever listens: where connections arrive, and when the process has ended.
+#[derive(Clone)]
+struct Listening {
+    arrivals: mpsc::UnboundedSender<(BoxStream, SocketAddr)>,
+    ended: CancellationToken,
+}
+
+/// Everything that can be reached. Clones are the same.
+#[derive(Clone)]
+pub struct Internet(Arc<Shared>);
+
+struct Shared {
+    listeners: Mutex<BTreeMap<SocketAddr, Listening>>,
+    /// The addresses of Services, and of the processes that may answer there.
+    services: Mutex<BTreeMap<SocketAddr, Vec<SocketAddr>>>,
+    /// From whom nothing reaches whom.
+    cuts: watch::Sender<BTreeSet<(IpAddr, IpAddr)>>,
+    /// How long bytes take from one machine to another.
+    latency: Duration,
+}
+
+impl Internet {
+    pub fn new(latency: Duration) -> Self {
+        Self(Arc::new(Shared {
+            listeners: Mutex::default(),
+            services: Mutex::default(),
+            cuts: watch::Sender::default(),
+            latency,
+        }))
+    }
+
+    /// A process at this address.
+    pub fn host(&self, address: IpAddr) -> Host {
+        Host { internet: self.clone(), address, ended: CancellationToken::new() }
+    }
+
+    /// The first of these processes that listens answers at the address of the Service.
+    pub fn add_service(&self, address: SocketAddr, processes: Vec<SocketAddr>) {
+        self.0.services.lock().insert(address, processes);
+    }
+
+    fn process_at(&self, address: SocketAddr) -> SocketAddr {
+        let (services, listeners) = (self.0.services.lock(), self.0.listeners.lock());
+        let listens = |process: &&SocketAddr| listeners.get(*process).is_some_and(|open| !open.arrivals.is_closed());
+        services.get(&address).and_then(|processes| processes.iter().find(listens)).copied().unwrap_or(address)
+    }
+
+    /// From now on nothing reaches `to` from `from`, until [`Internet::heal`].
+    pub fn cut(&self, from: IpAddr, to: IpAddr) {
+        self.0.cuts.send_modify(|cuts| _ = cuts.insert((from, to)));
+    }
+
+    /// Ends all partitions.
+    pub fn heal(&self) {
+        self.0.cuts.send_modify(BTreeSet::clear);
+    }
+
+    async fn opened(&self, from: IpAddr, to: IpAddr) {
+        // The sender lives as long as this.
+        let _ = self.0.cuts.subscribe().wait_for(|cuts| !cuts.contains(&(from, to))).await;
+    }
+
+    /// Carries bytes in one direction until either end has gone.
+    async fn carry(self, from: IpAddr, to: IpAddr, mut source: impl AsyncRead + Unpin, mut sink: impl AsyncWrite + Unpin) {
+        let mut buffer = vec![0; 16 * 1024];
+        while let Ok(len @ 1..) = source.read(&mut buffer).await {
+            tokio::time::sleep(self.0.latency).await;
+            self.opened(from, to).await;
+            if sink.write_all(&buffer[..len]).await.is_err() {
+                return;
+            }
+        }
+        let _ = sink.shutdown().await;
+    }
+}
+
+/// What one process sees of the internet. It ends with the process.
+#[derive(Clone)]
+pub struct Host {
+    internet: Internet,
+    address: IpAddr,
+    ended: CancellationToken,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "the host {}", self.address)
+    }
+}
+
+impl Host {
+    /// Ends all connections, and what listens.
+    pub fn end(&self) {
+        self.ended.cancel();
+        self.internet.0.listeners.lock().retain(|address, _| address.ip() != self.address);
+    }
+
+    async fn call(self, to: SocketAddr) -> io::Result<(BoxStream, SocketAddr)> {
+        let (from, internet) = (self.address, &self.internet);
+        let to = internet.process_at(to);
+        tokio::time::sleep(internet.0.latency).await;
+        internet.opened(from, to.ip()).await;
+        internet.opened(to.ip(), from).await;
+        let found = internet.0.listeners.lock().get(&to).cloned();
+        let Some(listening) = found else {
+            let is_known = internet.0.listeners.lock().keys().any(|address| address.ip() == to.ip());
+            if !is_known {
+                tokio::time::sleep(NOBODY_ANSWERS).await;
+            }
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        };
+        let ((near, near_wire), (far, far_wire)) = (duplex(WIRE_LEN), duplex(WIRE_LEN));
+        let ((from_near, to_near), (from_far, to_far)) = (split(near_wire), split(far_wire));
+        let (there, back) = (internet.clone(), internet.clone());
+        let wires = async move {
+            tokio::join!(there.carry(from, to.ip(), from_near, to_far), back.carry(to.ip(), from, from_far, to_near));
+        };
+        let (ended, there_ended) = (self.ended.clone(), listening.ended);
+        tokio::spawn(ended.run_until_cancelled_owned(there_ended.run_until_cancelled_owned(wires)));
+        let caller = SocketAddr::new(from, 0);
+        listening.arrivals.send((Box::new(far), caller)).map_err(|_| io::ErrorKind::ConnectionRefused)?;
+        Ok((Box::new(near), to))
+    }
+}
+
+impl Network for Host {
+    fn connect(&self, host: &str, port: u16, _: Allowed) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>> {
+        let (this, address) = (self.clone(), host.parse());
+        Box::pin(async move {
+            let address = address.map_err(|_| io::Error::new(io::ErrorKind::NotFound, "no such name"))?;
+            this.call(SocketAddr::new(address, port)).await
+        })
+    }
+
+    fn listen(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        let (sender, arrivals) = mpsc::unbounded_channel();
+        let address = SocketAddr::new(self.address, address.port());
+        let (internet, ended) = (self.internet.clone(), self.ended.clone());
+        Box::pin(async move {
+            let mut listeners = internet.0.listeners.lock();
+            if listeners.get(&address).is_some_and(|open| !open.arrivals.is_closed()) {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            listeners.insert(address, Listening { arrivals: sender, ended: ended.clone() });
+            Ok(Box::new(Door { arrivals: tokio::sync::Mutex::new(arrivals), ended }) as Box<dyn Listener>)
+        })
+    }
+}
+
+struct Door {
+    arrivals: tokio::sync::Mutex<mpsc::UnboundedReceiver<(BoxStream, SocketAddr)>>,
+    ended: CancellationToken,
+}
+
+impl Listener for Door {
+    fn accept(&self) -> BoxFuture<'_, io::Result<(BoxStream, SocketAddr)>> {
+        Box::pin(async move {
+            let mut arrivals = self.arrivals.lock().await;
+            match self.ended.run_until_cancelled(arrivals.recv()).await.flatten() {
+                Some(arrived) => Ok(arrived),
+                None => std::future::pending().await,
+            }
+        })
+    }
+}

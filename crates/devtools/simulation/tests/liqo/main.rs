@@ -1,0 +1,70 @@
+//! Liqo's managers in simulated clusters.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed step fails the test")]
+
+mod api_endpoint;
+mod internet;
+mod users;
+mod world;
+
+use self::{
+    users::SOON,
+    world::{Start, World},
+};
+
+#[tokio::test(start_paused = true)]
+async fn the_pods_of_an_offloaded_namespace_run_at_the_provider_and_nothing_is_left_of_an_ended_peering() {
+    let world = World::start(&["rome", "milan"], Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.peer(0, 1).await;
+    world.until("the virtual node is Ready", SOON, async || rome.node_is_ready("milan").await).await;
+    world.offload(0, "demo", "Remote").await;
+    rome.deploy("demo", "web", 5).await;
+    world.until("all pods are ready", SOON, async || rome.ready_pods("demo").await.len() == 5).await;
+    assert_eq!(milan.pods_of("web").len(), 5);
+    rome.scale("demo", "web", 2).await;
+    world.until("two pods are left", SOON, async || (rome.pods_of("web").len(), milan.pods_of("web").len()) == (2, 2)).await;
+    rome.unpeer("milan").await;
+    world
+        .until("nothing is left of the peering", SOON, async || {
+            milan.kept_for(rome).is_empty() && rome.kept_for(milan).is_empty()
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_replica_goes_on_when_the_leader_dies() {
+    let mut world = World::start(&["rome", "milan"], Start { replicas: 2, ..Start::default() }).await;
+    world.peer(0, 1).await;
+    world.until("the virtual node is Ready", SOON, async || world.clusters[0].node_is_ready("milan").await).await;
+    world.offload(0, "demo", "Remote").await;
+    for cluster in &mut world.clusters {
+        cluster.kill_leader().await;
+    }
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    rome.deploy("demo", "web", 5).await;
+    world.until("all pods are ready", SOON, async || rome.ready_pods("demo").await.len() == 5).await;
+    assert_eq!(milan.pods_of("web").len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_clusters_cannot_talk_nothing_is_lost() {
+    let world = World::start(&["rome", "milan"], Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.peer(0, 1).await;
+    world.until("the virtual node is Ready", SOON, async || rome.node_is_ready("milan").await).await;
+    world.offload(0, "demo", "Remote").await;
+    rome.deploy("demo", "web", 3).await;
+    world.until("all pods are ready", SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    let before = milan.pods_of("web");
+    world.internet.cut(rome.address(1), milan.address(0));
+    world.until("the outage shows", SOON, async || !rome.node_is_ready("milan").await).await;
+    rome.scale("demo", "web", 5).await;
+    tokio::time::sleep(SOON).await;
+    assert_eq!(milan.pods_of("web"), before);
+    world.internet.heal();
+    world.until("all pods are ready", SOON, async || rome.ready_pods("demo").await.len() == 5).await;
+    let uids = |pods: &[serde_json::Value]| pods.iter().map(|pod| pod["metadata"]["uid"].to_string()).collect::<Vec<_>>();
+    let after = uids(&milan.pods_of("web"));
+    assert!(uids(&before).iter().all(|uid| after.contains(uid)), "{before:?} {after:?}");
+}
