@@ -25,3 +25,4 @@ pub use api_server::{Answered, ApiServer, Key, User, WebhookCall, Webhooks};
 pub use cluster::Settings;
 pub use control_plane::run;
 pub use link::{Faults, Link};
+pub use random::Draws;

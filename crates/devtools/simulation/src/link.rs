@@ -80,6 +80,10 @@ impl Link {
         Client::new(OverLink { link: self.clone(), connection: server.connection(user) }, "default")
     }
 
+    pub fn faults(&self) -> Faults {
+        *self.0.faults.lock()
+    }
+
     pub fn set_faults(&self, faults: Faults) {
         *self.0.faults.lock() = faults;
     }

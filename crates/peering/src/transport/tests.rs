@@ -318,7 +318,8 @@ impl Network for Silent {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_takes_too_long_is_given_up() {
-    let config = Config::new("https://api.milan.example".parse().unwrap());
+    let mut config = Config::new("https://api.milan.example".parse().unwrap());
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
     let limits = Peers::default().limits(&ClusterId::of_public_key(&[1; 32]));
     let network: Arc<dyn Network> = Arc::new(Silent);
     let started = Instant::now();

@@ -4,6 +4,8 @@
 
 mod api_endpoint;
 mod internet;
+mod invariants;
+mod story;
 mod users;
 mod world;
 
@@ -67,4 +69,22 @@ async fn while_the_clusters_cannot_talk_nothing_is_lost() {
     let uids = |pods: &[serde_json::Value]| pods.iter().map(|pod| pod["metadata"]["uid"].to_string()).collect::<Vec<_>>();
     let after = uids(&milan.pods_of("web"));
     assert!(uids(&before).iter().all(|uid| after.contains(uid)), "{before:?} {after:?}");
+}
+
+/// Runs stories with these seeds. `LIQO_SEED` chooses one, `LIQO_SEEDS` how many.
+#[test]
+fn stories_end_well() {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let seeds = match number("LIQO_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 1..1 + number("LIQO_SEEDS").unwrap_or(20),
+    };
+    for seed in seeds {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let begun = std::time::Instant::now();
+        match runtime.block_on(story::run(seed)) {
+            Ok(report) => println!("seed {seed}: {:?}, {report:?}", begun.elapsed()),
+            Err(failure) => panic!("{failure}"),
+        }
+    }
 }

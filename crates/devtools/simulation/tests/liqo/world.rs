@@ -135,6 +135,8 @@ pub struct Cluster {
     internet: Internet,
     seed: u64,
     pub managers: Vec<Manager>,
+    /// How many replicas were started.
+    starts: u64,
 }
 
 impl Cluster {
@@ -157,6 +159,7 @@ impl Cluster {
             internet: internet.clone(),
             seed,
             managers: Vec::new(),
+            starts: 0,
         };
         for node in 1..=start.nodes {
             cluster.add_node(node).await;
@@ -242,8 +245,14 @@ impl Cluster {
     }
 
     /// Starts a replica of the manager.
-    pub fn start_manager(&mut self, number: u8, faults: Faults) {
-        let link = Link::new(self.seed.wrapping_mul(1000).wrapping_add(u64::from(number)), faults);
+    fn start_manager(&mut self, number: u8, faults: Faults) {
+        let started = self.new_manager(number, faults);
+        self.managers.push(started);
+    }
+
+    fn new_manager(&mut self, number: u8, faults: Faults) -> Manager {
+        self.starts += 1;
+        let link = Link::new(self.seed.wrapping_mul(1000).wrapping_add(self.starts), faults);
         let host = self.internet.host(self.address(number));
         let replica = Replica {
             client: link.client(&self.server, User::service_account(manifests::NAMESPACE, manifests::MANAGER)),
@@ -257,8 +266,14 @@ impl Cluster {
             lease_seconds: LEASE_SECONDS,
         };
         let stop = CancellationToken::new();
-        let task = tokio::spawn(liqo_controller_manager::run(replica, Readiness::waiting("starting"), stop.clone()));
-        self.managers.push(Manager { link, host, stop, task });
+        let manager = Manager { link, host, stop: stop.clone(), killed: CancellationToken::new() };
+        let (process, running) = (manager.clone(), liqo_controller_manager::run(replica, Readiness::waiting("starting"), stop));
+        tokio::spawn(async move {
+            let _ = process.killed.clone().run_until_cancelled_owned(running).await;
+            // With the process ends everything that it started.
+            process.kill();
+        });
+        manager
     }
 
     /// The number of the replica that leads.
@@ -271,6 +286,17 @@ impl Cluster {
     pub async fn kill_leader(&mut self) {
         let leader = self.leader().await.unwrap();
         self.managers[leader - 1].kill();
+    }
+
+    pub fn manager(&self, number: u8) -> &Manager {
+        &self.managers[usize::from(number) - 1]
+    }
+
+    /// Starts a replica again that has ended, with the same connection to the API server.
+    pub fn restart_manager(&mut self, number: u8) {
+        let faults = self.manager(number).link.faults();
+        let started = self.new_manager(number, faults);
+        self.managers[usize::from(number) - 1] = started;
     }
 
     pub fn all<K: kube::Resource<DynamicType = ()>>(&self) -> Api<K> {
@@ -286,19 +312,25 @@ impl Cluster {
 }
 
 /// The process of one replica.
+#[derive(Clone)]
 pub struct Manager {
     pub link: Link,
     host: Host,
     stop: CancellationToken,
-    task: tokio::task::JoinHandle<anyhow::Result<()>>,
+    killed: CancellationToken,
 }
 
 impl Manager {
+    /// Whether it ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.killed.is_cancelled()
+    }
+
     /// Ends it without any order: nothing that it still does arrives anywhere.
     pub fn kill(&self) {
         self.link.end();
         self.host.end();
-        self.task.abort();
+        self.killed.cancel();
         self.stop.cancel();
     }
 }
