@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
-    User,
+    User, deletion,
     failure::Failure,
     request::{Request, Verb},
     reviews,
@@ -132,7 +132,7 @@ fn evict(state: &mut State, request: &Request) -> Answer {
     if !has_ended && deletion.parameter("dryRun").is_none() {
         announce_eviction(state, request, &pod);
     }
-    writes::delete(state, &deletion)?;
+    deletion::delete(state, &deletion)?;
     Ok((StatusCode::CREATED, created()))
 }
 
