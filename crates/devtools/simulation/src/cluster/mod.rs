@@ -7,8 +7,10 @@
 //! All parts are pure and remember nothing: what they need to know later is in the objects, as in Kubernetes.
 //!
 //! Left out:
-//! - sets: adoption and release by selector, `ControllerRevisions`, proportional scaling during a rollout, `maxUnavailable` of stateful sets
-//! - Jobs: indexed ones, `CronJobs`, the action `FailJob`
+//! - sets: adoption and release by selector, `ControllerRevisions`, `DaemonSets`
+//! - Deployments: pausing, the strategy `Recreate`, the condition `Progressing`, the end of old sets, proportional scaling
+//! - stateful sets: partitions, `OnDelete`, `maxUnavailable`, other first ordinals
+//! - Jobs: indexed and suspended ones, those without `completions`, policies of failures and replacements, `CronJobs`
 //! - scheduler: preemption, spreading, pod affinity, preferred anti-affinity, host ports
 //! - nodes: Kubernetes' halt of evictions when most nodes are down, pressure, reboots
 //! - kubelets: failing init containers, probes, ephemeral containers, changed images and resizes of running pods, volumes of claims
@@ -18,7 +20,6 @@
 
 mod addresses;
 mod containers;
-mod daemon_sets;
 mod deployments;
 mod disruption_budgets;
 mod endpoint_slices;
@@ -129,13 +130,12 @@ impl Default for Settings {
 }
 
 /// In the order of their writes.
-const CONTROLLERS: [fn(&Snapshot, &mut Plan); 13] = [
+const CONTROLLERS: [fn(&Snapshot, &mut Plan); 12] = [
     namespaces::run,
     garbage::run,
     deployments::run,
     replica_sets::run,
     stateful_sets::run,
-    daemon_sets::run,
     jobs::run,
     scheduler::run,
     kubelet::run,
@@ -167,10 +167,10 @@ mod tests {
         testing::{Cluster, annotated, workload},
     };
 
-    const KINDS: [(&str, &str); 3] = [("deployments.apps", "web"), ("statefulsets.apps", "db"), ("daemonsets.apps", "agent")];
+    const KINDS: [(&str, &str); 2] = [("deployments.apps", "web"), ("statefulsets.apps", "db")];
 
     fn disturb(cluster: &mut Cluster) {
-        let (resource, app) = KINDS[usize::try_from(cluster.draw(3)).unwrap()];
+        let (resource, app) = KINDS[usize::try_from(cluster.draw(2)).unwrap()];
         let node = format!("n{}", cluster.draw(3) + 1);
         match cluster.draw(7) {
             0 => {
@@ -209,7 +209,7 @@ mod tests {
             let mut own = pods.iter().filter(|pod| pod["metadata"]["labels"]["app"] == *app);
             own.all(|pod| pod["spec"]["containers"][0]["image"] == *image)
         };
-        let expected = usize::try_from(web + db).unwrap() + 3;
+        let expected = usize::try_from(web + db).unwrap();
         let remaining = cluster.pods().iter().filter(|pod| !is_finished(pod)).count();
         cluster.ready() == expected && remaining == expected && KINDS.iter().all(is_current)
     }
