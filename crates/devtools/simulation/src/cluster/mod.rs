@@ -4,7 +4,7 @@
 //!   Objects (as they are now) + time --> decide --> writes, and the time of the next look
 //! ```
 //!
-//! All parts are pure and remember nothing: what they need to know later is in the objects, as in Kubernetes.
+//! All parts are pure. What they need to know later is in the objects, as in Kubernetes; only since when nodes are missing is not.
 //!
 //! Left out:
 //! - sets: adoption and release by selector, `ControllerRevisions`, `DaemonSets`
@@ -112,22 +112,18 @@ pub struct Settings {
     pub pod_addresses: (Ipv4Addr, u8),
     /// Nodes whose kubelet does nothing.
     pub nodes_without_power: BTreeSet<String>,
-    /// When nodes were deleted. Their pods go 40 s later; pods of nodes that are not listed go immediately.
-    pub deleted_nodes: BTreeMap<String, Timestamp>,
     /// Seconds without a heartbeat after which a node is unreachable.
     pub node_grace_seconds: i64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            pod_addresses: (Ipv4Addr::new(10, 244, 0, 0), 16),
-            nodes_without_power: BTreeSet::new(),
-            deleted_nodes: BTreeMap::new(),
-            node_grace_seconds: 40,
-        }
+        Self { pod_addresses: (Ipv4Addr::new(10, 244, 0, 0), 16), nodes_without_power: BTreeSet::new(), node_grace_seconds: 40 }
     }
 }
+
+/// Nodes on which pods should run and that do not exist, with the time when that was first seen.
+pub type MissingNodes = BTreeMap<String, Timestamp>;
 
 /// In the order of their writes.
 const CONTROLLERS: [fn(&Snapshot, &mut Plan); 12] = [
@@ -148,8 +144,15 @@ const CONTROLLERS: [fn(&Snapshot, &mut Plan); 12] = [
 /// Returns what the controllers do next, and when to ask again although nothing changed. `None`: only after a change.
 ///
 /// A write that fails is returned again by the next call. The caller must not call again only because a write failed.
-pub fn decide(objects: &dyn Objects, now: Timestamp, settings: &Settings) -> (Vec<Write>, Option<Timestamp>) {
-    let snapshot = Snapshot::read(objects, now, settings);
+pub fn decide(
+    objects: &dyn Objects,
+    now: Timestamp,
+    settings: &Settings,
+    missing: &mut MissingNodes,
+) -> (Vec<Write>, Option<Timestamp>) {
+    let mut snapshot = Snapshot::read(objects, now, settings);
+    *missing = nodes::missing(&snapshot, missing);
+    snapshot.missing_nodes.clone_from(missing);
     let mut plan = Plan::at(now);
     for run in CONTROLLERS {
         run(&snapshot, &mut plan);
