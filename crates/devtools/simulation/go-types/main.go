@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -124,13 +123,13 @@ func main() {
 	roots := []interface{}{
 		corev1.Pod{}, corev1.Service{}, corev1.Node{}, corev1.Namespace{}, corev1.ConfigMap{}, corev1.Secret{},
 		corev1.ServiceAccount{}, corev1.Event{}, corev1.ResourceQuota{}, corev1.LimitRange{}, corev1.PersistentVolumeClaim{},
-		corev1.PersistentVolume{}, corev1.Endpoints{}, corev1.PodTemplate{}, corev1.Binding{},
-		appsv1.Deployment{}, appsv1.ReplicaSet{}, appsv1.StatefulSet{}, appsv1.DaemonSet{}, appsv1.ControllerRevision{},
-		batchv1.Job{}, batchv1.CronJob{}, discoveryv1.EndpointSlice{}, networkingv1.Ingress{}, networkingv1.IngressClass{},
-		networkingv1.NetworkPolicy{}, nodev1.RuntimeClass{}, coordinationv1.Lease{}, policyv1.PodDisruptionBudget{}, policyv1.Eviction{},
+		corev1.PersistentVolume{}, corev1.Endpoints{},
+		appsv1.Deployment{}, appsv1.ReplicaSet{}, appsv1.StatefulSet{}, appsv1.DaemonSet{},
+		batchv1.Job{}, discoveryv1.EndpointSlice{}, networkingv1.Ingress{}, networkingv1.IngressClass{},
+		networkingv1.NetworkPolicy{}, nodev1.RuntimeClass{}, coordinationv1.Lease{}, policyv1.PodDisruptionBudget{},
 		rbacv1.Role{}, rbacv1.RoleBinding{}, rbacv1.ClusterRole{}, rbacv1.ClusterRoleBinding{},
 		certificatesv1.CertificateSigningRequest{}, eventsv1.Event{}, schedulingv1.PriorityClass{}, storagev1.StorageClass{},
-		admissionv1.ValidatingWebhookConfiguration{}, admissionv1.MutatingWebhookConfiguration{}, autoscalingv1.Scale{},
+		admissionv1.ValidatingWebhookConfiguration{}, admissionv1.MutatingWebhookConfiguration{},
 		authenticationv1.TokenRequest{}, authenticationv1.TokenReview{}, authorizationv1.SubjectAccessReview{},
 		authorizationv1.SelfSubjectAccessReview{}, authenticationv1.SelfSubjectReview{},
 	}

@@ -4,15 +4,17 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use http::Method;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     ApiServer, User,
-    cluster::{self, Objects, Settings, Write},
+    cluster::{self, MissingNodes, Objects, Settings, Write},
+    random::Draws,
 };
 
-/// Changes within this time are looked at together.
-const BATCH: Duration = Duration::from_millis(50);
+/// The controllers react to a change after a time between these two, and look at all changes within it together.
+const REACTION: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 /// How long the controllers wait after writes that all failed, at first and at most.
 const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
@@ -44,14 +46,33 @@ impl Objects for Snapshot {
     }
 }
 
-/// Runs the controllers until `stop`.
-pub async fn run(server: ApiServer, settings: Settings, stop: CancellationToken) {
+/// The settings of a cluster that runs: they stay as they are, or who holds the sender changes them.
+pub struct LiveSettings(watch::Receiver<Settings>);
+
+impl From<Settings> for LiveSettings {
+    fn from(settings: Settings) -> Self {
+        Self(watch::channel(settings).1)
+    }
+}
+
+impl From<watch::Receiver<Settings>> for LiveSettings {
+    fn from(settings: watch::Receiver<Settings>) -> Self {
+        Self(settings)
+    }
+}
+
+/// Runs the controllers until `stop`. `settings` are [`Settings`], or a receiver of them.
+pub async fn run(server: ApiServer, settings: impl Into<LiveSettings>, stop: CancellationToken) {
+    let LiveSettings(mut settings) = settings.into();
     let controllers = User::administrator();
+    let mut draws = Draws::new(server.draw());
+    let mut missing_nodes = MissingNodes::new();
     let mut retry = RETRY;
     loop {
         let changed = server.changed();
         let now = server.now();
-        let (writes, next) = cluster::decide(&Snapshot(server.objects()), now, &settings);
+        let current = settings.borrow_and_update().clone();
+        let (writes, next) = cluster::decide(&Snapshot(server.objects()), now, &current, &mut missing_nodes);
         let count = writes.len();
         // All are made, whatever becomes of the others.
         let mut succeeded = 0;
@@ -70,10 +91,16 @@ pub async fn run(server: ApiServer, settings: Settings, stop: CancellationToken)
             biased;
             () = stop.cancelled() => return,
             () = changed.notified() => {}
+            Ok(()) = settings.changed() => {}
             () = tokio::time::sleep(wait) => {}
         }
-        tokio::time::sleep(BATCH).await;
+        tokio::time::sleep(reaction_time(&mut draws)).await;
     }
+}
+
+fn reaction_time(draws: &mut Draws) -> Duration {
+    let (least, most) = REACTION;
+    least + draws.up_to(most.saturating_sub(least))
 }
 
 /// Makes a write, and returns whether it succeeded. One that fails is decided again from the state that made it fail.
@@ -107,4 +134,16 @@ async fn execute(server: &ApiServer, user: &User, write: &Write) -> bool {
         }
     };
     server.call(user, &method, &path, &body).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reaction_times_are_drawn() {
+        let mut draws = Draws::new(1);
+        let times: BTreeSet<Duration> = (0..100).map(|_| reaction_time(&mut draws)).collect();
+        assert!(times.len() > 90 && times.iter().all(|time| (REACTION.0..REACTION.1).contains(time)), "{times:?}");
+    }
 }

@@ -17,12 +17,13 @@ use kube::{
 };
 use liqo_simulation::{ApiServer, Settings, User};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 struct Cluster {
     server: ApiServer,
     client: Client,
+    settings: watch::Sender<Settings>,
     _stop: DropGuard,
 }
 
@@ -33,8 +34,9 @@ impl Cluster {
         let server = ApiServer::seeded(seed, move || base + started.elapsed());
         let client = server.client(User::administrator());
         let stop = CancellationToken::new();
-        tokio::spawn(liqo_simulation::run(server.clone(), Settings::default(), stop.clone()));
-        let cluster = Self { server, client, _stop: stop.drop_guard() };
+        let settings = watch::Sender::new(Settings::default());
+        tokio::spawn(liqo_simulation::run(server.clone(), settings.subscribe(), stop.clone()));
+        let cluster = Self { server, client, settings, _stop: stop.drop_guard() };
         for number in 1..=2 {
             cluster.add_node(&format!("node-{number}"), number).await;
         }
@@ -65,6 +67,11 @@ impl Cluster {
         let pods = self.api::<Pod>().list(&ListParams::default()).await.unwrap();
         let is_running = |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
         pods.items.iter().filter(is_running).count()
+    }
+
+    async fn is_ready(&self, node: &str) -> bool {
+        let status = self.all::<Node>().get(node).await.unwrap().status.unwrap_or_default();
+        status.conditions.unwrap_or_default().iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
     }
 
     /// Waits, in simulated time, until a condition holds.
@@ -192,6 +199,16 @@ async fn a_namespace_ends_with_everything_in_it() {
         .await;
     let left: Vec<_> = cluster.server.objects().into_iter().filter(|(key, _)| key.namespace == "short").collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_loses_its_power_and_gets_it_back() {
+    let cluster = Cluster::start(7).await;
+    cluster.eventually("the node is ready", async || cluster.is_ready("node-1").await).await;
+    cluster.settings.send_modify(|settings| settings.nodes_without_power.extend(["node-1".to_owned()]));
+    cluster.eventually("the node is not ready", async || !cluster.is_ready("node-1").await).await;
+    cluster.settings.send_modify(|settings| settings.nodes_without_power.clear());
+    cluster.eventually("the node is ready again", async || cluster.is_ready("node-1").await).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,22 +7,27 @@ use super::{
     kinds::{Kind, Kinds},
     known_fields,
     request::Request,
+    state::State,
 };
 
 pub fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Checks kind and namespace, and drops what the kind does not know.
-pub fn decode(kinds: &Kinds, request: &Request, mut object: Value) -> Result<Value, Failure> {
+/// Checks kind and namespace, and drops what the kind does not know: the answer will warn of it, or the request is refused.
+pub fn decode(state: &mut State, request: &Request, mut object: Value) -> Result<Value, Failure> {
     let given = object.clone();
-    let unknown = read(kinds, request, &mut object)?;
+    let unknown = read(&state.kinds, request, &mut object)?;
     if !request.kind.is_custom() {
         restore_empty_lists(&given, &mut object);
     }
-    if request.parameter("fieldValidation") == Some("Strict") && !unknown.is_empty() {
-        let texts: Vec<String> = unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
-        return Err(unfit(&request.kind, &format!("strict decoding error: {}", texts.join(", "))));
+    match request.parameter("fieldValidation") {
+        Some("Strict") if !unknown.is_empty() => {
+            let texts: Vec<String> = unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
+            return Err(unfit(&request.kind, &format!("strict decoding error: {}", texts.join(", "))));
+        }
+        None | Some("Warn") => state.unknown_fields = unknown,
+        Some(_) => {}
     }
     Ok(object)
 }
@@ -43,19 +48,11 @@ fn unfit(kind: &Kind, why: &str) -> Failure {
 }
 
 /// As [`decode`], for what a patch made of an object. `shown` is the result or the patch, as a refusal shows it.
-pub fn decode_patched(kinds: &Kinds, request: &Request, object: Value, shown: &str) -> Result<Value, Failure> {
-    decode(kinds, request, object).map_err(|failure| {
+pub fn decode_patched(state: &mut State, request: &Request, object: Value, shown: &str) -> Result<Value, Failure> {
+    decode(state, request, object).map_err(|failure| {
         let is_of_object = failure.reason == "Invalid" || failure.message.starts_with("the namespace of");
         if is_of_object { failure } else { Failure::unfit_result(shown, &failure.message) }
     })
-}
-
-/// The paths of fields that the kind does not have, if the request wants to be warned of them.
-pub fn unknown_fields(kinds: &Kinds, request: &Request, mut object: Value) -> Vec<String> {
-    match request.parameter("fieldValidation") {
-        None | Some("Warn") => read(kinds, request, &mut object).unwrap_or_default(),
-        _ => Vec::new(),
-    }
 }
 
 /// Puts empty lists back where Go writes null for none: they belong to their manager until the object is stored.

@@ -4,6 +4,7 @@ mod access;
 mod apply;
 mod decode;
 mod defaults;
+mod deletion;
 mod failure;
 mod kinds;
 mod known_fields;
@@ -138,6 +139,11 @@ impl ApiServer {
         self.0.lock().now()
     }
 
+    /// A number that the seed decides.
+    pub(crate) fn draw(&self) -> u64 {
+        self.0.lock().draw()
+    }
+
     /// All objects, in the order of resource, namespace and name.
     pub fn objects(&self) -> Vec<(Key, Arc<Value>)> {
         self.0.lock().store.all().map(|(key, object)| (key.clone(), object.clone())).collect()
@@ -206,28 +212,17 @@ impl ApiServer {
                 Err(failure) => json_answer(failure.code, &failure.status()),
             };
         }
-        let unknown = unknown_fields(state, &request);
+        state.unknown_fields.clear();
         let mut answer = match serve(state, user, &request) {
             Ok((code, object)) => json_answer(code, &object),
             Err(failure) => json_answer(failure.code, &failure.status()),
         };
-        if request.patch_type != Some(PatchType::Apply) || answer.status().is_success() {
-            warn(answer.headers_mut(), &unknown);
+        // An apply refuses them instead.
+        if request.patch_type != Some(PatchType::Apply) {
+            warn(answer.headers_mut(), &state.unknown_fields);
         }
         answer
     }
-}
-
-/// The paths of fields that the kind does not have, of which the answer warns.
-fn unknown_fields(state: &State, request: &Request) -> Vec<String> {
-    let stores_body = !["token", "binding", "eviction"].contains(&request.subresource.as_str());
-    let object = match request.verb {
-        Verb::Create | Verb::Update if stores_body => request.object().ok(),
-        Verb::Patch if request.patch_type == Some(PatchType::Apply) => request.object().ok().filter(|_| request.kind.is_custom()),
-        Verb::Patch => writes::patched(state, request).ok(),
-        _ => None,
-    };
-    object.map(|object| decode::unknown_fields(&state.kinds, request, object)).unwrap_or_default()
 }
 
 /// Tells which fields were dropped.
@@ -255,9 +250,9 @@ fn serve(state: &mut State, user: &User, request: &Request) -> Result<(StatusCod
         Verb::Create => writes::create(state, user, request),
         Verb::Update => writes::update(state, user, request),
         Verb::Patch => writes::patch(state, user, request),
-        Verb::Delete => writes::delete(state, request),
+        Verb::Delete => deletion::delete(state, request),
         Verb::DeleteCollection => {
-            return writes::delete_collection(state, request).map(|(code, object)| (code, (*object).clone()));
+            return deletion::delete_collection(state, request).map(|(code, object)| (code, (*object).clone()));
         }
     };
     let (code, object) = written?;

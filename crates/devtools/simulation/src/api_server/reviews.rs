@@ -22,8 +22,8 @@ const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const USUAL_TOKEN_SECONDS: i64 = 3600;
 
 /// Answers a review.
-pub fn answer(state: &State, user: &User, request: &Request) -> Answer {
-    let mut review = decode(&state.kinds, request, request.object()?)?;
+pub fn answer(state: &mut State, user: &User, request: &Request) -> Answer {
+    let mut review = decode(state, request, request.object()?)?;
     writes::track(state, request, None, &mut review);
     let status = match request.kind.kind.as_str() {
         "TokenReview" => review_token(state, &review["spec"])?,
@@ -86,7 +86,7 @@ pub fn issue_token(state: &mut State, request: &Request) -> Answer {
         ..(**accounts).clone()
     };
     let request = Request { kind: Arc::new(requests), ..request.clone() };
-    let mut answer = decode(&state.kinds, &request, request.object()?)?;
+    let mut answer = decode(state, &request, request.object()?)?;
     let bound = &answer["spec"]["boundObjectRef"];
     let text = |field: &str| bound[field].as_str().unwrap_or_default();
     if !bound.is_null() && !["Pod", "Secret", "Node"].contains(&text("kind")) {

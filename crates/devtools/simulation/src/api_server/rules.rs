@@ -182,7 +182,7 @@ pub fn of_subresource(kind: &Kind, subresource: &str, old: &Value, new: &mut Val
         *new = old.clone();
         put(new, "status", status);
         put(&mut new["metadata"], "managedFields", managed);
-        return of_schema(schema.judge(new, Some(old), schema::Part::Status, &[]).causes).collect();
+        return of_schema(schema.validate_status(new, old)).collect();
     }
     if subresource == "resize" {
         return resize(old, new);

@@ -7,9 +7,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use tokio::time::{Duration, Instant};
 
-/// How many changes a watch can look back.
-const HISTORY: usize = 20_000;
+/// At each end of this time, kube-apiserver lets etcd forget the changes from before its begin.
+const COMPACTION_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Where an object is: plural with group, namespace (empty for a cluster's), name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,17 +33,24 @@ pub struct Change {
 }
 
 /// The objects of an API server.
-#[derive(Default)]
 pub struct Store {
     objects: BTreeMap<Key, Arc<Value>>,
     version: u64,
     history: VecDeque<Change>,
-    /// The version of the newest change that the history does not have any more.
+    /// The version of the newest change that is forgotten.
     compacted: u64,
+    /// The last end of a [`COMPACTION_INTERVAL`], and the version at that time: the next compaction goes up to it.
+    interval: (Instant, u64),
 }
 
 /// The version is not in the history any more.
 pub struct Compacted;
+
+impl Default for Store {
+    fn default() -> Self {
+        Self { objects: BTreeMap::new(), version: 0, history: VecDeque::new(), compacted: 0, interval: (Instant::now(), 0) }
+    }
+}
 
 impl Store {
     pub fn version(&self) -> u64 {
@@ -51,8 +59,35 @@ impl Store {
 
     /// Forgets all changes: who watches from before now must list again.
     pub fn compact(&mut self) {
-        self.history.clear();
-        self.compacted = self.version;
+        self.compact_to(self.version);
+    }
+
+    fn compact_to(&mut self, version: u64) {
+        let forgotten = self.history.partition_point(|change| change.version <= version);
+        self.history.drain(..forgotten);
+        self.compacted = version;
+    }
+
+    /// The version of the newest change that is forgotten, after the compactions until now.
+    fn compacted_now(&self) -> u64 {
+        let (begin, version) = self.interval;
+        let due = match begin.elapsed().as_secs() / COMPACTION_INTERVAL.as_secs() {
+            0 => self.compacted,
+            1 => version,
+            // Nothing has changed in the last interval.
+            _ => self.version,
+        };
+        due.max(self.compacted)
+    }
+
+    /// Makes the compactions until now. Before each change, so that the version in between is known.
+    fn catch_up(&mut self) {
+        let (begin, _) = self.interval;
+        let intervals = u32::try_from(begin.elapsed().as_secs() / COMPACTION_INTERVAL.as_secs()).unwrap_or(u32::MAX);
+        if intervals > 0 {
+            self.compact_to(self.compacted_now());
+            self.interval = (begin + COMPACTION_INTERVAL * intervals, self.version);
+        }
     }
 
     pub fn get(&self, key: &Key) -> Option<&Arc<Value>> {
@@ -73,7 +108,7 @@ impl Store {
 
     /// The objects of a resource as they were.
     pub fn list_at(&self, resource: &str, namespace: &str, version: u64) -> Result<Vec<(Key, Arc<Value>)>, Compacted> {
-        if version < self.compacted {
+        if version < self.compacted_now() {
             return Err(Compacted);
         }
         let now = self.list(resource, namespace).map(|(key, object)| (key.clone(), object.clone()));
@@ -92,7 +127,7 @@ impl Store {
 
     /// The changes after a version.
     pub fn since(&self, version: u64) -> Result<impl Iterator<Item = &Change>, Compacted> {
-        if version < self.compacted {
+        if version < self.compacted_now() {
             return Err(Compacted);
         }
         Ok(self.history.iter().skip_while(move |change| change.version <= version))
@@ -100,6 +135,7 @@ impl Store {
 
     /// Stores an object, and gives it the next version.
     pub fn put(&mut self, key: Key, mut object: Value) -> Change {
+        self.catch_up();
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = Arc::new(object);
@@ -109,6 +145,7 @@ impl Store {
 
     /// Removes an object. `last` is its last state.
     pub fn remove(&mut self, key: Key, mut last: Value) -> Change {
+        self.catch_up();
         self.version += 1;
         last["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let before = self.objects.remove(&key);
@@ -117,11 +154,6 @@ impl Store {
 
     fn record(&mut self, change: Change) -> Change {
         self.history.push_back(change.clone());
-        if self.history.len() > HISTORY
-            && let Some(oldest) = self.history.pop_front()
-        {
-            self.compacted = oldest.version;
-        }
         change
     }
 }
@@ -159,5 +191,23 @@ mod tests {
         assert!(store.list_at("configmaps", "n", 1).is_err());
         assert!(store.since(1).is_err());
         assert_eq!(store.since(2).ok().unwrap().count(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_are_forgotten_after_five_to_ten_minutes() {
+        let mut store = Store::default();
+        store.put(key("a"), json!({ "metadata": {} }));
+        store.put(key("b"), json!({ "metadata": {} }));
+        tokio::time::sleep(Duration::from_secs(299)).await;
+        assert!(store.since(1).is_ok());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        store.put(key("c"), json!({ "metadata": {} }));
+        assert!(store.since(0).is_ok(), "the first compaction has nothing to forget");
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert!(store.since(1).is_err() && store.list_at("configmaps", "n", 1).is_err());
+        assert_eq!(store.since(2).ok().unwrap().count(), 1);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(store.since(2).is_err());
+        assert_eq!(store.since(3).ok().unwrap().count(), 0);
     }
 }

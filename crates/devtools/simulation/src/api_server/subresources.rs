@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     User,
+    deletion::{self, DeleteOptions},
     failure::Failure,
     request::{Request, Verb},
     reviews,
@@ -85,7 +86,9 @@ fn bind(state: &mut State, request: &Request) -> Answer {
     let mut conditions: Vec<Value> = conditions.into_iter().filter(|one| one["type"] != "PodScheduled").collect();
     conditions.push(condition);
     pod["status"]["conditions"] = json!(conditions);
-    state.put(key(&request.kind, &request.namespace, &request.name), pod);
+    if request.parameter("dryRun").is_none() {
+        state.put(key(&request.kind, &request.namespace, &request.name), pod);
+    }
     Ok((StatusCode::CREATED, created()))
 }
 
@@ -117,23 +120,29 @@ fn evict(state: &mut State, request: &Request) -> Answer {
         let why = "Cannot evict pod as it would violate the pod's disruption budget.";
         return Err(Failure::too_many_requests(why, 0, &causes));
     }
-    for budget in budgets.iter().filter(|_| !has_ended) {
-        let mut budget = (**budget).clone();
-        let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
-        budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
-        if let Some(kind) = state.kinds.get("policy", "v1", "poddisruptionbudgets") {
-            let name = budget["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            state.put(key(&kind, &request.namespace, &name), budget);
-        }
-    }
     let body = eviction["deleteOptions"].clone();
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     let deletion = Request { verb: Verb::Delete, subresource: String::new(), body, ..request.clone() };
-    if !has_ended && deletion.parameter("dryRun").is_none() {
+    let options = DeleteOptions::of(&deletion)?;
+    if !has_ended && !options.is_dry_run {
+        for budget in &budgets {
+            take_from_budget(state, request, budget);
+        }
         announce_eviction(state, request, &pod);
     }
-    writes::delete(state, &deletion)?;
+    deletion::delete_named(state, &deletion, &request.name, &options)?;
     Ok((StatusCode::CREATED, created()))
+}
+
+/// Until its controller counts again, a budget allows one disruption less.
+fn take_from_budget(state: &mut State, request: &Request, budget: &Value) {
+    let mut budget = budget.clone();
+    let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
+    budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
+    if let Some(kind) = state.kinds.get("policy", "v1", "poddisruptionbudgets") {
+        let name = budget["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        state.put(key(&kind, &request.namespace, &name), budget);
+    }
 }
 
 /// Says in the status of a pod that it is evicted.
@@ -157,4 +166,58 @@ fn selects(budget: &Value, pod: &Value) -> bool {
     let terms = labels.into_iter().flatten().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
     let terms: Vec<String> = terms.collect();
     Selector::parse(Some(&terms.join(",")), None).is_ok_and(|selector| !terms.is_empty() && selector.matches(pod))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::{super::ApiServer, *};
+
+    const BUDGETS: &str = "poddisruptionbudgets.policy";
+
+    /// The object of a resource with the name `web`.
+    fn stored(server: &ApiServer, resource: &str) -> Value {
+        let mut objects = server.objects().into_iter();
+        let (_, object) = objects.find(|(key, _)| key.resource == resource && key.name == "web").unwrap();
+        (*object).clone()
+    }
+
+    async fn call(server: &ApiServer, method: Method, path: String, body: &Value) {
+        assert!(server.call(&User::administrator(), &method, &path, body).await, "{method} {path}");
+    }
+
+    async fn create(server: &ApiServer, resource: &str, object: Value) {
+        call(server, Method::POST, server.path(resource, "default", ""), &object).await;
+    }
+
+    async fn set_status(server: &ApiServer, resource: &str, status: Value) {
+        let mut object = stored(server, resource);
+        object["status"] = status;
+        call(server, Method::PUT, server.path(resource, "default", "web") + "/status", &object).await;
+    }
+
+    /// Evicts the pod, and returns how many disruptions its budget allows then.
+    async fn evict(server: &ApiServer, options: Value) -> Value {
+        let eviction = json!({ "metadata": { "name": "web" }, "deleteOptions": options });
+        call(server, Method::POST, server.path("pods", "default", "web") + "/eviction", &eviction).await;
+        stored(server, BUDGETS)["status"]["disruptionsAllowed"].clone()
+    }
+
+    #[tokio::test]
+    async fn an_eviction_that_is_only_tried_takes_nothing_from_the_budget() {
+        let server = ApiServer::new();
+        create(&server, "serviceaccounts", json!({ "metadata": { "name": "default" } })).await;
+        let metadata = json!({ "name": "web", "labels": { "app": "web" } });
+        let container = json!({ "name": "c", "image": "web:1" });
+        create(&server, "pods", json!({ "metadata": metadata, "spec": { "nodeName": "n", "containers": [container] } })).await;
+        let spec = json!({ "minAvailable": 0, "selector": { "matchLabels": { "app": "web" } } });
+        create(&server, BUDGETS, json!({ "metadata": metadata, "spec": spec })).await;
+        set_status(&server, "pods", json!({ "phase": "Running" })).await;
+        let status = json!({ "disruptionsAllowed": 1, "currentHealthy": 1, "desiredHealthy": 0, "expectedPods": 1 });
+        set_status(&server, BUDGETS, status).await;
+        assert_eq!(evict(&server, json!({ "dryRun": ["All"] })).await, 1);
+        assert!(stored(&server, "pods")["metadata"]["deletionTimestamp"].is_null());
+        assert_eq!(evict(&server, json!({})).await, 0);
+    }
 }

@@ -1,4 +1,4 @@
-//! Changing objects: create, update, patch and delete.
+//! Changing objects: create, update, patch and apply.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{
     decode::{check_kind, decode, decode_patched, forget_empty_lists, name_of, without_managed_fields},
     defaults,
     failure::Failure,
-    kinds::{Kind, Kinds},
+    kinds::Kind,
     known_fields, patch, reads,
     request::{PatchType, Request, Verb},
     rules,
@@ -29,7 +29,7 @@ const MAX_GENERATED_BASE: usize = 58;
 
 /// Creates an object. `namespaces "x" not found` and the like come first, as in a real API server.
 pub fn create(state: &mut State, user: &User, request: &Request) -> Answer {
-    let object = decode(&state.kinds, request, request.object()?)?;
+    let object = decode(state, request, request.object()?)?;
     create_decoded(state, user, request, object, "Update")
 }
 
@@ -139,7 +139,7 @@ fn forget_other_groups(version: &str, event: &mut Value) {
 
 /// Replaces an object.
 pub fn update(state: &mut State, user: &User, request: &Request) -> Answer {
-    let object = decode(&state.kinds, request, request.object()?)?;
+    let object = decode(state, request, request.object()?)?;
     let name = name_of(&object);
     if name.is_empty() || name != request.name {
         return Err(Failure::bad_request(if name.is_empty() {
@@ -266,37 +266,14 @@ fn same_owners(before: &Value, after: &Value) -> bool {
 /// Whether nothing holds an object any more whose deletion was requested.
 fn is_released(kind: &Kind, object: &Value) -> bool {
     let metadata = &object["metadata"];
-    let is_held = metadata["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
-    let has_spec_finalizers =
-        kind.is("", "Namespace") && object["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
     let has_grace = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
-    !metadata["deletionTimestamp"].is_null() && !is_held && !has_spec_finalizers && !has_grace
+    !metadata["deletionTimestamp"].is_null() && !has_finalizers(kind, object) && !has_grace
 }
 
-/// What a patch makes of its object, as its kind has it or not.
-pub fn patched(state: &State, request: &Request) -> Result<Value, Failure> {
-    let Some(old) = state.get(&request.kind, &request.namespace, &request.name) else {
-        return Err(Failure::not_found(&request.kind, &request.name));
-    };
-    let old = reads::as_requested(&request.kind, &old);
-    let change = change_of(request)?;
-    match request.patch_type {
-        Some(PatchType::Json) => patch::json(&old, &change).map_err(rejected),
-        Some(PatchType::Strategic) => patch::strategic(&request.kind.group, &request.kind.kind, &old, &change).map_err(rejected),
-        _ if change.is_null() => Err(Failure::bad_request("Invalid JSON Patch")),
-        _ if !change.is_object() => Err(Failure::bad_request(
-            "error decoding patch: json: cannot unmarshal into Go value of type map[string]interface {}",
-        )),
-        _ => {
-            let mut new = old;
-            patch::merge(&mut new, &change);
-            Ok(new)
-        }
-    }
-}
-
-fn change_of(request: &Request) -> Result<Value, Failure> {
-    serde_json::from_slice(&request.body).map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))
+/// Whether something still has to be done before an object goes.
+pub fn has_finalizers(kind: &Kind, object: &Value) -> bool {
+    let has_some = |finalizers: &Value| finalizers.as_array().is_some_and(|finalizers| !finalizers.is_empty());
+    has_some(&object["metadata"]["finalizers"]) || kind.is("", "Namespace") && has_some(&object["spec"]["finalizers"])
 }
 
 /// Patches an object.
@@ -304,13 +281,14 @@ pub fn patch(state: &mut State, user: &User, request: &Request) -> Answer {
     if request.patch_type == Some(PatchType::Apply) {
         return apply(state, user, request);
     }
-    let new = patched(state, request)?;
     let Some(old) = state.get(&request.kind, &request.namespace, &request.name) else {
         return Err(Failure::not_found(&request.kind, &request.name));
     };
+    let change = patch::change_of(request)?;
+    let new = patch::patched(request.patch_type, &request.kind.lists, reads::as_requested(&request.kind, &old), &change)?;
     let is_strategic = request.patch_type == Some(PatchType::Strategic);
-    let shown = if is_strategic { patch::go_text(&change_of(request)?) } else { new.to_string() };
-    let new = decode_patched(&state.kinds, request, new, &shown)?;
+    let shown = if is_strategic { patch::go_text(&change) } else { new.to_string() };
+    let new = decode_patched(state, request, new, &shown)?;
     if name_of(&new) != request.name {
         return Err(Failure::bad_request(format!(
             "the name of the object ({}) does not match the name on the URL ({})",
@@ -319,14 +297,6 @@ pub fn patch(state: &mut State, user: &User, request: &Request) -> Answer {
         )));
     }
     replace(state, request, &old, new, "Update")
-}
-
-fn rejected(rejection: patch::Rejection) -> Failure {
-    match rejection.code {
-        400 => Failure::bad_request(rejection.message),
-        422 => Failure::unfit_patch(),
-        _ => Failure::internal(rejection.message),
-    }
 }
 
 /// Server-side apply.
@@ -349,25 +319,22 @@ fn apply(state: &mut State, user: &User, request: &Request) -> Answer {
     let applied = apply::apply(&request.kind.lists, live.as_deref(), &configuration, &manager, &how);
     let applied = applied.map_err(|refusal| match refusal {
         apply::Refusal::Conflicts(conflicts) => Failure::apply_conflict(&conflicts),
-        apply::Refusal::Invalid(message) if message.starts_with("metadata.managedFields") => Failure::bad_request(message),
-        apply::Refusal::Invalid(message) => Failure::internal(message),
+        apply::Refusal::ManagedFields => Failure::bad_request("metadata.managedFields must be nil"),
+        apply::Refusal::Unfit(message) => Failure::internal(message),
     })?;
-    let mut applied = decode_applied(&state.kinds, request, applied)?;
-    match live {
-        Some(old) => replace(state, request, &old, applied, "Apply"),
-        None if request.subresource.is_empty() || request.kind.is("", "Service") => {
-            applied["metadata"]["name"] = json!(request.name);
-            create_decoded(state, user, request, applied, "Apply")
-        }
-        None => Err(Failure::not_found(&request.kind, &request.name)),
+    let mut applied = decode_applied(state, request, applied)?;
+    if let Some(old) = live {
+        return replace(state, request, &old, applied, "Apply");
     }
+    applied["metadata"]["name"] = json!(request.name);
+    create_decoded(state, user, request, applied, "Apply")
 }
 
 /// As [`decode`], for what an apply made of an object.
-fn decode_applied(kinds: &Kinds, request: &Request, applied: Value) -> Result<Value, Failure> {
+fn decode_applied(state: &mut State, request: &Request, applied: Value) -> Result<Value, Failure> {
     let (kind, name) = (&request.kind, name_of(&applied));
     let place = if request.namespace.is_empty() { name } else { format!("{}/{name}", request.namespace) };
-    decode(kinds, request, applied).map_err(|failure| {
+    decode(state, request, applied).map_err(|failure| {
         let prefix = format!("{} in version \"{}\" cannot be handled as a {}: ", kind.kind, kind.version, kind.kind);
         match failure.message.strip_prefix(&prefix) {
             Some(why) if !why.starts_with("strict decoding error") => {
@@ -380,182 +347,4 @@ fn decode_applied(kinds: &Kinds, request: &Request, applied: Value) -> Result<Va
             _ => failure,
         }
     })
-}
-
-/// The options of a deletion, from the body and the query.
-struct DeleteOptions {
-    grace_seconds: Option<i64>,
-    uid: Option<String>,
-    version: Option<String>,
-    propagation: Option<String>,
-    is_dry_run: bool,
-}
-
-impl DeleteOptions {
-    fn of(request: &Request) -> Result<Self, Failure> {
-        let body: Value = if request.body.is_empty() { json!({}) } else { request.object().map_err(Failure::into_internal)? };
-        if !body.is_object() && !body.is_null() {
-            return Err(Failure::internal("couldn't get version/kind; json parse error: this is no object"));
-        }
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        let from_query = |name: &str| request.parameter(name).map(str::to_owned);
-        let preconditions = &body["preconditions"];
-        let propagation = text(&body["propagationPolicy"]).or_else(|| from_query("propagationPolicy"));
-        if let Some(odd) = propagation.as_deref().filter(|policy| !["Foreground", "Background", "Orphan"].contains(policy)) {
-            let supported = "\"Foreground\", \"Background\", \"Orphan\", \"nil\"";
-            let why = format!("propagationPolicy: Unsupported value: \"{odd}\": supported values: {supported}");
-            return Err(Failure::invalid_options("DeleteOptions", &[why]));
-        }
-        Ok(Self {
-            grace_seconds: body["gracePeriodSeconds"]
-                .as_i64()
-                .or_else(|| request.parameter("gracePeriodSeconds").and_then(|seconds| seconds.parse().ok())),
-            uid: text(&preconditions["uid"]),
-            version: text(&preconditions["resourceVersion"]),
-            propagation,
-            is_dry_run: !body["dryRun"].is_null() || request.parameter("dryRun").is_some(),
-        })
-    }
-
-    fn check(&self, kind: &Kind, name: &str, object: &Value) -> Result<(), Failure> {
-        let metadata = &object["metadata"];
-        let happened = [("UID", "deleted and then recreated"), ("ResourceVersion", "modified")];
-        let named = [(&self.uid, &metadata["uid"]), (&self.version, &metadata["resourceVersion"])];
-        for ((what, happened), (wanted, found)) in happened.into_iter().zip(named) {
-            let found = found.as_str().unwrap_or_default();
-            if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) {
-                let why = format!(
-                    "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). \
-                     The object might have been {happened}"
-                );
-                return Err(Failure::precondition(kind, name, &why));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Deletes an object, or marks it as ending.
-pub fn delete(state: &mut State, request: &Request) -> Answer {
-    let options = DeleteOptions::of(request)?;
-    delete_named(state, request, &request.name, &options)
-}
-
-fn delete_named(state: &mut State, request: &Request, name: &str, options: &DeleteOptions) -> Answer {
-    let kind = &request.kind;
-    let found = state.get(kind, &request.namespace, name).ok_or_else(|| Failure::not_found(kind, name))?;
-    options.check(kind, name, &found)?;
-    if kind.is("", "Namespace") && !found["metadata"]["deletionTimestamp"].is_null() {
-        let why = "The system is ensuring all content is removed from this namespace.  Upon completion, this namespace will automatically be purged by the system.";
-        return Err(Failure::conflict(kind, name, why));
-    }
-    let mut object = (*found).clone();
-    // Jobs had no garbage collector once, and so leave their pods.
-    let usual = kind.is("batch", "Job").then_some("Orphan");
-    let wanted = options.propagation.as_deref().or(usual);
-    // Nothing depends on events.
-    add_propagation_finalizer(&mut object, wanted.filter(|_| kind.kind != "Event"));
-    let grace = grace_of(kind, &object, options);
-    let is_pending = object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty())
-        || (kind.is("", "Namespace") && object["spec"]["finalizers"].as_array().is_some_and(|all| !all.is_empty()));
-    let key = key(kind, &request.namespace, name);
-    if grace == 0 && !is_pending {
-        if kind.is("", "Pod") {
-            mark(state, kind, &mut object, 0);
-        }
-        let last = if options.is_dry_run { Arc::new(object) } else { state.remove(key, object) };
-        return Ok((StatusCode::OK, if returns_deleted(kind) { last } else { Arc::new(success(kind, &last)) }));
-    }
-    mark(state, kind, &mut object, grace);
-    if object == *found || options.is_dry_run {
-        return Ok((StatusCode::OK, found));
-    }
-    Ok((StatusCode::OK, state.put(key, object)))
-}
-
-/// Kinds whose deletion is answered with the object instead of a Status.
-fn returns_deleted(kind: &Kind) -> bool {
-    let core = ["Pod", "Service", "ServiceAccount", "ResourceQuota", "PersistentVolume", "PersistentVolumeClaim"];
-    kind.group.is_empty() && core.contains(&kind.kind.as_str())
-}
-
-fn success(kind: &Kind, object: &Value) -> Value {
-    let mut details = json!({ "name": name_of(object) });
-    if !kind.group.is_empty() {
-        details["group"] = json!(kind.group);
-    }
-    details["kind"] = json!(kind.plural);
-    details["uid"] = object["metadata"]["uid"].clone();
-    json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details })
-}
-
-/// Marks an object as ending.
-fn mark(state: &State, kind: &Kind, object: &mut Value, grace: i64) {
-    let now = state.now();
-    let end = now.checked_add(jiff::SignedDuration::from_secs(grace)).unwrap_or(now);
-    let metadata = &mut object["metadata"];
-    let is_marked = !metadata["deletionTimestamp"].is_null();
-    if is_marked && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) <= grace {
-        return;
-    }
-    metadata["deletionTimestamp"] = json!(end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
-    if !kind.is("", "Namespace") {
-        metadata["deletionGracePeriodSeconds"] = json!(grace);
-    }
-    if let Some(generation) = metadata["generation"].as_i64().filter(|generation| *generation > 0 && !is_marked) {
-        metadata["generation"] = json!(generation + 1);
-    }
-    if kind.is("", "Namespace") {
-        object["status"]["phase"] = json!("Terminating");
-    }
-}
-
-/// Seconds until an object goes: only pods that were bound and still run have any.
-fn grace_of(kind: &Kind, object: &Value, options: &DeleteOptions) -> i64 {
-    if !kind.is("", "Pod") {
-        return 0;
-    }
-    let is_bound = object["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
-    let has_ended = ["Succeeded", "Failed"].iter().any(|phase| object["status"]["phase"] == *phase);
-    if !is_bound || has_ended {
-        return 0;
-    }
-    let own = object["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
-    let wanted = options.grace_seconds.unwrap_or(own);
-    if wanted < 0 { 1 } else { wanted }
-}
-
-fn add_propagation_finalizer(object: &mut Value, propagation: Option<&str>) {
-    let wanted = match propagation {
-        Some("Orphan") => Some("orphan"),
-        Some("Foreground") => Some("foregroundDeletion"),
-        _ => None,
-    };
-    let Some(metadata) = object["metadata"].as_object_mut() else { return };
-    let mut finalizers = metadata.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
-    let before = finalizers.clone();
-    if propagation.is_some() {
-        finalizers.retain(|name| name != "orphan" && name != "foregroundDeletion");
-        finalizers.extend(wanted.map(|name| json!(name)));
-    }
-    if finalizers.is_empty() {
-        metadata.shift_remove("finalizers");
-    } else if finalizers != before {
-        metadata.insert("finalizers".to_owned(), json!(finalizers));
-    }
-}
-
-/// Deletes what a list selects, and answers with that list.
-pub fn delete_collection(state: &mut State, request: &Request) -> Answer {
-    let options = DeleteOptions::of(request)?;
-    let selected = super::reads::list(state, request)?;
-    for item in selected["items"].as_array().into_iter().flatten() {
-        let namespace = item["metadata"]["namespace"].as_str().unwrap_or_default();
-        let one = Request { namespace: namespace.to_owned(), ..request.clone() };
-        match delete_named(state, &one, &name_of(item), &options) {
-            Err(failure) if failure.reason != "NotFound" => return Err(failure),
-            _ => {}
-        }
-    }
-    Ok((StatusCode::OK, Arc::new(selected)))
 }

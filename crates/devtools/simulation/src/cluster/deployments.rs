@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{
     fields::{controller, created_at, drop_field, fingerprint, is_ending, name, namespace, text, uid},
     plan::Plan,
-    pods::{is_finished, owner_reference},
+    pods::owner_reference,
     rollout::{Deployment, TEMPLATE_HASH, available, wanted},
     snapshot::Snapshot,
 };
@@ -25,16 +25,9 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
 
 impl Deployment<'_> {
     fn sync(&self, snapshot: &Snapshot, plan: &mut Plan) {
-        let status = self.status(snapshot.now, plan);
+        let status = self.status(snapshot.now);
         if !is_ending(self.object) {
-            if self.object["spec"]["paused"] == true {
-                self.scale_paused(plan);
-            } else if self.object["spec"]["strategy"]["type"] == "Recreate" {
-                self.recreate(snapshot, plan);
-            } else {
-                self.roll(snapshot, plan);
-            }
-            self.forget_oldest(plan);
+            self.roll(snapshot, plan);
         }
         match self.new.and_then(revision) {
             Some(newest) if revision(self.object) != Some(newest) => {
@@ -43,22 +36,6 @@ impl Deployment<'_> {
                 plan.update("deployments.apps", self.object, annotated);
             }
             _ => plan.update_status("deployments.apps", self.object, status),
-        }
-    }
-
-    /// A paused Deployment only scales the set that has pods.
-    fn scale_paused(&self, plan: &mut Plan) {
-        let active: Vec<&Value> = self.sets().filter(|set| wanted(set) > 0).collect();
-        if let Some(set) = (active.len() < 2).then(|| active.first().copied().or_else(|| self.sets().last())).flatten() {
-            scale(set, self.replicas, plan);
-        }
-    }
-
-    fn recreate(&self, snapshot: &Snapshot, plan: &mut Plan) {
-        self.old.iter().for_each(|set| scale(set, 0, plan));
-        let mut old_pods = self.old.iter().flat_map(|set| snapshot.pods_of(uid(set)));
-        if old_pods.all(is_finished) {
-            self.ensure_new(snapshot, self.replicas, plan);
         }
     }
 
@@ -137,15 +114,6 @@ impl Deployment<'_> {
         drop_field(&mut set["metadata"]["annotations"], "kubectl.kubernetes.io/last-applied-configuration");
         set
     }
-
-    /// Deletes sets without pods beyond the `revisionHistoryLimit`.
-    fn forget_oldest(&self, plan: &mut Plan) {
-        let limit = usize::try_from(self.object["spec"]["revisionHistoryLimit"].as_i64().unwrap_or(10)).unwrap_or(0);
-        let is_empty =
-            |set: &&&Value| wanted(set) == 0 && set["status"]["replicas"].as_i64().unwrap_or(0) == 0 && !is_ending(set);
-        let surplus = self.old.len().saturating_sub(limit);
-        self.old.iter().filter(is_empty).take(surplus).for_each(|set| plan.delete(SETS, set));
-    }
 }
 
 /// The revision of a Deployment or a `ReplicaSet`.
@@ -175,7 +143,6 @@ mod tests {
     fn deployment(replicas: i64, strategy: &Value) -> Value {
         let mut spec = workload("web", replicas, &json!({}));
         spec["strategy"] = strategy.clone();
-        spec["progressDeadlineSeconds"] = json!(600);
         json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" }, "spec": spec })
     }
 
@@ -206,7 +173,6 @@ mod tests {
         assert_eq!(addresses.len(), 3);
         assert_eq!(web["status"]["observedGeneration"], web["metadata"]["generation"]);
         assert_eq!(web["metadata"]["annotations"][REVISION], "1");
-        assert_eq!(condition(&web, "Progressing")["reason"], "NewReplicaSetAvailable");
         assert_eq!(condition(&web, "Available")["status"], "True");
     }
 
@@ -229,41 +195,18 @@ mod tests {
     }
 
     #[test]
-    fn an_update_that_does_not_start_leaves_the_old_pods_and_says_so() {
+    fn an_update_that_does_not_start_leaves_the_old_pods() {
         let mut cluster = three(&json!({}));
         cluster.change("deployments.apps", "web", |web| {
             web["spec"]["template"]["metadata"]["annotations"] = json!({ "simulation.liqo.io/image-missing": "true" });
         });
         cluster.pass(700);
         assert_eq!((cluster.ready(), cluster.pods().len()), (3, 4));
-        let web = cluster.object("deployments.apps", "web");
-        assert_eq!(condition(&web, "Progressing")["reason"], "ProgressDeadlineExceeded");
         // The template of the first revision is wanted again.
         cluster.change("deployments.apps", "web", |web| web["spec"]["template"]["metadata"]["annotations"] = json!({}));
         cluster.pass(10);
         assert_eq!((cluster.ready(), cluster.pods().len()), (3, 3));
         assert_eq!(cluster.object("deployments.apps", "web")["metadata"]["annotations"][REVISION], "3");
-    }
-
-    #[test]
-    fn recreate_waits_until_the_old_pods_are_gone() {
-        let mut cluster = three(&json!({ "type": "Recreate" }));
-        set_image(&mut cluster, "web:2");
-        cluster.pass_and(60, |cluster| assert!(images(cluster).windows(2).all(|pair| pair[0] == pair[1])));
-        assert_eq!((cluster.ready(), images(&cluster)[0].as_str()), (3, "web:2"));
-    }
-
-    #[test]
-    fn a_deployment_is_scaled_also_while_it_is_paused() {
-        let mut cluster = three(&json!({}));
-        cluster.change("deployments.apps", "web", |web| web["spec"]["paused"] = json!(true));
-        set_image(&mut cluster, "web:2");
-        cluster.change("deployments.apps", "web", |web| web["spec"]["replicas"] = json!(1));
-        cluster.pass(60);
-        assert_eq!(images(&cluster), ["web:1"]);
-        cluster.change("deployments.apps", "web", |web| web["spec"]["paused"] = json!(false));
-        cluster.pass(60);
-        assert_eq!(images(&cluster), ["web:2"]);
     }
 
     #[test]

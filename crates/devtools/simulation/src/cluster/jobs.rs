@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::{
     fields::{
-        after, condition, controller, count, drop_field, has_finalizer, is_ending, is_true, items, name, new_condition,
-        remove_finalizer, set_condition, set_count, text, time, time_text, uid,
+        after, condition, controller, count, has_finalizer, is_ending, is_true, items, name, new_condition, remove_finalizer,
+        set_condition, set_count, text, time, time_text, uid,
     },
     plan::Plan,
     pods::{finished_at, from_template, is_active, is_finished, is_ready},
@@ -27,7 +27,7 @@ const BACKOFF: (i64, i64) = (10, 600);
 
 pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
     let jobs = snapshot.list(JOBS);
-    for job in jobs.iter().filter(|job| ["", "kubernetes.io/job-controller"].contains(&text(&job["spec"]["managedBy"]))) {
+    for job in &jobs {
         Job::read(snapshot, job).sync(plan);
     }
     let uids: HashSet<&str> = jobs.iter().map(|job| uid(job)).collect();
@@ -53,13 +53,22 @@ struct Job<'a> {
     succeeded: i64,
     failed: i64,
     parallelism: i64,
-    completions: Option<i64>,
+    completions: i64,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum End {
     Succeeded,
     Failed,
+}
+
+/// How a pod counts: as failed also as soon as its deletion begins.
+fn end_of(pod: &Value) -> Option<End> {
+    match text(&pod["status"]["phase"]) {
+        "Succeeded" => Some(End::Succeeded),
+        "Failed" => Some(End::Failed),
+        _ => is_ending(pod).then_some(End::Failed),
+    }
 }
 
 /// The fields of the counts, and of the lists of uids.
@@ -76,7 +85,7 @@ impl<'a> Job<'a> {
             succeeded: 0,
             failed: 0,
             parallelism: object["spec"]["parallelism"].as_i64().unwrap_or(1),
-            completions: object["spec"]["completions"].as_i64(),
+            completions: object["spec"]["completions"].as_i64().unwrap_or(1),
         };
         let tracked: Vec<&Value> = job.pods.iter().copied().filter(|pod| has_finalizer(pod, TRACKING)).collect();
         let mut counts = ENDS.map(|end| object["status"][end].as_i64().unwrap_or(0));
@@ -84,38 +93,13 @@ impl<'a> Job<'a> {
             let before = job.uncounted[index].len();
             job.uncounted[index].retain(|one| tracked.iter().any(|pod| uid(pod) == *one));
             counts[index] += i64::try_from(before - job.uncounted[index].len()).unwrap_or(0);
-            let ended = tracked.iter().filter(|pod| job.end_of(pod) == Some(end)).map(|pod| uid(pod));
+            let ended = tracked.iter().filter(|pod| end_of(pod) == Some(end)).map(|pod| uid(pod));
             let new: Vec<&str> = ended.filter(|one| !job.uncounted.iter().flatten().any(|other| other == one)).collect();
             job.uncounted[index].extend(new);
             counts[index] += count(job.uncounted[index].iter());
         }
         [job.succeeded, job.failed] = counts;
         job
-    }
-
-    /// Whether a pod is replaced only after it has ended. Without a policy, it counts as failed when its deletion begins.
-    fn waits_for_end(&self) -> bool {
-        let policy = text(&self.object["spec"]["podReplacementPolicy"]);
-        policy == "Failed" || policy.is_empty() && !self.object["spec"]["podFailurePolicy"].is_null()
-    }
-
-    /// How a pod counts.
-    fn end_of(&self, pod: &Value) -> Option<End> {
-        match text(&pod["status"]["phase"]) {
-            "Succeeded" => Some(End::Succeeded),
-            "Failed" => (!self.is_ignored(pod)).then_some(End::Failed),
-            _ => (is_ending(pod) && !self.waits_for_end()).then_some(End::Failed),
-        }
-    }
-
-    /// Whether the podFailurePolicy ignores a failed pod, because something else ended it.
-    fn is_ignored(&self, pod: &Value) -> bool {
-        let rules = items(&self.object["spec"]["podFailurePolicy"]["rules"]).iter();
-        let matches = |rule: &&Value| {
-            let conditions = items(&rule["onPodConditions"]).iter();
-            conditions.filter(|one| one["type"] == "DisruptionTarget").any(|_| is_true(pod, "DisruptionTarget"))
-        };
-        rules.filter(|rule| rule["action"] == "Ignore").any(|rule| matches(&rule))
     }
 
     fn active(&self) -> Vec<&'a Value> {
@@ -139,13 +123,12 @@ impl<'a> Job<'a> {
             return self.delete_after_ttl(plan);
         }
         let outcome = self.outcome(plan);
-        let is_suspended = self.object["spec"]["suspend"] == true;
-        if outcome.is_some() || is_suspended {
+        if outcome.is_some() {
             self.active().iter().for_each(|pod| plan.delete("pods", pod));
         } else {
             self.fill(plan);
         }
-        plan.update_status(JOBS, self.object, self.status(outcome.as_ref(), is_suspended));
+        plan.update_status(JOBS, self.object, self.status(outcome.as_ref()));
     }
 
     /// Removes the finalizer of pods whose uid was written down, and of all pods of a Job that is over.
@@ -153,7 +136,7 @@ impl<'a> Job<'a> {
         let lists = &self.object["status"]["uncountedTerminatedPods"];
         let is_written = |pod: &Value| ENDS.iter().any(|end| items(&lists[*end]).iter().any(|one| one == uid(pod)));
         let all_go = is_ending(self.object) || self.is_over();
-        let goes = |pod: &Value| all_go || is_written(pod) || is_finished(pod) && self.is_ignored(pod);
+        let goes = |pod: &Value| all_go || is_written(pod);
         self.pods.iter().filter(|pod| has_finalizer(pod, TRACKING) && goes(pod)).for_each(|pod| release(pod, plan));
     }
 
@@ -185,12 +168,8 @@ impl<'a> Job<'a> {
         if deadline.is_some_and(|deadline| plan.is_due(deadline)) {
             return failure("DeadlineExceeded", "Job was active longer than specified deadline");
         }
-        let is_complete = match self.completions {
-            Some(completions) => self.succeeded >= completions,
-            None => self.succeeded > 0 && self.active().is_empty(),
-        };
         let message = "Reached expected number of succeeded pods";
-        is_complete.then(|| new_condition("SuccessCriteriaMet", true, "CompletionsReached", message))
+        (self.succeeded >= self.completions).then(|| new_condition("SuccessCriteriaMet", true, "CompletionsReached", message))
     }
 
     /// With the restart policy `OnFailure`, restarts count as failures.
@@ -208,18 +187,13 @@ impl<'a> Job<'a> {
     fn fill(&self, plan: &mut Plan) {
         let active = self.active();
         let running = count(active.iter());
-        let wanted = match self.completions {
-            Some(completions) => self.parallelism.min(completions - self.succeeded),
-            None if self.succeeded > 0 => running.min(self.parallelism),
-            None => self.parallelism,
-        };
+        let wanted = self.parallelism.min(self.completions - self.succeeded);
         let surplus = usize::try_from(running - wanted).unwrap_or(0);
         for pod in first_to_go(&active, surplus) {
             plan.delete("pods", pod);
         }
-        let missing = wanted - running - if self.waits_for_end() { self.terminating() } else { 0 };
-        if missing > 0 && self.backoff_ends().is_none_or(|end| plan.is_due(end)) {
-            (0..missing).for_each(|_| plan.create("pods", self.new_pod()));
+        if wanted > running && self.backoff_ends().is_none_or(|end| plan.is_due(end)) {
+            (running..wanted).for_each(|_| plan.create("pods", self.new_pod()));
         }
     }
 
@@ -249,7 +223,7 @@ impl<'a> Job<'a> {
         pod
     }
 
-    fn status(&self, outcome: Option<&Value>, is_suspended: bool) -> Value {
+    fn status(&self, outcome: Option<&Value>) -> Value {
         let mut status = self.object["status"].clone();
         let active = self.active();
         set_count(&mut status, "active", count(active.iter()));
@@ -264,25 +238,14 @@ impl<'a> Job<'a> {
                 status["uncountedTerminatedPods"][*end] = json!(uids);
             }
         }
-        self.set_suspended(&mut status, is_suspended);
+        if status["startTime"].is_null() {
+            status["startTime"] = json!(time_text(self.now));
+        }
         if let Some(outcome) = outcome {
             set_condition(&mut status, outcome, self.now);
             self.end(&mut status, outcome, active.is_empty() && uncounted == [0, 0]);
         }
         status
-    }
-
-    fn set_suspended(&self, status: &mut Value, is_suspended: bool) {
-        let was_suspended = is_true(self.object, "Suspended");
-        if is_suspended && !was_suspended {
-            set_condition(status, &new_condition("Suspended", true, "JobSuspended", "Job suspended"), self.now);
-            drop_field(status, "startTime");
-        } else if !is_suspended && was_suspended {
-            set_condition(status, &new_condition("Suspended", false, "JobResumed", "Job resumed"), self.now);
-        }
-        if !is_suspended && status["startTime"].is_null() {
-            status["startTime"] = json!(time_text(self.now));
-        }
     }
 
     /// Writes the last condition when no pod runs any more and all are counted.
@@ -368,32 +331,6 @@ mod tests {
         assert_eq!((status(&cluster)["failed"].as_i64(), cluster.pods().len()), (Some(1), 2));
         cluster.pass(60);
         assert_eq!(["succeeded", "failed"].map(|end| status(&cluster)[end].as_i64()), [Some(1), Some(1)]);
-    }
-
-    #[test]
-    fn a_disruption_does_not_count_if_the_policy_says_so() {
-        let rule = json!({ "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }] });
-        let mut cluster = with_job(&json!({}), &json!({ "backoffLimit": 0, "podFailurePolicy": { "rules": [rule] } }));
-        cluster.pass(5);
-        let first = cluster.pod_names()[0].clone();
-        cluster.change("pods", &first, |pod| {
-            pod["status"] =
-                super::super::pods::disruption(pod, "EvictionByEvictionAPI", "", "2026-01-01T00:00:00Z".parse().unwrap());
-        });
-        cluster.delete("pods", &first, None);
-        cluster.pass(120);
-        assert!(is_true(&cluster.object(JOBS, "work"), "Complete"));
-        assert!(status(&cluster)["failed"].is_null());
-    }
-
-    #[test]
-    fn a_suspended_job_has_no_pods() {
-        let mut cluster = with_job(&json!({}), &json!({ "suspend": true }));
-        cluster.pass(60);
-        assert!(cluster.pods().is_empty() && status(&cluster)["startTime"].is_null());
-        cluster.change(JOBS, "work", |job| job["spec"]["suspend"] = json!(false));
-        cluster.pass(60);
-        assert_eq!(status(&cluster)["succeeded"], 1);
     }
 
     #[test]

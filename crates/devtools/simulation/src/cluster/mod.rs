@@ -4,11 +4,13 @@
 //!   Objects (as they are now) + time --> decide --> writes, and the time of the next look
 //! ```
 //!
-//! All parts are pure and remember nothing: what they need to know later is in the objects, as in Kubernetes.
+//! All parts are pure. What they need to know later is in the objects, as in Kubernetes; only since when nodes are missing is not.
 //!
 //! Left out:
-//! - sets: adoption and release by selector, `ControllerRevisions`, proportional scaling during a rollout, `maxUnavailable` of stateful sets
-//! - Jobs: indexed ones, `CronJobs`, the action `FailJob`
+//! - sets: adoption and release by selector, `ControllerRevisions`, `DaemonSets`
+//! - Deployments: pausing, the strategy `Recreate`, the condition `Progressing`, the end of old sets, proportional scaling
+//! - stateful sets: partitions, `OnDelete`, `maxUnavailable`, other first ordinals
+//! - Jobs: indexed and suspended ones, those without `completions`, policies of failures and replacements, `CronJobs`
 //! - scheduler: preemption, spreading, pod affinity, preferred anti-affinity, host ports
 //! - nodes: Kubernetes' halt of evictions when most nodes are down, pressure, reboots
 //! - kubelets: failing init containers, probes, ephemeral containers, changed images and resizes of running pods, volumes of claims
@@ -18,7 +20,6 @@
 
 mod addresses;
 mod containers;
-mod daemon_sets;
 mod deployments;
 mod disruption_budgets;
 mod endpoint_slices;
@@ -111,31 +112,26 @@ pub struct Settings {
     pub pod_addresses: (Ipv4Addr, u8),
     /// Nodes whose kubelet does nothing.
     pub nodes_without_power: BTreeSet<String>,
-    /// When nodes were deleted. Their pods go 40 s later; pods of nodes that are not listed go immediately.
-    pub deleted_nodes: BTreeMap<String, Timestamp>,
     /// Seconds without a heartbeat after which a node is unreachable.
     pub node_grace_seconds: i64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            pod_addresses: (Ipv4Addr::new(10, 244, 0, 0), 16),
-            nodes_without_power: BTreeSet::new(),
-            deleted_nodes: BTreeMap::new(),
-            node_grace_seconds: 40,
-        }
+        Self { pod_addresses: (Ipv4Addr::new(10, 244, 0, 0), 16), nodes_without_power: BTreeSet::new(), node_grace_seconds: 40 }
     }
 }
 
+/// Nodes on which pods should run and that do not exist, with the time when that was first seen.
+pub type MissingNodes = BTreeMap<String, Timestamp>;
+
 /// In the order of their writes.
-const CONTROLLERS: [fn(&Snapshot, &mut Plan); 13] = [
+const CONTROLLERS: [fn(&Snapshot, &mut Plan); 12] = [
     namespaces::run,
     garbage::run,
     deployments::run,
     replica_sets::run,
     stateful_sets::run,
-    daemon_sets::run,
     jobs::run,
     scheduler::run,
     kubelet::run,
@@ -148,8 +144,15 @@ const CONTROLLERS: [fn(&Snapshot, &mut Plan); 13] = [
 /// Returns what the controllers do next, and when to ask again although nothing changed. `None`: only after a change.
 ///
 /// A write that fails is returned again by the next call. The caller must not call again only because a write failed.
-pub fn decide(objects: &dyn Objects, now: Timestamp, settings: &Settings) -> (Vec<Write>, Option<Timestamp>) {
-    let snapshot = Snapshot::read(objects, now, settings);
+pub fn decide(
+    objects: &dyn Objects,
+    now: Timestamp,
+    settings: &Settings,
+    missing: &mut MissingNodes,
+) -> (Vec<Write>, Option<Timestamp>) {
+    let mut snapshot = Snapshot::read(objects, now, settings);
+    *missing = nodes::missing(&snapshot, missing);
+    snapshot.missing_nodes.clone_from(missing);
     let mut plan = Plan::at(now);
     for run in CONTROLLERS {
         run(&snapshot, &mut plan);
@@ -167,10 +170,10 @@ mod tests {
         testing::{Cluster, annotated, workload},
     };
 
-    const KINDS: [(&str, &str); 3] = [("deployments.apps", "web"), ("statefulsets.apps", "db"), ("daemonsets.apps", "agent")];
+    const KINDS: [(&str, &str); 2] = [("deployments.apps", "web"), ("statefulsets.apps", "db")];
 
     fn disturb(cluster: &mut Cluster) {
-        let (resource, app) = KINDS[usize::try_from(cluster.draw(3)).unwrap()];
+        let (resource, app) = KINDS[usize::try_from(cluster.draw(2)).unwrap()];
         let node = format!("n{}", cluster.draw(3) + 1);
         match cluster.draw(7) {
             0 => {
@@ -209,7 +212,7 @@ mod tests {
             let mut own = pods.iter().filter(|pod| pod["metadata"]["labels"]["app"] == *app);
             own.all(|pod| pod["spec"]["containers"][0]["image"] == *image)
         };
-        let expected = usize::try_from(web + db).unwrap() + 3;
+        let expected = usize::try_from(web + db).unwrap();
         let remaining = cluster.pods().iter().filter(|pod| !is_finished(pod)).count();
         cluster.ready() == expected && remaining == expected && KINDS.iter().all(is_current)
     }

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
+    MissingNodes,
     fields::{after, condition, created_at, is_ending, items, name, new_condition, set_condition, text, time, time_text},
     placement::is_bound,
     plan::Plan,
@@ -123,10 +124,17 @@ fn end_of_stay(snapshot: &Snapshot, pod: &Value, taint: &Value) -> Option<Timest
     Some(after(begin, seconds.max(0)))
 }
 
+/// Finds the missing nodes, of which some were missing `before`.
+pub fn missing(snapshot: &Snapshot, before: &MissingNodes) -> MissingNodes {
+    let bound = snapshot.pods.iter().filter(|pod| is_bound(pod)).map(|pod| node_of(pod));
+    let gone = bound.filter(|node| snapshot.node(node).is_none());
+    gone.map(|node| (node.to_owned(), before.get(node).copied().unwrap_or(snapshot.now))).collect()
+}
+
 /// Deletes a pod whose node is gone.
 fn collect(snapshot: &Snapshot, pod: &Value, plan: &mut Plan) {
-    let deleted = snapshot.settings.deleted_nodes.get(node_of(pod));
-    if deleted.is_some_and(|deleted| !plan.is_due(after(*deleted, DELETED_NODE_SECONDS))) {
+    let since = snapshot.missing_nodes.get(node_of(pod)).copied().unwrap_or(snapshot.now);
+    if !plan.is_due(after(since, DELETED_NODE_SECONDS)) {
         return;
     }
     if !is_finished(pod) {
@@ -196,7 +204,6 @@ mod tests {
     #[test]
     fn pods_of_a_deleted_node_go_after_a_while() {
         let mut cluster = with_outage();
-        cluster.settings.deleted_nodes.insert("n1".to_owned(), cluster.now);
         cluster.delete("nodes", "n1", None);
         cluster.pass(39);
         assert!(!cluster.object("pods", "p").is_null());

@@ -3,12 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{
-    fields::{
-        after, condition, drop_field, items, name, new_condition, set_condition, set_count, share, text, time, time_text, uid,
-    },
-    plan::Plan,
-};
+use super::fields::{drop_field, new_condition, set_condition, set_count, share, uid};
 
 pub const TEMPLATE_HASH: &str = "pod-template-hash";
 
@@ -59,7 +54,7 @@ impl<'a> Deployment<'a> {
         self.old.iter().copied().chain(self.new)
     }
 
-    pub fn status(&self, now: Timestamp, plan: &mut Plan) -> Value {
+    pub fn status(&self, now: Timestamp) -> Value {
         let object = self.object;
         let mut status = if object["status"].is_object() { object["status"].clone() } else { json!({}) };
         let sum = |field: &str| -> i64 { self.sets().filter_map(|set| set["status"][field].as_i64()).sum() };
@@ -80,11 +75,7 @@ impl<'a> Deployment<'a> {
         } else {
             ("MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
         };
-        put_condition(&mut status, object, new_condition("Available", has_minimum, reason, message), now);
-        let is_complete = updated == self.replicas && sum("replicas") == updated && all_available == updated;
-        if let Some(progressing) = progressing(self, &status, is_complete, now, plan) {
-            put_condition(&mut status, object, progressing, now);
-        }
+        set_condition(&mut status, &new_condition("Available", has_minimum, reason, message), now);
         status
     }
 }
@@ -95,46 +86,4 @@ fn has_template(set: &Value, deployment: &Value) -> bool {
     let mut metadata = of_set["metadata"].clone();
     drop_field(&mut metadata["labels"], TEMPLATE_HASH);
     metadata == wanted["metadata"] && of_set["spec"] == wanted["spec"]
-}
-
-/// Writes a condition, with the time of its last change.
-fn put_condition(status: &mut Value, object: &Value, mut new: Value, now: Timestamp) {
-    let before = condition(object, text(&new["type"]));
-    let is_same = ["status", "reason", "message"].iter().all(|field| before[*field] == new[*field]);
-    if !is_same || new["lastUpdateTime"].is_null() && before["lastUpdateTime"].is_null() {
-        new["lastUpdateTime"] = json!(time_text(now));
-    } else if new["lastUpdateTime"].is_null() {
-        drop_field(&mut new, "lastUpdateTime");
-    }
-    set_condition(status, &new, now);
-}
-
-fn progressing(deployment: &Deployment, status: &Value, is_complete: bool, now: Timestamp, plan: &mut Plan) -> Option<Value> {
-    let object = deployment.object;
-    let deadline = object["spec"]["progressDeadlineSeconds"].as_i64()?;
-    let before = condition(object, "Progressing");
-    let was_complete = before["reason"] == "NewReplicaSetAvailable" && status["replicas"] == status["updatedReplicas"];
-    if object["spec"]["paused"] == true || was_complete {
-        return None;
-    }
-    let set = deployment.new.map(name).unwrap_or_default();
-    if is_complete {
-        let message = format!("ReplicaSet \"{set}\" has successfully progressed.");
-        return Some(new_condition("Progressing", true, "NewReplicaSetAvailable", &message));
-    }
-    let has_moved = ["updatedReplicas", "readyReplicas", "availableReplicas", "replicas"]
-        .iter()
-        .any(|field| status[*field] != object["status"][*field]);
-    if items(&object["status"]["conditions"]).is_empty() || has_moved {
-        let mut progress =
-            new_condition("Progressing", true, "ReplicaSetUpdated", &format!("ReplicaSet \"{set}\" is progressing."));
-        progress["lastUpdateTime"] = json!(time_text(now));
-        return Some(progress);
-    }
-    let last = time(&before["lastUpdateTime"]).unwrap_or(now);
-    if before["status"] == "True" && plan.is_due(after(last, deadline)) {
-        let message = format!("ReplicaSet \"{set}\" has timed out progressing.");
-        return Some(new_condition("Progressing", false, "ProgressDeadlineExceeded", &message));
-    }
-    None
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    Objects, Settings,
+    MissingNodes, Objects, Settings,
     fields::{controller, name, namespace, text},
 };
 
@@ -14,6 +14,7 @@ pub struct Snapshot<'a> {
     pub objects: &'a dyn Objects,
     pub now: Timestamp,
     pub settings: &'a Settings,
+    pub missing_nodes: MissingNodes,
     pub nodes: Vec<Arc<Value>>,
     pub pods: Vec<Arc<Value>>,
     pods_by_controller: HashMap<String, Vec<usize>>,
@@ -28,6 +29,7 @@ impl<'a> Snapshot<'a> {
             objects,
             now,
             settings,
+            missing_nodes: MissingNodes::new(),
             nodes: objects.list("nodes", ""),
             pods: Vec::new(),
             pods_by_controller: HashMap::new(),

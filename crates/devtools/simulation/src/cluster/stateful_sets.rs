@@ -1,6 +1,4 @@
 //! `StatefulSets`: pods with stable names, in order.
-//!
-//! There are no `ControllerRevisions`: a pod that is made again has today's template, also below the partition.
 
 use serde_json::{Value, json};
 
@@ -24,7 +22,6 @@ struct StatefulSet<'a> {
     /// Its pods by ordinal.
     pods: Vec<(i64, &'a Value)>,
     revision: String,
-    start: i64,
     replicas: i64,
     is_parallel: bool,
 }
@@ -39,7 +36,6 @@ impl<'a> StatefulSet<'a> {
             object,
             pods,
             revision: format!("{}-{}", name(object), fingerprint(&object["spec"]["template"])),
-            start: object["spec"]["ordinals"]["start"].as_i64().unwrap_or(0),
             replicas: object["spec"]["replicas"].as_i64().unwrap_or(1),
             is_parallel: object["spec"]["podManagementPolicy"] == "Parallel",
         }
@@ -57,10 +53,6 @@ impl<'a> StatefulSet<'a> {
         self.pods.iter().find(|(of_pod, _)| *of_pod == ordinal).map(|(_, pod)| *pod)
     }
 
-    fn is_wanted(&self, ordinal: i64) -> bool {
-        (self.start..self.start + self.replicas).contains(&ordinal)
-    }
-
     fn is_healthy(&self, pod: &Value, plan: &mut Plan) -> bool {
         !is_ending(pod) && is_available(pod, min_ready_seconds(self.object), plan)
     }
@@ -68,7 +60,7 @@ impl<'a> StatefulSet<'a> {
     /// Creates what is missing. Returns true if the next step may begin.
     fn fill(&self, snapshot: &Snapshot, plan: &mut Plan) -> bool {
         let mut is_full = true;
-        for ordinal in self.start..self.start + self.replicas {
+        for ordinal in 0..self.replicas {
             let pod = self.pod(ordinal);
             match pod {
                 None => self.create(snapshot, ordinal, plan),
@@ -107,7 +99,7 @@ impl<'a> StatefulSet<'a> {
     /// Deletes what is too much, the highest first. Returns true if nothing is.
     fn shrink(&self, plan: &mut Plan) -> bool {
         let condemned: Vec<&Value> =
-            self.pods.iter().rev().filter(|(ordinal, _)| !self.is_wanted(*ordinal)).map(|(_, pod)| *pod).collect();
+            self.pods.iter().rev().filter(|(ordinal, _)| *ordinal >= self.replicas).map(|(_, pod)| *pod).collect();
         let at_once = if self.is_parallel { condemned.len() } else { 1 };
         condemned.iter().take(at_once).filter(|pod| !is_ending(pod)).for_each(|pod| plan.delete("pods", pod));
         condemned.is_empty()
@@ -115,12 +107,7 @@ impl<'a> StatefulSet<'a> {
 
     /// Deletes one pod with an old template, the highest first, if those above it are healthy.
     fn replace(&self, plan: &mut Plan) {
-        let strategy = &self.object["spec"]["updateStrategy"];
-        if strategy["type"] == "OnDelete" {
-            return;
-        }
-        let partition = strategy["rollingUpdate"]["partition"].as_i64().unwrap_or(0);
-        for (_, pod) in self.pods.iter().rev().filter(|(ordinal, _)| *ordinal >= partition) {
+        for (_, pod) in self.pods.iter().rev() {
             if label(pod, REVISION) != self.revision && !is_ending(pod) {
                 return plan.delete("pods", pod);
             }
@@ -206,22 +193,20 @@ mod tests {
     }
 
     #[test]
-    fn an_update_begins_at_the_highest_and_stops_at_the_partition() {
+    fn an_update_begins_at_the_highest() {
         let mut cluster = three("OrderedReady");
         cluster.pass(10);
         cluster.change("statefulsets.apps", "db", |set| {
             set["spec"]["template"]["spec"]["containers"][0]["image"] = json!("web:2");
-            set["spec"]["updateStrategy"] = json!({ "type": "RollingUpdate", "rollingUpdate": { "partition": 1 } });
         });
         cluster.pass_and(30, |cluster| {
             let is_updated = |name: &str| cluster.object("pods", name)["spec"]["containers"][0]["image"] == "web:2";
             assert!(cluster.ready() >= 2 && (is_updated("db-2") || !is_updated("db-1")));
         });
-        let images: Vec<Value> = cluster.pods().iter().map(|pod| pod["spec"]["containers"][0]["image"].clone()).collect();
-        assert_eq!(images, ["web:1", "web:2", "web:2"]);
+        let pods = cluster.pods();
+        assert!(pods.iter().all(|pod| pod["spec"]["containers"][0]["image"] == "web:2"));
         let status = &cluster.object("statefulsets.apps", "db")["status"];
-        assert_eq!((&status["updatedReplicas"], &status["currentReplicas"]), (&json!(2), &json!(1)));
-        assert_ne!(status["currentRevision"], status["updateRevision"]);
+        assert_eq!((&status["updatedReplicas"], &status["currentRevision"]), (&json!(3), &status["updateRevision"]));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    Objects, Settings, Write, decide,
+    MissingNodes, Objects, Settings, Write, decide,
     fields::{after, is_ending, items, text, time_text},
     pods::is_finished,
 };
@@ -18,6 +18,7 @@ pub struct Cluster {
     objects: BTreeMap<(String, String, String), Arc<Value>>,
     pub now: Timestamp,
     pub settings: Settings,
+    missing_nodes: MissingNodes,
     /// Of a hundred writes, how many fail.
     pub failures: u64,
     pub draws: u64,
@@ -47,7 +48,16 @@ impl Cluster {
     /// With the namespace `default` and these nodes, which have kubelets.
     pub fn with_nodes(names: &[&str]) -> Self {
         let (now, settings) = ("2026-01-01T00:00:00Z".parse().unwrap(), Settings::default());
-        let mut cluster = Self { objects: BTreeMap::new(), now, settings, failures: 0, draws: 1, counter: 0, next: None };
+        let mut cluster = Self {
+            objects: BTreeMap::new(),
+            now,
+            settings,
+            missing_nodes: MissingNodes::new(),
+            failures: 0,
+            draws: 1,
+            counter: 0,
+            next: None,
+        };
         for namespace in ["default", "kube-node-lease"] {
             cluster.add_namespace(namespace);
         }
@@ -218,8 +228,7 @@ impl Cluster {
     /// The same, with a check after every change.
     pub fn settle_and(&mut self, mut check: impl FnMut(&Self)) {
         for _ in 0..MAX_CALLS {
-            let (writes, next) = decide(self, self.now, &self.settings);
-            self.next = next;
+            let writes = self.decide();
             if writes.is_empty() {
                 return;
             }
@@ -228,8 +237,14 @@ impl Cluster {
                 check(self);
             }
         }
-        let (writes, _) = decide(self, self.now, &self.settings);
-        panic!("the controllers do not come to rest: {writes:#?}");
+        panic!("the controllers do not come to rest: {:#?}", self.decide());
+    }
+
+    fn decide(&mut self) -> Vec<Write> {
+        let mut missing_nodes = std::mem::take(&mut self.missing_nodes);
+        let (writes, next) = decide(self, self.now, &self.settings, &mut missing_nodes);
+        (self.missing_nodes, self.next) = (missing_nodes, next);
+        writes
     }
 
     /// Lets time pass.

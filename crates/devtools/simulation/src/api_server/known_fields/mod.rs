@@ -94,7 +94,7 @@ pub fn prune(kind_group: (&str, &str), object: &mut Value) -> Pruned {
 
 /// The name of a kind's type: some groups have a type of the same name, and those are listed as `events.Event`.
 fn type_of((kind, group): (&str, &str)) -> Option<&'static str> {
-    if !matches!(group, "" | "apps" | "autoscaling" | "batch" | "policy") && !group.ends_with(".k8s.io") {
+    if !matches!(group, "" | "apps" | "batch" | "policy") && !group.ends_with(".k8s.io") {
         return None;
     }
     let qualified = format!("{}.{kind}", group.split('.').next().unwrap_or_default());
@@ -182,7 +182,11 @@ impl Decoder {
         }
         let mut decoded = Map::new();
         for field in fields {
-            let value = values.remove(field.name).unwrap_or_else(|| self.decode(&field.kind, Value::Null, &Place::default()));
+            let value = values.remove(field.name).unwrap_or_else(|| match field.kind {
+                // Go tells missing bytes from empty ones.
+                Kind::Scalar(Scalar::Bytes) => Value::Null,
+                _ => self.decode(&field.kind, Value::Null, &Place::default()),
+            });
             if field.always || !is_empty(&field.kind, &value) {
                 decoded.insert(field.name.to_owned(), value);
             }

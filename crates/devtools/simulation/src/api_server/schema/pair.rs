@@ -29,7 +29,7 @@ impl<'a> Pair<'a> {
     pub fn is_unchanged(self) -> bool {
         match (self.new, self.old) {
             (Value::Array(new), Value::Array(old)) => {
-                let same = |index| self.item(index).map_or(!self.node.is_keyed && new == old, Pair::is_unchanged);
+                let same = |index| self.item(index).map_or(self.node.keys.is_empty() && new == old, Pair::is_unchanged);
                 new.len() == old.len() && (0..new.len()).all(same)
             }
             (Value::Object(new), Value::Object(old)) => {

@@ -2,62 +2,42 @@
 
 use serde_json::{Map, Value};
 
-use super::Node;
+use super::{Node, child};
 
 const OF_EVERY_RESOURCE: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Removes what `node` does not have and adds its path to `removed`; without a node nothing is known.
-pub fn prune(node: Option<&Node>, value: &mut Value, path: &str, is_resource: bool, removed: &mut Vec<String>) {
-    if let Some(node) = node.filter(|node| node.preserves_unknown) {
-        return keep(node, value, path, is_resource, removed);
+/// Removes what the schema does not have, and returns the paths of what went.
+pub fn prune(root: &Node, object: &mut Value) -> Vec<String> {
+    let mut removed = vec![];
+    if let Some(fields) = object.as_object_mut() {
+        fields.retain(|name, value| {
+            OF_EVERY_RESOURCE.contains(&name.as_str()) || prune_field(root, name, value, name, &mut removed)
+        });
     }
-    match value {
-        Value::Object(map) => map.retain(|key, value| {
-            if is_resource && OF_EVERY_RESOURCE.contains(&key.as_str()) {
-                return true;
-            }
-            let path = join(path, key);
-            let known = node.is_some_and(|node| prune_field(node, key, value, &path, removed));
-            if !known {
-                removed.push(path);
-            }
-            known
-        }),
-        Value::Array(items) => {
-            let node = node.and_then(|node| node.items.as_deref());
-            for (index, item) in items.iter_mut().enumerate() {
-                prune(node, item, &format!("{path}[{index}]"), node.is_some_and(|node| node.is_embedded), removed);
-            }
-        }
-        _ => {}
-    }
+    removed
 }
 
-/// Whether the schema knows the field.
-fn prune_field(node: &Node, key: &str, value: &mut Value, path: &str, removed: &mut Vec<String>) -> bool {
-    let is_known = node.properties.contains_key(key) || node.additional.is_some();
-    let node = node.field(key);
-    if !is_known {
-        return false;
-    }
-    prune(node, value, path, node.is_some_and(|node| node.is_embedded), removed);
+/// Whether the field stays. If so, it is pruned itself.
+fn prune_field(node: &Node, name: &str, value: &mut Value, path: &str, removed: &mut Vec<String>) -> bool {
+    let Some(field) = node.field(name) else {
+        if !node.preserves_unknown {
+            removed.push(path.to_owned());
+        }
+        return node.preserves_unknown;
+    };
+    prune_value(field, value, path, removed);
     true
 }
 
-/// As `prune` where unknown fields stay: only what is in known fields is pruned.
-fn keep(node: &Node, value: &mut Value, path: &str, is_resource: bool, removed: &mut Vec<String>) {
+fn prune_value(node: &Node, value: &mut Value, path: &str, removed: &mut Vec<String>) {
     match value {
-        Value::Object(map) => {
-            for (key, value) in map.iter_mut() {
-                if !is_resource || !OF_EVERY_RESOURCE.contains(&key.as_str()) {
-                    prune_field(node, key, value, &join(path, key), removed);
-                }
-            }
+        Value::Object(fields) => {
+            fields.retain(|name, value| prune_field(node, name, value, &child(path, name), removed));
         }
         Value::Array(items) => {
             if let Some(node) = &node.items {
                 for (index, item) in items.iter_mut().enumerate() {
-                    keep(node, item, &format!("{path}[{index}]"), node.is_embedded, removed);
+                    prune_value(node, item, &format!("{path}[{index}]"), removed);
                 }
             }
         }
@@ -65,23 +45,19 @@ fn keep(node: &Node, value: &mut Value, path: &str, is_resource: bool, removed: 
     }
 }
 
-fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
-}
-
 /// Drops nulls that neither are allowed nor have a default.
-pub fn drop_nulls(node: Option<&Node>, value: &mut Value) {
+pub fn drop_nulls(node: &Node, value: &mut Value) {
     match value {
-        Value::Object(map) => map.retain(|key, value| {
-            let node = node.and_then(|node| node.field(key));
-            let stays = !value.is_null() || node.is_none_or(|node| node.nullable || node.default.is_some());
-            drop_nulls(node, value);
-            stays
+        Value::Object(fields) => fields.retain(|name, value| {
+            let Some(field) = node.field(name) else { return true };
+            drop_nulls(field, value);
+            !value.is_null() || field.nullable || field.default.is_some()
         }),
         Value::Array(items) => {
-            let node = node.and_then(|node| node.items.as_deref());
-            for item in items {
-                drop_nulls(node, item);
+            if let Some(node) = &node.items {
+                for item in items {
+                    drop_nulls(node, item);
+                }
             }
         }
         _ => {}
@@ -91,10 +67,10 @@ pub fn drop_nulls(node: Option<&Node>, value: &mut Value) {
 /// Sets defaults inside of what exists.
 pub fn fill(node: &Node, value: &mut Value) {
     match value {
-        Value::Object(map) => {
-            add_defaults(node, map);
-            for (key, value) in map.iter_mut() {
-                if let Some(field) = node.field(key) {
+        Value::Object(fields) => {
+            add_defaults(node, fields);
+            for (name, value) in fields.iter_mut() {
+                if let Some(field) = node.field(name) {
                     fill_one(field, value);
                 }
             }
@@ -110,12 +86,12 @@ pub fn fill(node: &Node, value: &mut Value) {
     }
 }
 
-fn add_defaults(node: &Node, map: &mut Map<String, Value>) {
+fn add_defaults(node: &Node, fields: &mut Map<String, Value>) {
     for (name, field) in &node.properties {
         if let Some(default) = &field.default
-            && map.get(name).is_none_or(|value| value.is_null() && !field.nullable)
+            && fields.get(name).is_none_or(|value| value.is_null() && !field.nullable)
         {
-            map.insert(name.clone(), default.clone());
+            fields.insert(name.clone(), default.clone());
         }
     }
 }

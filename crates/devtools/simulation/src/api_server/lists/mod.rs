@@ -1,229 +1,21 @@
 //! How the fields of a kind merge: its maps by field or as a whole, its lists by keys, as a set or as a whole.
 //!
 //! The fields come from k8s-openapi or from the schema of a custom kind. k8s-openapi lacks the extensions that say how fields
-//! merge: `MERGED_LISTS` and `ATOMIC_TYPES` add them, as in `api/openapi-spec/swagger.json` of Kubernetes 1.34.
+//! merge: `tables` adds them, as in `api/openapi-spec/swagger.json` of Kubernetes 1.34.
+
+mod tables;
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, LazyLock},
 };
 
-use k8s_openapi::{
-    Resource,
-    api::{
-        admissionregistration::v1 as admission, apps::v1 as apps, authentication::v1 as authentication,
-        authorization::v1 as authorization, batch::v1 as batch, certificates::v1 as certificates,
-        coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery, events::v1 as events,
-        flowcontrol::v1 as flow_control, networking::v1 as networking, node::v1 as node, policy::v1 as policy, rbac::v1 as rbac,
-        scheduling::v1 as scheduling, storage::v1 as storage,
-    },
-    apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions,
-    schemars::{JsonSchema, Schema, SchemaGenerator},
-};
+use k8s_openapi::schemars::{Schema, SchemaGenerator};
 use serde_json::{Map as Fields, Value, json};
 
-/// A type and its fields that do not merge as their schema says.
-///
-/// `[keys]` is a list of items with these keys (`=` precedes the value of an item without the key), and `{}` is a set.
-/// `!` and `+` say that a map merges as a whole or by field.
-/// A strategic merge patch merges a list with `~` by the key behind it, and replaces a map with `^`.
-const MERGED_LISTS: &str = "
-admissionregistration.v1.MutatingWebhook matchConditions[name=]~name
-admissionregistration.v1.MutatingWebhookConfiguration webhooks[name=]~name
-admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec validationActions{}
-admissionregistration.v1.ValidatingAdmissionPolicySpec matchConditions[name=]~name variables[name=]~name
-admissionregistration.v1.ValidatingAdmissionPolicyStatus conditions[type=]
-admissionregistration.v1.ValidatingWebhook matchConditions[name=]~name
-admissionregistration.v1.ValidatingWebhookConfiguration webhooks[name=]~name
-apiextensions.v1.CustomResourceDefinitionStatus conditions[type=]
-apiextensions.v1.JSONSchemaProps x-kubernetes-validations[rule=]~rule
-apps.v1.DaemonSetStatus conditions[type=]~type
-apps.v1.DeploymentStatus conditions[type=]~type
-apps.v1.ReplicaSetStatus conditions[type=]~type
-apps.v1.StatefulSetStatus conditions[type=]~type
-batch.v1.JobStatus conditions~type
-batch.v1.PodFailurePolicyOnExitCodesRequirement values{}
-batch.v1.UncountedTerminatedPods failed{} succeeded{}
-certificates.v1.CertificateSigningRequestStatus conditions[type=]
-core.v1.Container env[name=]~name ports[containerPort=0,protocol=TCP]~containerPort
-core.v1.Container volumeDevices[devicePath=]~devicePath volumeMounts[mountPath=]~mountPath
-core.v1.ContainerRestartRuleOnExitCodes values{}
-core.v1.ContainerStatus allocatedResourcesStatus[name=]~name volumeMounts[mountPath=]~mountPath
-core.v1.EphemeralContainer env[name=]~name ports[containerPort=0,protocol=TCP]~containerPort
-core.v1.EphemeralContainer volumeDevices[devicePath=]~devicePath volumeMounts[mountPath=]~mountPath
-core.v1.NamespaceStatus conditions[type=]~type
-core.v1.NodeSpec podCIDRs{}~
-core.v1.NodeStatus addresses[type=]~type conditions[type=]~type
-core.v1.PersistentVolumeClaimStatus conditions[type=]~type
-core.v1.PersistentVolumeSpec claimRef+
-core.v1.PodSpec containers[name=]~name ephemeralContainers[name=]~name hostAliases[ip=]~ip imagePullSecrets[name=]~name
-core.v1.PodSpec initContainers[name=]~name nodeSelector! resourceClaims[name=]~name schedulingGates[name=]~name
-core.v1.PodSpec topologySpreadConstraints[topologyKey=,whenUnsatisfiable=]~topologyKey volumes[name=]~name
-core.v1.PodStatus conditions[type=]~type hostIPs~ip podIPs[ip=]~ip resourceClaimStatuses[name=]~name
-core.v1.ReplicationControllerSpec selector!
-core.v1.ReplicationControllerStatus conditions[type=]~type
-core.v1.ResourceRequirements claims[name=]
-core.v1.ResourceStatus resources[resourceID=]
-core.v1.ServiceAccount secrets[name]~name
-core.v1.ServiceSpec ports[port=0,protocol=TCP]~port selector!
-core.v1.ServiceStatus conditions[type=]~type
-discovery.v1.Endpoint addresses{}
-flowcontrol.v1.FlowSchemaStatus conditions[type]~type
-flowcontrol.v1.NonResourcePolicyRule nonResourceURLs{} verbs{}
-flowcontrol.v1.PriorityLevelConfigurationStatus conditions[type]~type
-flowcontrol.v1.ResourcePolicyRule apiGroups{} namespaces{} resources{} verbs{}
-meta.v1.ObjectMeta finalizers{}~ ownerReferences[uid=]~uid
-node.v1.Scheduling nodeSelector!
-policy.v1.PodDisruptionBudgetSpec selector^
-policy.v1.PodDisruptionBudgetStatus conditions[type=]~type
-";
+use super::known_fields;
 
-/// The types whose fields have one owner together.
-const ATOMIC_TYPES: &[&str] = &[
-    "admissionregistration.v1.MatchResources",
-    "admissionregistration.v1.NamedRuleWithOperations",
-    "admissionregistration.v1.ParamKind",
-    "admissionregistration.v1.ParamRef",
-    "admissionregistration.v1.Variable",
-    "core.v1.ConfigMapKeySelector",
-    "core.v1.EndpointAddress",
-    "core.v1.EndpointPort",
-    "core.v1.FileKeySelector",
-    "core.v1.LocalObjectReference",
-    "core.v1.NodeSelector",
-    "core.v1.NodeSelectorTerm",
-    "core.v1.ObjectFieldSelector",
-    "core.v1.ObjectReference",
-    "core.v1.ResourceFieldSelector",
-    "core.v1.ScopeSelector",
-    "core.v1.SecretKeySelector",
-    "core.v1.SecretReference",
-    "core.v1.TopologySelectorTerm",
-    "core.v1.TypedLocalObjectReference",
-    "discovery.v1.EndpointPort",
-    "meta.v1.LabelSelector",
-    "meta.v1.OwnerReference",
-    "networking.v1.ServiceBackendPort",
-    "rbac.v1.RoleRef",
-    "rbac.v1.Subject",
-];
-
-/// The fields that Kubernetes writes for an object that has none, by group and kind. Nobody owns them by creating an object.
-const EMPTY_OBJECTS: &str = r#"
-/Event involvedObject={} source={} firstTimestamp=null lastTimestamp=null eventTime=null reportingComponent=""
-/Event reportingInstance=""
-/LimitRange spec.limits=null
-/Namespace spec={} status={}
-/Node spec={} status.daemonEndpoints.kubeletEndpoint.Port=0 status.nodeInfo.machineID="" status.nodeInfo.systemUUID=""
-/Node status.nodeInfo.bootID="" status.nodeInfo.kernelVersion="" status.nodeInfo.osImage=""
-/Node status.nodeInfo.containerRuntimeVersion="" status.nodeInfo.kubeletVersion="" status.nodeInfo.kubeProxyVersion=""
-/Node status.nodeInfo.operatingSystem="" status.nodeInfo.architecture=""
-/PersistentVolume spec={} status={}
-/PersistentVolumeClaim spec.resources={} status={}
-/Pod spec.containers=null status={}
-/ReplicationController spec={} status.replicas=0
-/ResourceQuota spec={} status={}
-/Service spec={} status.loadBalancer={}
-admissionregistration.k8s.io/ValidatingAdmissionPolicy spec={} status={}
-admissionregistration.k8s.io/ValidatingAdmissionPolicyBinding spec={}
-apiextensions.k8s.io/CustomResourceDefinition spec.group="" spec.names.plural="" spec.names.kind="" spec.scope=""
-apiextensions.k8s.io/CustomResourceDefinition spec.versions=null status.conditions=null status.acceptedNames.plural=""
-apiextensions.k8s.io/CustomResourceDefinition status.acceptedNames.kind="" status.storedVersions=null
-authentication.k8s.io/SelfSubjectReview status.userInfo={}
-authentication.k8s.io/TokenRequest spec.audiences=null spec.expirationSeconds=null spec.boundObjectRef=null status.token=""
-authentication.k8s.io/TokenRequest status.expirationTimestamp=null
-authentication.k8s.io/TokenReview spec={} status.user={}
-authorization.k8s.io/SelfSubjectAccessReview spec={} status.allowed=false
-authorization.k8s.io/SubjectAccessReview spec={} status.allowed=false
-apps/ControllerRevision data=null revision=0
-apps/DaemonSet spec.selector=null spec.template.metadata={} spec.template.spec.containers=null spec.updateStrategy={}
-apps/DaemonSet status.currentNumberScheduled=0 status.numberMisscheduled=0 status.desiredNumberScheduled=0 status.numberReady=0
-apps/Deployment spec.selector=null spec.template.metadata={} spec.template.spec.containers=null spec.strategy={} status={}
-apps/ReplicaSet spec.selector=null spec.template.metadata={} spec.template.spec.containers=null status.replicas=0
-apps/StatefulSet spec.selector=null spec.template.metadata={} spec.template.spec.containers=null spec.serviceName=""
-apps/StatefulSet spec.updateStrategy={} status.replicas=0 status.availableReplicas=0
-batch/CronJob spec.schedule="" spec.jobTemplate.metadata={} spec.jobTemplate.spec.template.metadata={}
-batch/CronJob spec.jobTemplate.spec.template.spec.containers=null status={}
-batch/Job spec.template.metadata={} spec.template.spec.containers=null status={}
-certificates.k8s.io/CertificateSigningRequest spec.request=null spec.signerName="" status={}
-coordination.k8s.io/Lease spec={}
-discovery.k8s.io/EndpointSlice addressType="" endpoints=null ports=null
-events.k8s.io/Event eventTime=null regarding={} deprecatedSource={} deprecatedFirstTimestamp=null deprecatedLastTimestamp=null
-flowcontrol.apiserver.k8s.io/FlowSchema spec.priorityLevelConfiguration.name="" spec.matchingPrecedence=0 status={}
-flowcontrol.apiserver.k8s.io/PriorityLevelConfiguration spec.type="" status={}
-networking.k8s.io/Ingress spec={} status.loadBalancer={}
-networking.k8s.io/IngressClass spec={}
-networking.k8s.io/NetworkPolicy spec.podSelector={}
-policy/PodDisruptionBudget spec={} status.disruptionsAllowed=0 status.currentHealthy=0 status.desiredHealthy=0
-policy/PodDisruptionBudget status.expectedPods=0
-rbac.authorization.k8s.io/ClusterRole rules=null
-rbac.authorization.k8s.io/ClusterRoleBinding roleRef.apiGroup="" roleRef.kind="" roleRef.name=""
-rbac.authorization.k8s.io/Role rules=null
-rbac.authorization.k8s.io/RoleBinding roleRef.apiGroup="" roleRef.kind="" roleRef.name=""
-scheduling.k8s.io/PriorityClass value=0
-storage.k8s.io/StorageClass provisioner=""
-"#;
-
-/// The kinds of Kubernetes whose fields are known.
-fn built_in_kinds() -> Vec<BuiltInKind> {
-    vec![
-        kind::<core::ConfigMap>(),
-        kind::<core::Endpoints>(),
-        kind::<core::Event>(),
-        kind::<core::LimitRange>(),
-        kind::<core::Namespace>(),
-        kind::<core::Node>(),
-        kind::<core::PersistentVolume>(),
-        kind::<core::PersistentVolumeClaim>(),
-        kind::<core::Pod>(),
-        kind::<core::ReplicationController>(),
-        kind::<core::ResourceQuota>(),
-        kind::<core::Secret>(),
-        kind::<core::Service>(),
-        kind::<core::ServiceAccount>(),
-        kind::<admission::MutatingWebhookConfiguration>(),
-        kind::<admission::ValidatingAdmissionPolicy>(),
-        kind::<admission::ValidatingAdmissionPolicyBinding>(),
-        kind::<admission::ValidatingWebhookConfiguration>(),
-        kind::<extensions::CustomResourceDefinition>(),
-        kind::<apps::ControllerRevision>(),
-        kind::<apps::DaemonSet>(),
-        kind::<apps::Deployment>(),
-        kind::<apps::ReplicaSet>(),
-        kind::<apps::StatefulSet>(),
-        kind::<authentication::TokenReview>(),
-        kind::<authorization::SelfSubjectAccessReview>(),
-        kind::<authorization::SubjectAccessReview>(),
-        kind::<batch::CronJob>(),
-        kind::<batch::Job>(),
-        kind::<certificates::CertificateSigningRequest>(),
-        kind::<coordination::Lease>(),
-        kind::<discovery::EndpointSlice>(),
-        kind::<events::Event>(),
-        kind::<flow_control::FlowSchema>(),
-        kind::<flow_control::PriorityLevelConfiguration>(),
-        kind::<networking::Ingress>(),
-        kind::<networking::IngressClass>(),
-        kind::<networking::NetworkPolicy>(),
-        kind::<node::RuntimeClass>(),
-        kind::<authentication::SelfSubjectReview>(),
-        kind::<authentication::TokenRequest>(),
-        kind::<policy::PodDisruptionBudget>(),
-        kind::<rbac::ClusterRole>(),
-        kind::<rbac::ClusterRoleBinding>(),
-        kind::<rbac::Role>(),
-        kind::<rbac::RoleBinding>(),
-        kind::<scheduling::PriorityClass>(),
-        kind::<storage::StorageClass>(),
-    ]
-}
-
-/// `group/Kind`, and the function that generates its schema.
-type BuiltInKind = (String, fn(&mut SchemaGenerator) -> Schema);
-
-fn kind<K: Resource + JsonSchema>() -> BuiltInKind {
-    (format!("{}/{}", K::GROUP, K::KIND), SchemaGenerator::subschema_for::<K>)
-}
+use tables::{ATOMIC_TYPES, MERGED_LISTS, built_in_kinds};
 
 /// How the fields of one kind merge.
 #[derive(Debug, Clone)]
@@ -293,11 +85,7 @@ impl Lists {
         let name = format!("{group}/{kind}");
         let root = BUILT_IN.roots.get(&name).copied().unwrap_or(DEDUCED);
         let mut empty = json!({ "metadata": {} });
-        let lines = EMPTY_OBJECTS.lines().filter_map(|line| line.strip_prefix(&name)?.strip_prefix(' '));
-        for (path, value) in lines.flat_map(|line| line.split(' ')).filter_map(|word| word.split_once('=')) {
-            let field = path.split('.').fold(&mut empty, |value, name| &mut value[name]);
-            *field = serde_json::from_str(value).unwrap_or_default();
-        }
+        known_fields::prune((kind, group), &mut empty);
         Self { types: Arc::clone(&BUILT_IN.types), root, empty }
     }
 
@@ -310,7 +98,7 @@ impl Lists {
         Self { types: Arc::new(builder.types), root, empty: json!({}) }
     }
 
-    /// An object of the kind before anybody wrote a field.
+    /// The fields that Kubernetes writes for an object that has none. Nobody owns them by creating an object.
     pub fn empty_object(&self) -> &Value {
         &self.empty
     }
@@ -562,13 +350,14 @@ mod tests {
         for name in ATOMIC_TYPES {
             assert!(fields(name).is_some(), "{name}");
         }
-        for line in EMPTY_OBJECTS.lines().filter(|line| !line.is_empty()) {
-            let (name, fields) = line.split_once(' ').unwrap();
-            assert!(BUILT_IN.roots.contains_key(name), "{name}");
-            for field in fields.split(' ') {
-                serde_json::from_str::<Value>(field.split_once('=').unwrap().1).unwrap();
-            }
-        }
+    }
+
+    #[test]
+    fn an_object_without_fields_has_those_that_go_always_writes() {
+        let deployment = Lists::of_built_in("apps", "Deployment");
+        let template = json!({ "metadata": {}, "spec": { "containers": null } });
+        let spec = json!({ "selector": null, "template": template, "strategy": {} });
+        assert_eq!(deployment.empty_object(), &json!({ "metadata": {}, "spec": spec, "status": {} }));
     }
 
     #[test]
