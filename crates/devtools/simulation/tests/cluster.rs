@@ -46,7 +46,7 @@ impl Cluster {
     async fn add_node(&self, name: &str, number: u8) {
         let resources = json!({ "cpu": "4", "memory": "8Gi", "pods": "110" });
         let node = object(json!({
-            "metadata": { "name": name, "labels": { "simulation.liqo.io/kubelet": "true" } },
+            "metadata": { "name": name, "labels": { "simulation.test/kubelet": "true" } },
             "status": {
                 "capacity": resources, "allocatable": resources,
                 "addresses": [{ "type": "InternalIP", "address": format!("10.0.0.{number}") }],
@@ -168,7 +168,7 @@ async fn a_job_runs_to_its_end() {
     let job: Job = object(json!({
         "metadata": { "name": "once" },
         "spec": { "template": {
-            "metadata": { "annotations": { "simulation.liqo.io/run-seconds": "5" } },
+            "metadata": { "annotations": { "simulation.test/run-seconds": "5" } },
             "spec": { "restartPolicy": "Never", "containers": [{ "name": "main", "image": "example.com/main:1" }] },
         } },
     }));

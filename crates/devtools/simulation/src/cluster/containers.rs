@@ -12,7 +12,8 @@ use super::{
 /// Longest delay before a container that ended starts again, in seconds.
 const MAX_BACKOFF: i64 = 300;
 
-/// What the annotations of a pod want of its containers.
+/// What a pod wants of its containers: by annotations such as `simulation.test/run-seconds`, or by environment variables of its first
+/// container such as `SIMULATION_RUN_SECONDS`, which a peer sees, too.
 pub struct Behaviour {
     pub start_seconds: i64,
     /// `None`: never ready.
@@ -23,12 +24,16 @@ pub struct Behaviour {
     pub stop_seconds: i64,
 }
 
-/// Annotations that choose what happens to a container that runs.
+/// Wishes that choose what happens to a container that runs.
 const OF_RUNNING: [&str; 3] = ["crash", "ready-seconds", "run-seconds"];
 
-/// An annotation of a pod, without the prefix.
-fn annotation<'a>(pod: &'a Value, name: &str) -> &'a str {
-    text(&pod["metadata"]["annotations"][format!("simulation.liqo.io/{name}")])
+/// One of the wishes of a pod; empty if there is none.
+fn wish<'a>(pod: &'a Value, name: &str) -> &'a str {
+    let annotation = &pod["metadata"]["annotations"][format!("simulation.test/{name}")];
+    let variable = format!("SIMULATION_{}", name.to_uppercase().replace('-', "_"));
+    let variables = items(&pod["spec"]["containers"][0]["env"]);
+    let by_variable = || variables.iter().find(|one| one["name"] == variable).map(|one| text(&one["value"]));
+    annotation.as_str().or_else(by_variable).unwrap_or_default()
 }
 
 impl Behaviour {
@@ -38,18 +43,18 @@ impl Behaviour {
     }
 
     pub fn changes_running(pod: &Value) -> bool {
-        OF_RUNNING.iter().any(|name| !annotation(pod, name).is_empty())
+        OF_RUNNING.iter().any(|name| !wish(pod, name).is_empty())
     }
 
     pub fn of(pod: &Value) -> Self {
-        let number = |name: &str| annotation(pod, name).parse::<i64>().ok();
+        let number = |name: &str| wish(pod, name).parse::<i64>().ok();
         let run = number("run-seconds").map(|seconds| (seconds, number("exit-code").unwrap_or(0)));
         let crash = number("crash").map(|seconds| (seconds, number("exit-code").unwrap_or(1)));
         Self {
             start_seconds: number("start-seconds").unwrap_or(1),
             ready_seconds: Some(number("ready-seconds").unwrap_or(0)).filter(|seconds| *seconds >= 0),
             exit: crash.or(run),
-            is_image_missing: annotation(pod, "image-missing") == "true",
+            is_image_missing: wish(pod, "image-missing") == "true",
             stop_seconds: number("stop-seconds").unwrap_or(1),
         }
     }

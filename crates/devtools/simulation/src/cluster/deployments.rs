@@ -198,7 +198,7 @@ mod tests {
     fn an_update_that_does_not_start_leaves_the_old_pods() {
         let mut cluster = three(&json!({}));
         cluster.change("deployments.apps", "web", |web| {
-            web["spec"]["template"]["metadata"]["annotations"] = json!({ "simulation.liqo.io/image-missing": "true" });
+            web["spec"]["template"]["metadata"]["annotations"] = json!({ "simulation.test/image-missing": "true" });
         });
         cluster.pass(700);
         assert_eq!((cluster.ready(), cluster.pods().len()), (3, 4));

@@ -120,7 +120,7 @@ mod tests {
         cluster.add(BUDGETS, json!({ "metadata": { "name": "web" }, "spec": spec }));
         cluster.pass(5);
         cluster.change("deployments.apps", "web", |web| {
-            web["spec"]["template"]["metadata"]["annotations"] = json!({ "simulation.liqo.io/image-missing": "true" });
+            web["spec"]["template"]["metadata"]["annotations"] = json!({ "simulation.test/image-missing": "true" });
         });
         cluster.pass(5);
         assert_eq!((cluster.pods().len(), cluster.object(BUDGETS, "web")["status"]["expectedPods"].as_i64()), (4, Some(3)));

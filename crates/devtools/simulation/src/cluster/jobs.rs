@@ -270,7 +270,7 @@ mod tests {
     fn with_job(annotations: &Value, fields: &Value) -> Cluster {
         let mut cluster = Cluster::with_nodes(&["n1"]);
         let mut annotations = annotations.clone();
-        annotations["simulation.liqo.io/run-seconds"] = json!("10");
+        annotations["simulation.test/run-seconds"] = json!("10");
         let spec = json!({ "restartPolicy": "Never", "containers": [{ "name": "c", "image": "work:1" }] });
         let mut job = json!({
             "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "work" },
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn failures_are_counted_up_to_the_limit() {
-        let mut cluster = with_job(&json!({ "simulation.liqo.io/exit-code": "3" }), &json!({ "backoffLimit": 1 }));
+        let mut cluster = with_job(&json!({ "simulation.test/exit-code": "3" }), &json!({ "backoffLimit": 1 }));
         cluster.pass(15);
         assert_eq!((status(&cluster)["failed"].as_i64(), running(&cluster)), (Some(1), 0));
         cluster.pass(60);
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_deleted_counts_as_failed_whatever_it_does_then() {
-        let mut cluster = with_job(&json!({ "simulation.liqo.io/stop-seconds": "20" }), &json!({}));
+        let mut cluster = with_job(&json!({ "simulation.test/stop-seconds": "20" }), &json!({}));
         cluster.pass(5);
         let first = cluster.pod_names()[0].clone();
         cluster.delete("pods", &first, None);

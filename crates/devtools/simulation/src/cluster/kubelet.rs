@@ -1,4 +1,4 @@
-//! Kubelets: they run the pods of nodes with the label `simulation.liqo.io/kubelet: "true"`, and keep the nodes' leases.
+//! Kubelets: they run the pods of nodes with the label `simulation.test/kubelet: "true"`, and keep the nodes' leases.
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,7 @@ const LEASE_SECONDS: i64 = 40;
 const RENEW_SECONDS: i64 = 10;
 
 pub fn has_kubelet(node: &Value) -> bool {
-    label(node, "simulation.liqo.io/kubelet") == "true"
+    label(node, "simulation.test/kubelet") == "true"
 }
 
 pub fn run(snapshot: &Snapshot, plan: &mut Plan) {

@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn a_namespace_ends_when_its_content_has() {
         let mut cluster = Cluster::with_nodes(&["n1"]);
-        cluster.add("pods", pod("slow", &json!({ "simulation.liqo.io/stop-seconds": "20" }), &json!({})));
+        cluster.add("pods", pod("slow", &json!({ "simulation.test/stop-seconds": "20" }), &json!({})));
         cluster.add("configmaps", json!({ "metadata": { "name": "held", "finalizers": ["example.com/hold"] } }));
         cluster.pass(5);
         cluster.delete("namespaces", "default", None);

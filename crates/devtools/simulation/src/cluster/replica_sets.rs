@@ -125,7 +125,7 @@ mod tests {
         let mut cluster = three();
         let victim = cluster.pod_names()[1].clone();
         cluster.change("pods", &victim, |pod| {
-            pod["metadata"]["annotations"] = json!({ "simulation.liqo.io/ready-seconds": "-1" });
+            pod["metadata"]["annotations"] = json!({ "simulation.test/ready-seconds": "-1" });
         });
         cluster.settle();
         assert_eq!(cluster.ready(), 2);

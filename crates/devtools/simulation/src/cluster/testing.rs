@@ -64,7 +64,7 @@ impl Cluster {
         for (index, name) in names.iter().enumerate() {
             let node = json!({
                 "apiVersion": "v1", "kind": "Node",
-                "metadata": { "name": name, "labels": { "simulation.liqo.io/kubelet": "true", "host": name } },
+                "metadata": { "name": name, "labels": { "simulation.test/kubelet": "true", "host": name } },
                 "status": {
                     "allocatable": { "cpu": "4", "memory": "8Gi", "pods": "10" },
                     "addresses": [{ "type": "InternalIP", "address": format!("192.168.0.{}", index + 1) }],
@@ -296,7 +296,7 @@ pub fn workload(app: &str, replicas: i64, annotations: &Value) -> Value {
 
 /// The annotations that choose a pod's behaviour.
 pub fn annotated(behaviour: &[(&str, &str)]) -> Value {
-    behaviour.iter().map(|(name, value)| (format!("simulation.liqo.io/{name}"), *value)).collect()
+    behaviour.iter().map(|(name, value)| (format!("simulation.test/{name}"), *value)).collect()
 }
 
 /// A pod with one container.

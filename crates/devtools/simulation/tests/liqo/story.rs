@@ -106,6 +106,7 @@ pub async fn run(seed: u64) -> Result<Report, Failure> {
     if violations.is_empty() {
         return Ok(story.report());
     }
+    story.world.print();
     let events = story.events.split_off(story.events.len().saturating_sub(20));
     Err(Failure { seed, violations, events })
 }
@@ -164,8 +165,10 @@ impl Story {
         let job: Job = object(json!({
             "metadata": { "name": name },
             "spec": { "completions": completions, "parallelism": completions, "backoffLimit": 20, "template": {
-                "metadata": { "labels": { "app": name }, "annotations": { "simulation.liqo.io/run-seconds": seconds.to_string() } },
-                "spec": { "restartPolicy": "Never", "containers": [{ "name": "main", "image": "example.com/main:1" }] },
+                "metadata": { "labels": { "app": name } },
+                "spec": { "restartPolicy": "Never", "containers": [{
+                    "name": "main", "image": "example.com/main:1", "env": [{ "name": "SIMULATION_RUN_SECONDS", "value": seconds.to_string() }],
+                }] },
             } },
         }));
         self.world.clusters[ROME].api::<Job>(namespace).create(&PostParams::default(), &job).await.unwrap();

@@ -102,12 +102,12 @@ impl World {
     }
 
     /// Prints what a person would look at first.
-    fn print(&self) {
+    pub fn print(&self) {
         for cluster in &self.clusters {
             for (key, object) in cluster.server.objects() {
                 let (metadata, status) = (&object["metadata"], &object["status"]);
                 let about = match key.resource.as_str() {
-                    "pods" => json!([object["spec"]["nodeName"], status["phase"], status["conditions"]]),
+                    "pods" => json!([object["spec"]["nodeName"], metadata["annotations"], status["phase"], status["conditions"]]),
                     "shadowpods.virtualkubelet.liqo.io" | "foreignclusters.discovery.liqo.io" => status["conditions"].clone(),
                     "nodes" | "namespaces" => status["phase"].clone(),
                     _ => continue,
@@ -194,7 +194,7 @@ impl Cluster {
     async fn add_node(&self, number: u8) {
         let resources = json!({ "cpu": "16", "memory": "64Gi", "pods": "110" });
         let node: Node = object(json!({
-            "metadata": { "name": format!("{}-{number}", self.name), "labels": { "simulation.liqo.io/kubelet": "true" } },
+            "metadata": { "name": format!("{}-{number}", self.name), "labels": { "simulation.test/kubelet": "true" } },
             "spec": { "podCIDR": format!("10.{}.{number}.0/24", self.number) },
             "status": {
                 "capacity": resources, "allocatable": resources,
