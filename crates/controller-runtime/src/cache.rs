@@ -11,7 +11,7 @@ use kube::{
 use liqo_api::{Key, record_text::max_values};
 use parking_lot::RwLock;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
     provider_limits::{Allowance, LimitExceeded, MAX_VALUES, ProviderLimits, RETRY_DELAY},
     queue::error_chain,
     unread::{Unread, is_written_by_peers, unread},
+    watch,
 };
 
 /// How often a watch may be forbidden before a warning is logged: about five seconds.

@@ -9,7 +9,6 @@ use std::{
 use jiff::Timestamp;
 use kube::Client;
 use liqo_api::{ClusterConfig, ClusterId};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -17,6 +16,7 @@ use crate::{
     events::Events,
     network::{Listener, Network},
     peers::Peers,
+    watch,
 };
 
 /// What every part gets when it starts. Clones are cheap and share everything.

@@ -23,6 +23,7 @@
 //! * `process`: logs, signals and the health server of a program (feature `process`).
 //! * [`start`]: tries again what a program needs to start.
 //! * [`leader`]: leader election.
+//! * [`watch`]: a channel for the latest value.
 //! * [`context`]: what every part gets when it starts.
 //! * [`clock`]: the time of day. [`network`]: whom a process calls, and where it listens.
 //!
@@ -51,6 +52,7 @@ pub mod put;
 pub mod queue;
 pub mod start;
 pub mod unread;
+pub mod watch;
 pub mod writes;
 
 pub use batches::Batches;

@@ -9,10 +9,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use kube::Client;
 use liqo_api::ClusterId;
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::provider_limits::{ProviderLimits, TotalBytes};
+use crate::{
+    provider_limits::{ProviderLimits, TotalBytes},
+    watch,
+};
 
 /// How long a call to a peer may take.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -15,13 +15,12 @@ use kube::{
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{ADDRESSES_KNOWN, AUTH_SERVICE, AddressesKnownReason, CLUSTER_CONFIG, ClusterConfig, ClusterConfigSpec, labels};
 use liqo_controller_runtime::{
-    Context, Key, conditions,
+    Context, Key, conditions, watch,
     writes::{Step as _, StepError},
 };
 use liqo_signing::ClusterIdentity;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::watch;
 
 use crate::{FIELD_MANAGER, auth::client::only_local, protocol::ApiServer};
 

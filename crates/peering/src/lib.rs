@@ -50,10 +50,10 @@ use std::{collections::HashMap, sync::Arc};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, runtime::watcher};
 use liqo_api::{ClusterId, ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, conditions::owners, labels};
-use liqo_controller_runtime::{Cache, Context, Queue, cache, start::at_start, writes::StepError};
+use liqo_controller_runtime::{Cache, Context, Queue, cache, start::at_start, watch, writes::StepError};
 use liqo_signing::ClusterIdentity;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use crate::{
     auth::server::ServeError, discovery::Discoverer, lifecycle::Lifecycle, namespace::LiqoNamespace, objects::KIND_MAPPED,

@@ -34,12 +34,13 @@ use liqo_api::{
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue,
     unread::{Unread, unread},
+    watch,
     writes::{Step as _, StepError, unless_changed},
 };
 use liqo_signing::PublicKey;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     addresses::Addresses,

@@ -18,12 +18,12 @@ use kube::{
 };
 use liqo_api::{ClusterId, PluginGeneration, PluginSource, labels};
 use liqo_controller_runtime::{
-    Context, Key, Next, Queue,
+    Context, Key, Next, Queue, watch,
     writes::{Step as _, StepError, unless_gone},
 };
 use liqo_resource_plugin::{AddressError, Change, Generation, Pem, PluginClient, PluginError, Settings, Tls};
 use serde_json::json;
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::decide::{

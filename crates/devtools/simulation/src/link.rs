@@ -21,7 +21,7 @@ use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncB
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tower::{BoxError, Service};
 
 use crate::{
@@ -65,15 +65,22 @@ pub struct Link(Arc<Shared>);
 struct Shared {
     faults: Mutex<Faults>,
     draws: Mutex<Draws>,
-    way: watch::Sender<Way>,
+    way: Mutex<Way>,
+    /// Tells who waits that the way changed.
+    changed: Notify,
     /// How often a fault was drawn.
     count: Mutex<u64>,
 }
 
 impl Link {
     pub fn new(seed: u64, faults: Faults) -> Self {
-        let way = watch::Sender::new(Way::Open);
-        Self(Arc::new(Shared { faults: Mutex::new(faults), draws: Mutex::new(Draws::new(seed)), way, count: Mutex::new(0) }))
+        Self(Arc::new(Shared {
+            faults: Mutex::new(faults),
+            draws: Mutex::new(Draws::new(seed)),
+            way: Mutex::new(Way::Open),
+            changed: Notify::new(),
+            count: Mutex::new(0),
+        }))
     }
 
     pub fn client(&self, server: &ApiServer, user: User) -> Client {
@@ -108,11 +115,15 @@ impl Link {
     }
 
     fn go(&self, to: Way) {
-        self.0.way.send_if_modified(|way| *way != Way::Ended && std::mem::replace(way, to) != to);
+        let mut way = self.0.way.lock();
+        if *way != Way::Ended {
+            *way = to;
+            self.0.changed.notify_waiters();
+        }
     }
 
     fn way(&self) -> Way {
-        *self.0.way.borrow()
+        *self.0.way.lock()
     }
 
     fn draw<T>(&self, draw: impl FnOnce(&mut Draws, Faults) -> T) -> T {
@@ -135,8 +146,14 @@ impl Link {
 
     /// Returns when the connection is open: never, if the process is dead.
     async fn opened(&self) {
-        // The sender lives as long as this.
-        let _ = self.0.way.subscribe().wait_for(|way| *way == Way::Open).await;
+        loop {
+            let mut changed = std::pin::pin!(self.0.changed.notified());
+            changed.as_mut().enable();
+            if self.way() == Way::Open {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Waits for an answer that does not come, and gives up.

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use kube::Client;
 use liqo_api::ClusterId;
-use liqo_controller_runtime::{Clock, Context, Peers, Tcp, events::Events};
+use liqo_controller_runtime::{Clock, Context, Peers, Tcp, events::Events, watch};
 use serde_json::json;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// A process of the cluster with this name and this API server.

@@ -32,12 +32,13 @@ use liqo_api::{
 use liqo_controller_runtime::{
     Context, Health, Key, Network, PeerConnection, ProviderLimits, Queue,
     queue::error_chain,
+    watch,
     writes::{Step as _, StepError},
 };
 use liqo_signing::ClusterIdentity;
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, watch},
+    sync::Notify,
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;

@@ -18,10 +18,10 @@ use liqo_controller_runtime::{
     network::{Allowed, Listener},
     provider_limits::{MAX_ANSWER_LEN, MAX_OBJECTS, MAX_PAGE_LEN, MAX_PAGES},
     queue::error_chain,
+    watch,
 };
 use tokio::{
     net::TcpListener,
-    sync::watch,
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use kube::{Api, Client, runtime::watcher};
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig};
-use liqo_controller_runtime::cache::{Cache, whole};
-use tokio::sync::watch;
+use liqo_controller_runtime::{
+    cache::{Cache, whole},
+    watch,
+};
 use tokio_util::sync::CancellationToken;
 
 /// Waits until the `ClusterConfig` exists, then follows its changes. If it is deleted, its last state stays in force.

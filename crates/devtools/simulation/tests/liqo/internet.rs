@@ -17,11 +17,12 @@ use futures::future::BoxFuture;
 use liqo_controller_runtime::{
     Network,
     network::{Allowed, BoxStream, Listener},
+    watch,
 };
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, duplex, split},
-    sync::{mpsc, watch},
+    sync::mpsc,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +57,7 @@ impl Internet {
         Self(Arc::new(Shared {
             listeners: Mutex::default(),
             services: Mutex::default(),
-            cuts: watch::Sender::default(),
+            cuts: watch::channel(BTreeSet::new()).0,
             latency,
         }))
     }

@@ -11,11 +11,11 @@ use std::{
 
 use liqo_api::reflection::passes;
 use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy, VirtualNode};
-use liqo_controller_runtime::{Cache, Context, Key, Queue};
+use liqo_controller_runtime::{Cache, Context, Key, Queue, watch};
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::{
-    sync::{OnceCell, watch},
+    sync::OnceCell,
     time::{Duration, Instant},
 };
 use tokio_util::sync::DropGuard;

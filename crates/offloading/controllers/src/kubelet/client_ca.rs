@@ -2,8 +2,7 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, runtime::watcher};
-use liqo_controller_runtime::Cache;
-use tokio::sync::watch;
+use liqo_controller_runtime::{Cache, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::server::{ClientAuthority, TlsError};

@@ -15,10 +15,12 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::serving::{Identity, self_signed};
 use super::*;
+use liqo_controller_runtime::watch;
+
 use crate::server::{Certificate, ClientAuthority};
 
 /// Only the pod demo/web on node milan runs at the provider.

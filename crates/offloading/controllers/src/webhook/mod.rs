@@ -41,9 +41,8 @@ use liqo_api::{
 };
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::start::at_start;
-use liqo_controller_runtime::{Cache, Clock, Context};
+use liqo_controller_runtime::{Cache, Clock, Context, watch};
 use serde_json::Value;
-use tokio::sync::watch;
 
 use crate::server::{self, Certificate, Tls, TlsError};
 use liqo_offloading_rules::namespace::{lent_on, node_selector};

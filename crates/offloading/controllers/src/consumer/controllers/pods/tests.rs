@@ -7,8 +7,7 @@ use http::{Method, Response};
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use liqo_api::ClusterId;
-use liqo_controller_runtime::{Health, PeerConnection};
-use tokio::sync::watch;
+use liqo_controller_runtime::{Health, PeerConnection, watch};
 
 use super::send::NO_POLICIES_RETRY;
 use super::*;
