@@ -1,11 +1,26 @@
 //! Events for what a person wants to know.
 
-use k8s_openapi::api::core::v1::ObjectReference;
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::{
+        core::v1::ObjectReference,
+        events::v1::{Event, EventSeries},
+    },
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
 use kube::{
-    Client,
-    runtime::events::{Event, EventType, Recorder, Reporter},
+    Api, Client, ResourceExt as _,
+    api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
 use liqo_api::{CONTROLLER_MANAGER, Key, short_hash};
+use parking_lot::Mutex;
+
+use crate::clock::Clock;
+
+/// An event that comes again within this time is counted, and not written as a new one.
+const SERIES_GAP: SignedDuration = SignedDuration::from_mins(6);
 
 /// The object that an event is about. `api_version` is group and version, for example `v1` or `networking.k8s.io/v1`.
 pub fn object_ref(api_version: &str, kind: &str, key: &Key, uid: Option<String>) -> ObjectReference {
@@ -21,39 +36,137 @@ pub fn object_ref(api_version: &str, kind: &str, key: &Key, uid: Option<String>)
 
 #[derive(Clone)]
 pub struct Events {
-    recorder: Recorder,
+    client: Client,
+    clock: Clock,
+    /// The pod of this process.
+    pod: Option<String>,
+    /// What was written lately, by all that makes events the same.
+    lately: Arc<Mutex<BTreeMap<String, Event>>>,
 }
 
 impl Events {
     /// Reports as `liqo-controller-manager`, from this pod.
-    pub fn new(client: Client, pod: Option<String>) -> Self {
-        Self { recorder: Recorder::new(client, Reporter { controller: CONTROLLER_MANAGER.into(), instance: pod }) }
+    pub fn new(client: Client, clock: Clock, pod: Option<String>) -> Self {
+        Self { client, clock, pod, lately: Arc::default() }
     }
 
     /// Reports that something is wrong; `note` says what to do.
     pub async fn warning(&self, object: &ObjectReference, reason: &str, note: impl Into<String>) {
-        self.publish(object, EventType::Warning, "Warn", reason, note.into()).await;
+        self.publish(object, "Warning", "Warn", reason, note.into()).await;
     }
 
     /// Reports what was done as a user wished.
     pub async fn normal(&self, object: &ObjectReference, reason: &str, note: impl Into<String>) {
-        self.publish(object, EventType::Normal, "Note", reason, note.into()).await;
+        self.publish(object, "Normal", "Note", reason, note.into()).await;
     }
 
-    async fn publish(&self, object: &ObjectReference, type_: EventType, action: &str, reason: &str, note: String) {
+    async fn publish(&self, object: &ObjectReference, kind: &str, action: &str, reason: &str, note: String) {
         // The API server takes at most 1024 bytes.
         let note: String = note.chars().take(250).collect();
-        let event = Event {
-            type_,
-            reason: reason.to_owned(),
-            // Events that differ only in their note are counted as one, with the first note. So each note gets its own action.
-            action: format!("{action}-{}", short_hash(&note)),
-            secondary: None,
-            note: Some(note),
+        // Whoever counts events takes no notice of their notes, so each note gets its own action.
+        let action = format!("{action}-{}", short_hash(&note));
+        let (now, key) = (self.clock.now(), format!("{object:?} {kind} {reason} {action}"));
+        let before = {
+            let mut lately = self.lately.lock();
+            lately.retain(|_, event| last_time(event).is_some_and(|at| now.duration_since(at) < SERIES_GAP));
+            lately.get(&key).cloned()
         };
-        // A lost event must not fail the work that it reports on.
-        if let Err(error) = self.recorder.publish(&event, object).await {
-            tracing::debug!(%error, reason, "event not recorded");
+        let api: Api<Event> = Api::namespaced(self.client.clone(), object.namespace.as_deref().unwrap_or("default"));
+        let (event, written) = match before {
+            Some(event) => {
+                let event = again(event, now);
+                let written = api.patch(&event.name_any(), &PatchParams::default(), &Patch::Merge(&event)).await;
+                (event, written)
+            }
+            None => {
+                let event = self.first(object, kind, reason, &action, note, now);
+                let written = api.create(&PostParams::default(), &event).await;
+                (event, written)
+            }
+        };
+        match written {
+            Ok(_) => drop(self.lately.lock().insert(key, event)),
+            // A lost event must not fail the work that it reports on.
+            Err(error) => tracing::debug!(%error, reason, "event not recorded"),
         }
+    }
+
+    fn first(&self, object: &ObjectReference, kind: &str, reason: &str, action: &str, note: String, now: Timestamp) -> Event {
+        Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{}.{:x}", object.name.as_deref().unwrap_or_default(), now.as_nanosecond())),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(MicroTime(now)),
+            type_: Some(kind.to_owned()),
+            reason: Some(reason.to_owned()),
+            action: Some(action.to_owned()),
+            note: Some(note),
+            regarding: Some(object.clone()),
+            reporting_controller: Some(CONTROLLER_MANAGER.to_owned()),
+            reporting_instance: Some(self.pod.clone().unwrap_or_else(|| CONTROLLER_MANAGER.to_owned())),
+            ..Event::default()
+        }
+    }
+}
+
+/// When the event was last seen.
+fn last_time(event: &Event) -> Option<Timestamp> {
+    let last = event.series.as_ref().map(|series| &series.last_observed_time).or(event.event_time.as_ref());
+    last.map(|time| time.0)
+}
+
+/// The same event, seen once more.
+fn again(mut event: Event, now: Timestamp) -> Event {
+    let count = event.series.map_or(1, |series| series.count) + 1;
+    event.series = Some(EventSeries { count, last_observed_time: MicroTime(now) });
+    event
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use kube::client::Body;
+    use serde_json::Value;
+    use tokio::time::{Instant, advance};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_said_again_soon_is_counted() {
+        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        let requests = seen.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let requests = requests.clone();
+            async move {
+                let method = request.method().clone();
+                let body: Value = serde_json::from_slice(&request.into_body().collect_bytes().await.unwrap()).unwrap();
+                requests
+                    .lock()
+                    .push(format!("{method} {} {} {}", body["metadata"]["name"], body["note"], body["series"]["count"]));
+                Ok::<_, Infallible>(http::Response::new(Body::from(body.to_string().into_bytes())))
+            }
+        });
+        let clock = Clock::simulated(Timestamp::UNIX_EPOCH, Instant::now(), SignedDuration::from_secs(1));
+        let events = Events::new(Client::new(service, "liqo"), clock, None);
+        let object = object_ref("v1", "Pod", &Key::new("demo", "web"), None);
+        events.warning(&object, "Bad", "one").await;
+        advance(std::time::Duration::from_secs(300)).await;
+        events.warning(&object, "Bad", "one").await;
+        events.warning(&object, "Bad", "other").await;
+        advance(std::time::Duration::from_secs(300)).await;
+        events.warning(&object, "Bad", "one").await;
+        advance(std::time::Duration::from_secs(400)).await;
+        events.warning(&object, "Bad", "one").await;
+        let name = |seconds: u64| format!("\"web.{:x}\"", seconds * 1_000_000_000);
+        let expected = [
+            format!("POST {} \"one\" null", name(1)),
+            format!("PATCH {} \"one\" 2", name(1)),
+            format!("POST {} \"other\" null", name(301)),
+            format!("PATCH {} \"one\" 3", name(1)),
+            format!("POST {} \"one\" null", name(1001)),
+        ];
+        assert_eq!(*seen.lock(), expected);
     }
 }

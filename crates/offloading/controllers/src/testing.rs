@@ -20,7 +20,7 @@ pub fn context(name: &str, client: Client) -> Context {
         network: Tcp::network(),
         config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
         peers: Peers::default(),
-        events: Events::new(client.clone(), None),
+        events: Events::new(client.clone(), Clock::system(), None),
         unwatched_since: None,
         stop: CancellationToken::new(),
         client,

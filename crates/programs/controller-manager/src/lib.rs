@@ -87,7 +87,7 @@ pub async fn run(replica: Replica, readiness: Readiness, stop: CancellationToken
     let election =
         Election::new(client.clone(), &namespace, CONTROLLER_MANAGER, &pod_name, Timing::of_lease(lease_seconds), clock);
     let context = Context {
-        events: Events::new(client.clone(), Some(pod_name.clone())),
+        events: Events::new(client.clone(), clock, Some(pod_name.clone())),
         client,
         namespace,
         pod_ip,

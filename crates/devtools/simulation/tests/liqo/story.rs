@@ -1,6 +1,11 @@
 //! A story: people use the clusters, things go wrong, and then everything must come to rest as they asked. The seed decides all of it.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    time::Duration,
+};
 
 use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, core::v1::Pod};
 use kube::{
@@ -36,8 +41,16 @@ pub struct Report {
     /// By kind.
     pub faults: BTreeMap<&'static str, u64>,
     pub simulated: Duration,
-    /// The same for the same seed.
+    /// Of the names and versions of all objects at the end: the same for the same seed.
     pub history: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pods, faults, simulated, history } = self;
+        let sum: u64 = faults.values().sum();
+        write!(formatter, "{pods} pods, {sum} faults {faults:?}, {} s simulated, history {history:016x}", simulated.as_secs())
+    }
 }
 
 /// A story that did not end well.
@@ -368,6 +381,12 @@ impl Story {
     }
 
     fn report(self) -> Report {
-        Report { pods: self.created, faults: self.faults, simulated: self.started.elapsed(), history: 0 }
+        let mut history = DefaultHasher::new();
+        for cluster in &self.world.clusters {
+            for (key, object) in cluster.server.objects() {
+                (key, object["metadata"]["resourceVersion"].to_string()).hash(&mut history);
+            }
+        }
+        Report { pods: self.created, faults: self.faults, simulated: self.started.elapsed(), history: history.finish() }
     }
 }
