@@ -12,8 +12,9 @@
 //! the same seed gives the same history.
 //!
 //! The API server answers as kube-apiserver does: `tests/judge` sends the same random requests to both and compares the answers.
-//! It has no admission policies, no aggregation, and nothing that a kubelet answers (logs, exec). The controllers do what Kubernetes'
-//! own do, as small as they can be; `cluster` says what they leave out.
+//! The causes of its refusals are those of kube-apiserver; their texts are its own. It accepts invalid objects that clients of ours
+//! do not send. It has no admission policies, no aggregation, and nothing that a kubelet answers (logs, exec). The controllers do
+//! what Kubernetes' own do, as small as they can be; `cluster` says what they leave out.
 
 mod api_server;
 mod cluster;

@@ -2,44 +2,24 @@
 
 use serde_json::{Value, json};
 
-use super::{
-    failure::Failure,
-    kinds::{Kind, Kinds},
-    known_fields,
-    request::Request,
-    state::State,
-};
+use super::{failure::Failure, kinds::Kind, known_fields, request::Request};
 
 pub fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Checks kind and namespace, and drops what the kind does not know: the answer will warn of it, or the request is refused.
-pub fn decode(state: &mut State, request: &Request, mut object: Value) -> Result<Value, Failure> {
+/// Checks kind and namespace, and drops what the kind does not know.
+pub fn decode(request: &Request, mut object: Value) -> Result<Value, Failure> {
     let given = object.clone();
-    let unknown = read(&state.kinds, request, &mut object)?;
+    let unknown = read(request, &mut object)?;
     if !request.kind.is_custom() {
         restore_empty_lists(&given, &mut object);
     }
-    match request.parameter("fieldValidation") {
-        Some("Strict") if !unknown.is_empty() => {
-            let texts: Vec<String> = unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
-            return Err(unfit(&request.kind, &format!("strict decoding error: {}", texts.join(", "))));
-        }
-        None | Some("Warn") => state.unknown_fields = unknown,
-        Some(_) => {}
+    if request.parameter("fieldValidation") == Some("Strict") && !unknown.is_empty() {
+        let texts: Vec<String> = unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
+        return Err(unfit(&request.kind, &format!("strict decoding error: {}", texts.join(", "))));
     }
     Ok(object)
-}
-
-/// A custom kind must be named.
-fn unrecognized(kind: &Kind, object: &Value) -> Failure {
-    const SHOWN: usize = 30;
-    let text = object.to_string();
-    let start = text.char_indices().nth(SHOWN).map(|(end, _)| format!("{} ...", &text[..end]));
-    let start = start.as_ref().unwrap_or(&text);
-    let missing = format!("Object 'Kind' is missing in '{text}' ({start})");
-    Failure::bad_request(format!("the object provided is unrecognized (must be of type {}): {missing}", kind.kind))
 }
 
 fn unfit(kind: &Kind, why: &str) -> Failure {
@@ -47,11 +27,11 @@ fn unfit(kind: &Kind, why: &str) -> Failure {
     Failure::bad_request(format!("{name} in version \"{version}\" cannot be handled as a {name}: {why}"))
 }
 
-/// As [`decode`], for what a patch made of an object. `shown` is the result or the patch, as a refusal shows it.
-pub fn decode_patched(state: &mut State, request: &Request, object: Value, shown: &str) -> Result<Value, Failure> {
-    decode(state, request, object).map_err(|failure| {
+/// As [`decode`], for what a patch made of an object.
+pub fn decode_patched(request: &Request, object: Value) -> Result<Value, Failure> {
+    decode(request, object).map_err(|failure| {
         let is_of_object = failure.reason == "Invalid" || failure.message.starts_with("the namespace of");
-        if is_of_object { failure } else { Failure::unfit_result(shown, &failure.message) }
+        if is_of_object { failure } else { Failure::unfit_result(&failure.message) }
     })
 }
 
@@ -88,11 +68,11 @@ pub fn forget_empty_lists(kind: &Kind, object: &mut Value) {
 }
 
 /// Checks and prunes an object, and returns the paths of the fields that go.
-fn read(kinds: &Kinds, request: &Request, object: &mut Value) -> Result<Vec<String>, Failure> {
+fn read(request: &Request, object: &mut Value) -> Result<Vec<String>, Failure> {
     let kind = &request.kind;
-    check_kind(kinds, kind, object)?;
+    check_kind(kind, object)?;
     if kind.is_custom() && object["kind"].is_null() {
-        return Err(unrecognized(kind, object));
+        return Err(Failure::bad_request("the object has no kind"));
     }
     if !object["metadata"].is_object() {
         object["metadata"] = json!({});
@@ -121,42 +101,17 @@ fn read(kinds: &Kinds, request: &Request, object: &mut Value) -> Result<Vec<Stri
     Ok(unknown)
 }
 
-pub fn check_kind(kinds: &Kinds, kind: &Kind, object: &Value) -> Result<(), Failure> {
+pub fn check_kind(kind: &Kind, object: &Value) -> Result<(), Failure> {
     if !object.is_object() {
-        return Err(Failure::bad_request(
-            "couldn't get version/kind; json parse error: json: cannot unmarshal into Go value of type struct",
-        ));
+        return Err(Failure::bad_request("the body is no object"));
     }
-    let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+    let text = |field: &str| object[field].as_str().unwrap_or_default();
     let (version, name) = (text("apiVersion"), text("kind"));
     let expected = kind.api_version();
     if (version == expected || version.is_empty()) && (name == kind.kind || name.is_empty()) {
         return Ok(());
     }
-    let (group, number) = version.split_once('/').unwrap_or(("", &version));
-    if !kind.is_custom() && !kinds.has_group_version(group, number) {
-        return Err(Failure::bad_request(format!(
-            "{name} in version \"{number}\" cannot be handled as a {}: no kind \"{name}\" is registered for version \
-             \"{version}\" in scheme \"pkg/runtime/scheme.go:110\"",
-            kind.kind
-        )));
-    }
-    if version != expected {
-        return Err(Failure::bad_request(format!(
-            "the API version in the data ({version}) does not match the expected API version ({expected})"
-        )));
-    }
-    if kind.is_custom() {
-        let why = format!("Invalid value: \"{name}\": must be {}", kind.kind);
-        let given = Kind { kind: name, ..kind.clone() };
-        return Err(Failure::invalid(&given, &name_of(object), &[("FieldValueInvalid", why, "kind".to_owned())]));
-    }
-    let why = if kinds.has_kind(&kind.group, &name) {
-        format!("converting (v1.{name}) to (core.{}): unknown conversion", kind.kind)
-    } else {
-        format!("no kind \"{name}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:110\"")
-    };
-    Err(Failure::bad_request(format!("{name} in version \"{}\" cannot be handled as a {}: {why}", kind.version, kind.kind)))
+    Err(Failure::bad_request(format!("{name} in version \"{version}\" cannot be handled as a {}", kind.kind)))
 }
 
 pub fn without_managed_fields(object: &Value) -> Value {

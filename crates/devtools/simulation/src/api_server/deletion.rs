@@ -26,19 +26,11 @@ pub struct DeleteOptions {
 
 impl DeleteOptions {
     pub fn of(request: &Request) -> Result<Self, Failure> {
-        let body: Value = if request.body.is_empty() { json!({}) } else { request.object().map_err(Failure::into_internal)? };
-        if !body.is_object() && !body.is_null() {
-            return Err(Failure::internal("couldn't get version/kind; json parse error: this is no object"));
-        }
+        let body: Value = if request.body.is_empty() { json!({}) } else { request.object()? };
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let from_query = |name: &str| request.parameter(name).map(str::to_owned);
         let preconditions = &body["preconditions"];
         let propagation = text(&body["propagationPolicy"]).or_else(|| from_query("propagationPolicy"));
-        if let Some(odd) = propagation.as_deref().filter(|policy| !["Foreground", "Background", "Orphan"].contains(policy)) {
-            let supported = "\"Foreground\", \"Background\", \"Orphan\", \"nil\"";
-            let why = format!("propagationPolicy: Unsupported value: \"{odd}\": supported values: {supported}");
-            return Err(Failure::invalid_options("DeleteOptions", &[why]));
-        }
         Ok(Self {
             grace_seconds: body["gracePeriodSeconds"]
                 .as_i64()
@@ -61,7 +53,7 @@ impl DeleteOptions {
                     "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). \
                      The object might have been {happened}"
                 );
-                return Err(Failure::precondition(kind, name, &why));
+                return Err(Failure::conflict(kind, name, &why));
             }
         }
         Ok(())

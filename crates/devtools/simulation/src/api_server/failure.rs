@@ -1,85 +1,80 @@
 //! What an API server answers when it refuses a request.
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::kinds::Kind;
+use super::{
+    cause::{Cause, CauseKind},
+    kinds::Kind,
+};
 
-/// A refusal, as a `Status` says it.
+/// A refusal, as a `Status` says it. Clients read its code, its reason and its causes; most messages are our own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
     pub code: StatusCode,
     pub reason: &'static str,
     pub message: String,
-    pub details: Option<Value>,
+    details: Map<String, Value>,
 }
 
 impl Failure {
-    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>, details: Option<Value>) -> Self {
-        Self { code, reason, message: message.into(), details }
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: Map::new() }
+    }
+
+    /// A refusal about one object.
+    fn about(code: StatusCode, reason: &'static str, kind: &Kind, name: &str, why: &str) -> Self {
+        let quoted = if name.is_empty() { String::new() } else { format!(" \"{name}\"") };
+        let group = if kind.group.is_empty() { String::new() } else { format!(".{}", kind.group) };
+        let mut failure = Self::new(code, reason, format!("{}{group}{quoted} {why}", kind.plural));
+        if !name.is_empty() {
+            failure.details.insert("name".to_owned(), json!(name));
+        }
+        if !kind.group.is_empty() {
+            failure.details.insert("group".to_owned(), json!(kind.group));
+        }
+        failure.details.insert("kind".to_owned(), json!(kind.plural));
+        failure
     }
 
     pub fn status(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message,
+            "message": self.message, "code": self.code.as_u16(),
         });
         if !self.reason.is_empty() {
             status["reason"] = json!(self.reason);
         }
-        if let Some(details) = &self.details {
-            status["details"] = details.clone();
+        if !self.details.is_empty() {
+            status["details"] = json!(self.details);
         }
-        status["code"] = json!(self.code.as_u16());
         status
     }
 
     pub fn not_found(kind: &Kind, name: &str) -> Self {
-        let message = format!("{} \"{name}\" not found", kind.requested_resource());
-        let mut about = details(kind, name);
-        if kind.is_converted() {
-            about["group"] = json!(kind.group);
-        }
-        Self::new(StatusCode::NOT_FOUND, "NotFound", message, Some(about))
+        Self::about(StatusCode::NOT_FOUND, "NotFound", kind, name, "not found")
     }
 
     pub fn no_such_resource() -> Self {
-        let message = "the server could not find the requested resource";
-        Self::new(StatusCode::NOT_FOUND, "NotFound", message, Some(json!({})))
+        Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
     }
 
     pub fn unauthorized() -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None)
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }
 
     pub fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message, Some(json!({})))
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
     }
 
     pub fn already_exists(kind: &Kind, name: &str, is_ending: bool) -> Self {
-        let ending = if is_ending { "object is being deleted: " } else { "" };
-        let message = format!("{ending}{} \"{name}\" already exists", kind.requested_resource());
-        let mut about = details(kind, name);
-        if kind.is_converted() {
-            about["group"] = json!(kind.group);
-        }
-        Self::new(StatusCode::CONFLICT, "AlreadyExists", message, Some(about))
-    }
-
-    /// A precondition of a deletion does not hold. The kind stands where a resource is expected, as in a real API server.
-    pub fn precondition(kind: &Kind, name: &str, why: &str) -> Self {
-        let mut failure = Self::conflict(kind, name, "");
-        failure.message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified_kind());
-        if let Some(details) = &mut failure.details {
-            details["kind"] = json!(kind.kind);
-        }
-        failure
+        let why = if is_ending { "already exists, and is being deleted" } else { "already exists" };
+        Self::about(StatusCode::CONFLICT, "AlreadyExists", kind, name, why)
     }
 
     pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.resource());
-        Self::new(StatusCode::CONFLICT, "Conflict", message, Some(details(kind, name)))
+        Self::about(StatusCode::CONFLICT, "Conflict", kind, name, &format!("cannot be changed: {why}"))
     }
 
     /// The object changed since the version that the request names.
@@ -90,72 +85,30 @@ impl Failure {
     /// Managers of fields that differ from what is applied, with the fields.
     pub fn apply_conflict(conflicts: &[(String, String)]) -> Self {
         let cause = |(manager, field): &(String, String)| json!({ "reason": "FieldManagerConflict", "message": format!("conflict with {manager}"), "field": field });
-        let causes: Vec<Value> = conflicts.iter().map(cause).collect();
-        let number = conflicts.len();
-        let message = if let [(manager, field)] = conflicts {
-            format!("Apply failed with 1 conflict: conflict with {manager}: {field}")
-        } else {
-            let mut managers: Vec<&str> = conflicts.iter().map(|(manager, _)| manager.as_str()).collect();
-            managers.dedup();
-            let part = |manager: &&str| {
-                let fields = conflicts.iter().filter(|(of, _)| of == manager).map(|(_, field)| format!("- {field}"));
-                format!("conflicts with {manager}:\n{}", fields.collect::<Vec<_>>().join("\n"))
-            };
-            let parts: Vec<String> = managers.iter().map(part).collect();
-            format!("Apply failed with {number} conflicts: {}", parts.join("\n"))
-        };
-        Self::new(StatusCode::CONFLICT, "Conflict", message, Some(json!({ "causes": causes })))
+        let texts: Vec<String> = conflicts.iter().map(|(manager, field)| format!("{manager} owns {field}")).collect();
+        let message = format!("Apply failed with conflicts: {}", texts.join(", "));
+        Self::new(StatusCode::CONFLICT, "Conflict", message).with_causes(&conflicts.iter().map(cause).collect::<Vec<_>>())
     }
 
     pub fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message, None)
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
-    /// Fields with the reason, the message of the field, and the field.
-    pub fn invalid(kind: &Kind, name: &str, causes: &[(&'static str, String, String)]) -> Self {
-        let texts: Vec<String> = causes
-            .iter()
-            .map(|(_, message, field)| if field.is_empty() { message.clone() } else { format!("{field}: {message}") })
-            .collect();
-        let mut known = std::collections::BTreeSet::new();
-        let texts: Vec<String> = texts.into_iter().filter(|text| known.insert(text.clone())).collect();
-        let all = if let [one] = texts.as_slice() { one.clone() } else { format!("[{}]", texts.join(", ")) };
-        let message = format!("{} \"{name}\" is invalid: {all}", kind.qualified_kind());
-        let causes: Vec<Value> = causes
-            .iter()
-            .map(|(reason, message, field)| json!({ "reason": reason, "message": message, "field": field }))
-            .collect();
-        let mut about = json!({});
-        if !name.is_empty() {
-            about["name"] = json!(name);
-        }
-        if !kind.home_group().is_empty() {
-            about["group"] = json!(kind.home_group());
-        }
-        about["kind"] = json!(kind.kind);
-        about["causes"] = json!(causes);
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message, Some(about))
+    pub fn invalid(kind: &Kind, name: &str, causes: &[Cause]) -> Self {
+        let texts: Vec<String> = causes.iter().map(ToString::to_string).collect();
+        let why = format!("is invalid: {}", texts.join(", "));
+        let mut failure = Self::about(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", kind, name, &why);
+        failure.details.insert("kind".to_owned(), json!(kind.kind));
+        failure.with_causes(&as_json(causes))
     }
 
     pub fn forbidden(kind: &Kind, name: &str, why: &str) -> Self {
-        let name_part = if name.is_empty() { String::new() } else { format!(" \"{name}\"") };
-        let message = format!("{}{name_part} is forbidden: {why}", kind.resource());
-        Self::new(StatusCode::FORBIDDEN, "Forbidden", message, Some(details(kind, name)))
-    }
-
-    /// A user has no right to do this. Nothing is converted yet, so the resource is that of the request.
-    pub fn no_right(kind: &Kind, name: &str, why: &str) -> Self {
-        let mut failure = Self::forbidden(kind, name, why);
-        if kind.is_converted() {
-            failure.message = failure.message.replacen(&kind.plural, &kind.requested_resource(), 1);
-            failure.details.get_or_insert_with(|| json!({}))["group"] = json!(kind.group);
-        }
-        failure
+        Self::about(StatusCode::FORBIDDEN, "Forbidden", kind, name, &format!("is forbidden: {why}"))
     }
 
     /// The request names no path of this server.
     pub fn no_such_page() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "", "404 page not found\n", None)
+        Self::new(StatusCode::NOT_FOUND, "", "404 page not found\n")
     }
 
     pub fn is_page(&self) -> bool {
@@ -164,132 +117,68 @@ impl Failure {
 
     /// An update that has to name a version names none.
     pub fn lacks_version(kind: &Kind, name: &str) -> Self {
-        let field = "metadata.resourceVersion";
-        let message = "Invalid value: 0: must be specified for an update".to_owned();
-        let mut failure = Self::invalid(kind, name, &[("FieldValueInvalid", message, field.to_owned())]);
-        // The resource stands where a kind is expected, as in a real API server.
-        failure.message = failure.message.replacen(&kind.qualified_kind(), &kind.resource(), 1);
-        failure.details.get_or_insert_with(|| json!({}))["kind"] = json!(kind.plural);
-        failure
-    }
-
-    /// Something that is not stored is invalid. The message names no kind if the real one does not.
-    pub fn invalid_review(kind: &str, group: &str, cause: (&'static str, String, String)) -> Self {
-        let (reason, message, field) = cause;
-        let text = format!("{kind}.{group} \"\" is invalid: {field}: {message}");
-        let mut about = json!({ "group": group });
-        if !kind.is_empty() {
-            about["kind"] = json!(kind);
-        }
-        about["causes"] = json!([{ "reason": reason, "message": message, "field": field }]);
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", text, Some(about))
-    }
-
-    /// No format that the request accepts is one of the server's.
-    pub fn not_acceptable(is_custom: bool) -> Self {
-        let formats = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
-        let (message, about) = if is_custom {
-            (format!("only the following media types are accepted: {formats}"), None)
-        } else {
-            (format!("406: Not Acceptable\n\nAvailable representations: {formats}"), Some(json!({})))
-        };
-        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message, about)
+        Self::invalid(kind, name, &[Cause::invalid("metadata.resourceVersion", "must be specified for an update")])
     }
 
     pub fn expired(message: &str) -> Self {
-        Self::new(StatusCode::GONE, "Expired", message, None)
+        Self::new(StatusCode::GONE, "Expired", message)
     }
 
-    pub fn unsupported_media_type(accepted: &str) -> Self {
-        let message = format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message, None)
+    pub fn unsupported_media_type() -> Self {
+        let message = "the body of the request was in an unknown format";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 
-    /// A kind of Kubernetes has no such patches.
-    pub fn unsupported_patch() -> Self {
-        let (reason, message) = ("UnsupportedMediaType", "415: Unsupported Media Type");
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason, message, Some(json!({})))
+    pub fn too_many_requests(message: &str, retry_after_seconds: u32, causes: &[Value]) -> Self {
+        let mut failure = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).with_causes(causes);
+        failure.details.insert("retryAfterSeconds".to_owned(), json!(retry_after_seconds));
+        failure
     }
 
-    pub fn too_many_requests(message: &str, retry_after_seconds: u32, causes: &Value) -> Self {
-        let details = json!({ "causes": causes, "retryAfterSeconds": retry_after_seconds });
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message, Some(details))
+    /// The options of a request are wrong.
+    pub fn invalid_options(causes: &[Cause]) -> Self {
+        let texts: Vec<String> = causes.iter().map(ToString::to_string).collect();
+        let message = format!("the options of the request are invalid: {}", texts.join(", "));
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).with_causes(&as_json(causes))
     }
 
-    /// The options of a request are wrong: fields, each with its reason.
-    pub fn invalid_options(kind: &str, causes: &[String]) -> Self {
-        let of_field = |cause: &String| {
-            let (field, message) = cause.split_once(": ").unwrap_or_default();
-            let reason = match message.split(':').next() {
-                Some("Forbidden") => "FieldValueForbidden",
-                Some("Required value") => "FieldValueRequired",
-                Some("Unsupported value") => "FieldValueNotSupported",
-                _ => "FieldValueInvalid",
-            };
-            json!({ "reason": reason, "message": message, "field": field })
-        };
-        let all = match causes {
-            [one] => one.clone(),
-            several => format!("[{}]", several.join(", ")),
-        };
-        let causes: Vec<Value> = causes.iter().map(of_field).collect();
-        let about = json!({ "group": "meta.k8s.io", "kind": kind, "causes": causes });
-        let text = format!("{kind}.meta.k8s.io \"\" is invalid: {all}");
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", text, Some(about))
+    /// What a patch makes of an object is no object of its kind.
+    pub fn unfit_result(why: &str) -> Self {
+        Self::invalid_options(&[Cause::plain(CauseKind::Invalid, "patch", why)])
     }
 
-    /// What a patch makes of an object is no object of its kind. `patched` is the result, or the patch.
-    pub fn unfit_result(patched: &str, why: &str) -> Self {
-        let message = format!("Invalid value: {patched:?}: {why}");
-        let text = format!(" \"\" is invalid: patch: {message}");
-        let causes = json!([{ "reason": "FieldValueInvalid", "message": message, "field": "patch" }]);
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", text, Some(json!({ "causes": causes })))
-    }
-
-    /// An error without a reason.
     /// A webhook refused the request, with this `Status`.
     pub fn denied(webhook: &str, status: &Value) -> Self {
         let why = status["message"].as_str().unwrap_or("without explanation");
         let code = status["code"].as_u64().and_then(|code| StatusCode::from_u16(code.try_into().ok()?).ok());
         let message = format!("admission webhook \"{webhook}\" denied the request: {why}");
-        Self::new(code.unwrap_or(StatusCode::FORBIDDEN), "Forbidden", message, None)
+        Self::new(code.unwrap_or(StatusCode::FORBIDDEN), "Forbidden", message)
     }
 
     /// A webhook that must answer does not.
     pub fn no_webhook(webhook: &str, why: &str) -> Self {
         let message = format!("Internal error occurred: failed calling webhook \"{webhook}\": {why}");
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message, None)
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
+    /// An error without a reason.
     pub fn internal(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message, None)
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }
 
     /// A JSON patch that cannot be applied.
     pub fn unfit_patch() -> Self {
         let message = "the server rejected our request due to an error in our request";
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message, Some(json!({})))
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
     }
 
-    /// The same message, as an error of the server.
-    pub fn into_internal(self) -> Self {
-        Self::internal(self.message)
-    }
-
-    pub fn with_causes(mut self, causes: Value) -> Self {
-        self.details.get_or_insert_with(|| json!({}))["causes"] = causes;
+    pub fn with_causes(mut self, causes: &[Value]) -> Self {
+        self.details.insert("causes".to_owned(), json!(causes));
         self
     }
 }
 
-fn details(kind: &Kind, name: &str) -> Value {
-    let mut about = json!({});
-    if !name.is_empty() {
-        about["name"] = json!(name);
-    }
-    if !kind.home_group().is_empty() {
-        about["group"] = json!(kind.home_group());
-    }
-    about["kind"] = json!(kind.plural);
-    about
+fn as_json(causes: &[Cause]) -> Vec<Value> {
+    let one = |cause: &Cause| json!({ "reason": cause.kind.reason(), "message": cause.message, "field": cause.field });
+    causes.iter().map(one).collect()
 }

@@ -43,31 +43,6 @@ impl Kind {
         if group.is_empty() { self.plural.clone() } else { format!("{}.{group}", self.plural) }
     }
 
-    /// As [`Self::resource`], in the group of the request.
-    pub fn requested_resource(&self) -> String {
-        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
-    }
-
-    /// `Pod` or `Deployment.apps`, as messages name it.
-    pub fn qualified_kind(&self) -> String {
-        let group = self.home_group();
-        if group.is_empty() { self.kind.clone() } else { format!("{}.{group}", self.kind) }
-    }
-
-    /// Where a real API server stores an object, which one of its messages says.
-    pub fn registry_path(&self, namespace: &str, name: &str) -> String {
-        let place = match self.plural.as_str() {
-            "services" => "services/specs",
-            "endpoints" => "services/endpoints",
-            "nodes" => "minions",
-            "ingresses" => "ingress",
-            plural if self.is_custom() => &format!("{}/{plural}", self.group),
-            plural => plural,
-        };
-        let within = if namespace.is_empty() { String::new() } else { format!("/{namespace}") };
-        format!("/registry/{place}{within}/{name}")
-    }
-
     pub fn is(&self, group: &str, kind: &str) -> bool {
         self.group == group && self.kind == kind
     }
@@ -135,6 +110,11 @@ const BUILT_IN: &[Row] = &[
     ("storage.k8s.io", "v1", "StorageClass", "storageclasses", false, &[]),
 ];
 
+/// Whether the status of a built-in kind changes only by way of a subresource.
+pub fn has_status(kind: &str) -> bool {
+    BUILT_IN.iter().any(|(_, _, name, _, _, subresources)| *name == kind && subresources.contains(&"status"))
+}
+
 /// All kinds, by group, version and plural.
 #[derive(Clone, Default)]
 pub struct Kinds(BTreeMap<(String, String, String), Arc<Kind>>);
@@ -171,11 +151,6 @@ impl Kinds {
 
     pub fn is_built_in(&self, group: &str) -> bool {
         self.0.values().any(|kind| kind.group == group && !kind.is_custom())
-    }
-
-    /// Whether the group has this kind.
-    pub fn has_kind(&self, group: &str, kind: &str) -> bool {
-        self.0.values().any(|known| known.is(group, kind))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Kind>> {

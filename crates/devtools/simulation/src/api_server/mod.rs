@@ -2,6 +2,7 @@
 
 mod access;
 mod apply;
+mod cause;
 mod decode;
 mod defaults;
 mod deletion;
@@ -16,7 +17,7 @@ mod request;
 mod reviews;
 mod rules;
 mod schema;
-mod selectors;
+pub(crate) mod selectors;
 mod state;
 mod store;
 mod subresources;
@@ -50,7 +51,7 @@ pub use self::{
 
 use self::{
     failure::Failure,
-    request::{PatchType, Request, Verb},
+    request::{Request, Verb},
     state::State,
 };
 
@@ -212,25 +213,9 @@ impl ApiServer {
                 Err(failure) => json_answer(failure.code, &failure.status()),
             };
         }
-        state.unknown_fields.clear();
-        let mut answer = match serve(state, user, &request) {
+        match serve(state, user, &request) {
             Ok((code, object)) => json_answer(code, &object),
             Err(failure) => json_answer(failure.code, &failure.status()),
-        };
-        // An apply refuses them instead.
-        if request.patch_type != Some(PatchType::Apply) {
-            warn(answer.headers_mut(), &state.unknown_fields);
-        }
-        answer
-    }
-}
-
-/// Tells which fields were dropped.
-fn warn(headers: &mut http::HeaderMap, unknown: &[String]) {
-    for path in unknown {
-        let text = format!("unknown field \"{path}\"").replace('"', "\\\"");
-        if let Ok(value) = http::HeaderValue::from_str(&format!("299 - \"{text}\"")) {
-            headers.append(header::WARNING, value);
         }
     }
 }

@@ -52,25 +52,6 @@ pub fn as_requested(kind: &Kind, object: &Value) -> Value {
     object
 }
 
-/// Refuses options that do not go together.
-fn check_list(request: &Request) -> Result<(), Failure> {
-    let mut causes = Vec::new();
-    if let Some(mode) = request.parameter("resourceVersionMatch") {
-        if request.parameter("resourceVersion").is_none() {
-            let why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided";
-            causes.push(format!("resourceVersionMatch: {why}"));
-        }
-        if !["Exact", "NotOlderThan"].contains(&mode) {
-            let supported = "\"Exact\", \"NotOlderThan\", \"\"";
-            causes.push(format!("resourceVersionMatch: Unsupported value: {mode:?}: supported values: {supported}"));
-        }
-    }
-    if request.parameter("sendInitialEvents").is_some() {
-        causes.push("sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list".to_owned());
-    }
-    if causes.is_empty() { Ok(()) } else { Err(Failure::invalid_options("ListOptions", &causes)) }
-}
-
 fn selector(request: &Request) -> Result<Selector, Failure> {
     let selector = Selector::parse(request.parameter("labelSelector"), request.parameter("fieldSelector"))?;
     selector.check(&request.kind)?;
@@ -78,15 +59,10 @@ fn selector(request: &Request) -> Result<Selector, Failure> {
 }
 
 fn version_of(text: &str) -> Result<u64, Failure> {
-    text.parse().map_err(|_| {
-        Failure::bad_request(format!(
-            "resourceVersion: Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"
-        ))
-    })
+    text.parse().map_err(|_| Failure::bad_request(format!("the resourceVersion {text} is no number")))
 }
 
 pub fn list(state: &State, request: &Request) -> Result<Value, Failure> {
-    check_list(request)?;
     let selector = selector(request)?;
     let resource = request.kind.resource();
     let continuation = request.parameter("continue").map(Continuation::parse).transpose()?;
@@ -150,8 +126,7 @@ fn in_list(request: &Request, object: &Value) -> Value {
 fn listed_version(state: &State, request: &Request) -> Result<u64, Failure> {
     let now = state.store.version();
     let Some(text) = request.parameter("resourceVersion") else { return Ok(now) };
-    let wanted =
-        version_of(text).map_err(|failure| Failure::bad_request(format!("invalid resource version: {}", failure.message)))?;
+    let wanted = version_of(text)?;
     Ok(if request.parameter("resourceVersionMatch") == Some("Exact") { wanted } else { now })
 }
 

@@ -1,18 +1,22 @@
 //! The rules for the objects of a kind, whether Kubernetes or a definition declares it: what is added, what is kept, what is refused.
 
+use std::net::Ipv4Addr;
+
 use serde_json::{Value, json};
 
 use super::{
     User,
+    cause::{Cause, CauseKind},
     defaults::{self, needs_cluster_ip, needs_node_ports},
     kinds::Kind,
-    schema,
     state::State,
-    validation::{self, Cause},
+    validation,
 };
 
 /// The first of the addresses that services get: 10.96.0.10, so that the first ones stay free for the API server and the DNS.
 const FIRST_SERVICE_ADDRESS: u32 = 0x0a60_000a;
+/// Services get addresses from 10.96.0.0/12.
+const SERVICE_MASK: u32 = 0xfff0_0000;
 const FIRST_NODE_PORT: u64 = 30_000;
 const NODE_PORTS: u64 = 2768;
 
@@ -61,7 +65,7 @@ pub fn of_creation(state: &mut State, user: &User, kind: &Kind, object: &mut Val
         }
         object["metadata"]["generation"] = json!(1);
         let mut causes = validation::validate_create("", object);
-        causes.extend(of_schema(schema.validate(object, None)));
+        causes.extend(schema.validate(object, None));
         return causes;
     }
     if kind.is("certificates.k8s.io", "CertificateSigningRequest") {
@@ -72,20 +76,18 @@ pub fn of_creation(state: &mut State, user: &User, kind: &Kind, object: &mut Val
         defaults::complete_job(object, &uid);
     }
     defaults::complete_condition_times(name, None, object, &now);
-    let mut causes = Vec::new();
     if kind.is("", "Service") {
-        causes.extend(allocate(state, object, None));
+        let causes = allocate(state, object, None);
+        if !causes.is_empty() {
+            return causes;
+        }
     }
-    causes.extend(validation::validate_create(name, object));
+    let causes = validation::validate_create(name, object);
     if kind.is_converted() {
         defaults::convert_event(kind.home_group(), object);
     }
     defaults::canonicalize(name, object);
     causes
-}
-
-fn of_schema(causes: Vec<schema::Cause>) -> impl Iterator<Item = Cause> {
-    causes.into_iter().map(|cause| Cause { field: cause.field, kind: cause.kind.reason(), message: cause.message })
 }
 
 /// What the server itself writes into every new object.
@@ -108,15 +110,21 @@ fn allocate(state: &mut State, service: &mut Value, old: Option<&Value>) -> Vec<
         defaults::patch_allocated_values(spec, old);
     }
     defaults::normalize_cluster_ips(spec, old);
-    let mut causes = defaults::init_service_families(spec, old);
-    causes.extend(validation::validate_cluster_ips(spec));
+    let causes = defaults::init_service_families(spec, old);
     if !causes.is_empty() {
         return causes;
     }
-    if needs_cluster_ip(spec) && spec["clusterIP"].as_str().unwrap_or_default().is_empty() {
-        let address = free_address(state);
-        spec["clusterIPs"] = json!([address]);
-        spec["clusterIP"] = json!(address);
+    match spec["clusterIP"].as_str().unwrap_or_default() {
+        "" if needs_cluster_ip(spec) => {
+            let address = free_address(state);
+            spec["clusterIPs"] = json!([address]);
+            spec["clusterIP"] = json!(address);
+        }
+        "" | "None" => {}
+        given if old.is_none_or(|old| !needs_cluster_ip(old)) && !can_be_given(state, given) => {
+            return vec![Cause::invalid("spec.clusterIPs", "the address is used, or not in the range of this cluster")];
+        }
+        _ => {}
     }
     if needs_node_ports(spec) {
         let ports = spec["ports"].as_array_mut().into_iter().flatten();
@@ -128,10 +136,17 @@ fn allocate(state: &mut State, service: &mut Value, old: Option<&Value>) -> Vec<
 }
 
 fn free_address(state: &State) -> String {
-    let services: Vec<_> = state.store.list("services", "").map(|(_, service)| service.clone()).collect();
-    let is_used = |address: &str| services.iter().any(|service| service["spec"]["clusterIP"] == address);
-    let mut addresses = (FIRST_SERVICE_ADDRESS..).map(|bits| std::net::Ipv4Addr::from_bits(bits).to_string());
-    addresses.find(|address| !is_used(address)).unwrap_or_default()
+    let mut addresses = (FIRST_SERVICE_ADDRESS..).map(|bits| Ipv4Addr::from_bits(bits).to_string());
+    addresses.find(|address| !is_used(state, address)).unwrap_or_default()
+}
+
+fn is_used(state: &State, address: &str) -> bool {
+    state.store.list("services", "").any(|(_, service)| service["spec"]["clusterIP"] == address)
+}
+
+fn can_be_given(state: &State, address: &str) -> bool {
+    let is_in_range = |address: Ipv4Addr| address.to_bits() & SERVICE_MASK == FIRST_SERVICE_ADDRESS & SERVICE_MASK;
+    address.parse().is_ok_and(is_in_range) && !is_used(state, address)
 }
 
 fn free_node_port(state: &mut State) -> u64 {
@@ -159,16 +174,18 @@ pub fn of_update(state: &mut State, kind: &Kind, old: &Value, new: &mut Value) -
         let is_same = without_metadata(old, kind.has_status()) == without_metadata(new, kind.has_status());
         new["metadata"]["generation"] = json!(if is_same { generation } else { generation + 1 });
         let mut causes = validation::validate_update("", old, new);
-        causes.extend(of_schema(schema.validate(new, Some(old))));
+        causes.extend(schema.validate(new, Some(old)));
         return causes;
     }
     defaults::admit_update(name, old, new);
     defaults::prepare_for_update(name, old, new);
-    let mut causes = Vec::new();
     if kind.is("", "Service") {
-        causes.extend(allocate(state, new, Some(old)));
+        let causes = allocate(state, new, Some(old));
+        if !causes.is_empty() {
+            return causes;
+        }
     }
-    causes.extend(validation::validate_update(name, old, new));
+    let causes = validation::validate_update(name, old, new);
     defaults::canonicalize(name, new);
     causes
 }
@@ -182,7 +199,7 @@ pub fn of_subresource(kind: &Kind, subresource: &str, old: &Value, new: &mut Val
         *new = old.clone();
         put(new, "status", status);
         put(&mut new["metadata"], "managedFields", managed);
-        return of_schema(schema.validate_status(new, old)).collect();
+        return schema.validate_status(new, old);
     }
     if subresource == "resize" {
         return resize(old, new);
@@ -196,6 +213,10 @@ pub fn of_subresource(kind: &Kind, subresource: &str, old: &Value, new: &mut Val
 fn resize(old: &Value, new: &mut Value) -> Vec<Cause> {
     let mut resized = old.clone();
     for list in ["containers", "initContainers"] {
+        let count = |pod: &Value| pod["spec"][list].as_array().map_or(0, Vec::len);
+        if count(old) != count(new) {
+            return vec![Cause::plain(CauseKind::Forbidden, format!("spec.{list}"), "a resize adds and removes no containers")];
+        }
         let containers = resized["spec"].get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
             let given = new["spec"][list].as_array().into_iter().flatten().find(|given| given["name"] == container["name"]);
@@ -212,7 +233,7 @@ fn resize(old: &Value, new: &mut Value) -> Vec<Cause> {
     *new = resized;
     let (before, after) = (defaults::quality_of_service(old), defaults::quality_of_service(new));
     let why = "Pod QOS Class may not change as a result of resizing";
-    if before == after { Vec::new() } else { vec![Cause::invalid("spec", before, why)] }
+    if before == after { Vec::new() } else { vec![Cause::invalid("spec", why)] }
 }
 
 fn keep_metadata(old: &Value, new: &mut Value) {

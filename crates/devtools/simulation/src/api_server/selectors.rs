@@ -1,29 +1,64 @@
 //! Label and field selectors.
 
-use serde_json::Value;
+use std::cmp::Ordering;
+
+use serde_json::{Value, json};
 
 use super::{failure::Failure, kinds::Kind};
 
 /// What a list or a watch selects.
 #[derive(Debug, Clone, Default)]
 pub struct Selector {
-    labels: Vec<Requirement>,
+    /// Expressions as objects write them.
+    labels: Vec<Value>,
     /// Field, whether it must be equal, value.
     fields: Vec<(String, bool, String)>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Requirement {
-    key: String,
-    test: Test,
+/// Whether the selector in an object selects these labels. A missing selector selects nothing, an empty one everything.
+pub fn selects(selector: &Value, labels: &Value) -> bool {
+    let expressions = selector["matchExpressions"].as_array().into_iter().flatten();
+    selector.is_object()
+        && has_labels(labels, &selector["matchLabels"])
+        && expressions.into_iter().all(|expression| fits(expression, labels))
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Test {
-    Exists,
-    Absent,
-    In(Vec<String>),
-    NotIn(Vec<String>),
+/// Whether a selector is empty.
+pub fn selects_all(selector: &Value) -> bool {
+    let is_empty = |field: &str| match &selector[field] {
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => true,
+    };
+    selector.is_object() && is_empty("matchLabels") && is_empty("matchExpressions")
+}
+
+/// Whether all of these labels are there. `wanted` may be missing.
+pub fn has_labels(labels: &Value, wanted: &Value) -> bool {
+    wanted.as_object().into_iter().flatten().all(|(key, value)| labels[key] == *value)
+}
+
+fn fits(expression: &Value, labels: &Value) -> bool {
+    matches(expression, labels[expression["key"].as_str().unwrap_or_default()].as_str())
+}
+
+/// Whether the value of the label that an expression names fits.
+pub fn matches(expression: &Value, value: Option<&str>) -> bool {
+    let values = expression["values"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_listed = || value.is_some_and(|value| values.iter().any(|one| one == value));
+    let compared = || {
+        let bound = values.first().and_then(Value::as_str)?.parse::<i64>().ok()?;
+        Some(value?.parse::<i64>().ok()?.cmp(&bound))
+    };
+    match expression["operator"].as_str().unwrap_or_default() {
+        "In" => is_listed(),
+        "NotIn" => !is_listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compared().is_some_and(Ordering::is_gt),
+        "Lt" => compared().is_some_and(Ordering::is_lt),
+        _ => false,
+    }
 }
 
 impl Selector {
@@ -46,27 +81,15 @@ impl Selector {
     pub fn check(&self, kind: &Kind) -> Result<(), Failure> {
         let unknown = self.fields.iter().find(|(field, _, _)| !fields_of(kind).contains(&field.as_str()));
         match unknown {
-            Some((field, _, _)) => Err(Failure::bad_request(refusal(kind, field))),
+            Some((field, _, _)) => Err(Failure::bad_request(format!("field label not supported: {field}"))),
             None => Ok(()),
         }
     }
 
     pub fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
-        self.labels.iter().all(|requirement| requirement.matches(labels))
+        self.labels.iter().all(|expression| fits(expression, labels))
             && self.fields.iter().all(|(field, equal, value)| (field_of(object, field) == *value) == *equal)
-    }
-}
-
-fn refusal(kind: &Kind, field: &str) -> String {
-    if kind.is_custom() {
-        return format!("field label not supported: {field}");
-    }
-    match kind.kind.as_str() {
-        "Pod" | "Node" | "Event" | "Namespace" | "Secret" | "Service" | "ReplicationController" => {
-            format!("field label not supported: {field}")
-        }
-        _ => format!("\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""),
     }
 }
 
@@ -126,18 +149,6 @@ fn field_of(object: &Value, field: &str) -> String {
     }
 }
 
-impl Requirement {
-    fn matches(&self, labels: &Value) -> bool {
-        let value = labels.get(&self.key).and_then(Value::as_str);
-        match &self.test {
-            Test::Exists => value.is_some(),
-            Test::Absent => value.is_none(),
-            Test::In(values) => value.is_some_and(|value| values.iter().any(|other| other == value)),
-            Test::NotIn(values) => !value.is_some_and(|value| values.iter().any(|other| other == value)),
-        }
-    }
-}
-
 /// Splits at commas outside of parentheses.
 fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut begin) = (Vec::new(), 0, 0);
@@ -156,45 +167,44 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-fn parse_labels(text: &str) -> Result<Vec<Requirement>, Failure> {
+fn parse_labels(text: &str) -> Result<Vec<Value>, Failure> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
     split(text).into_iter().map(parse_label).collect()
 }
 
-fn parse_label(text: &str) -> Result<Requirement, Failure> {
+fn parse_label(text: &str) -> Result<Value, Failure> {
     let values = |list: &str| -> Vec<String> {
         list.trim().trim_start_matches('(').trim_end_matches(')').split(',').map(|value| value.trim().to_owned()).collect()
     };
-    let requirement = |key: &str, test: Test| Requirement { key: key.trim().to_owned(), test };
+    let expression =
+        |key: &str, operator: &str, values: Vec<String>| json!({ "key": key.trim(), "operator": operator, "values": values });
     if let Some((key, list)) = text.split_once(" notin ") {
-        return Ok(requirement(key, Test::NotIn(values(list))));
+        return Ok(expression(key, "NotIn", values(list)));
     }
     if let Some((key, list)) = text.split_once(" in ") {
-        return Ok(requirement(key, Test::In(values(list))));
+        return Ok(expression(key, "In", values(list)));
     }
     for (sign, equal) in [("!=", false), ("==", true), ("=", true)] {
         if let Some((key, value)) = text.split_once(sign) {
             if let Some(word) = key.split_whitespace().nth(1) {
-                let expected = "in, notin, =, ==, !=, gt, lt";
-                let why = format!("unable to parse requirement: found '{word}', expected: {expected}");
-                return Err(Failure::bad_request(why));
+                return Err(Failure::bad_request(format!("unable to parse requirement: unexpected {word}")));
             }
             if value.contains('=') {
-                return Err(Failure::bad_request("found '=', expected: ',' or 'end of string'"));
+                return Err(Failure::bad_request(format!("unable to parse requirement: {text}")));
             }
             let values = vec![value.trim().to_owned()];
-            return Ok(requirement(key, if equal { Test::In(values) } else { Test::NotIn(values) }));
+            return Ok(expression(key, if equal { "In" } else { "NotIn" }, values));
         }
     }
     if let Some(key) = text.strip_prefix('!') {
-        return Ok(requirement(key, Test::Absent));
+        return Ok(expression(key, "DoesNotExist", Vec::new()));
     }
     if text.contains(char::is_whitespace) || text.is_empty() {
         return Err(Failure::bad_request(format!("unable to parse requirement: {text}")));
     }
-    Ok(requirement(text, Test::Exists))
+    Ok(expression(text, "Exists", Vec::new()))
 }
 
 fn parse_fields(text: &str) -> Result<Vec<(String, bool, String)>, Failure> {
@@ -211,11 +221,9 @@ fn parse_fields(text: &str) -> Result<Vec<(String, bool, String)>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    fn selects(labels: &str, fields: &str) -> bool {
+    fn is_selected(labels: &str, fields: &str) -> bool {
         let object =
             json!({ "metadata": { "name": "a", "labels": { "app": "web", "tier": "front" } }, "spec": { "nodeName": "n" } });
         Selector::parse(Some(labels), Some(fields)).unwrap().matches(&object)
@@ -233,13 +241,26 @@ mod tests {
             ("!app", false),
             ("!other", true),
         ] {
-            assert_eq!(selects(selector, ""), expected, "{selector}");
+            assert_eq!(is_selected(selector, ""), expected, "{selector}");
         }
     }
 
     #[test]
+    fn selectors_of_objects() {
+        let labels = json!({ "app": "web", "tier": "front" });
+        let expression = |operator: &str, values: Value| json!({ "matchLabels": { "app": "web" }, "matchExpressions": [{ "key": "tier", "operator": operator, "values": values }] });
+        assert!(selects(&json!({}), &labels) && selects_all(&json!({})));
+        assert!(!selects(&Value::Null, &labels) && !selects_all(&Value::Null));
+        assert!(selects(&expression("In", json!(["front"])), &labels) && selects(&expression("NotIn", json!(["back"])), &labels));
+        assert!(
+            !selects(&expression("In", json!(["back"])), &labels) && !selects(&expression("DoesNotExist", json!([])), &labels)
+        );
+        assert!(selects(&expression("Exists", Value::Null), &labels) && !selects_all(&expression("Exists", Value::Null)));
+    }
+
+    #[test]
     fn fields_are_compared() {
-        assert!(selects("", "metadata.name=a,spec.nodeName!=m"));
-        assert!(!selects("", "status.phase=Running"));
+        assert!(is_selected("", "metadata.name=a,spec.nodeName!=m"));
+        assert!(!is_selected("", "status.phase=Running"));
     }
 }

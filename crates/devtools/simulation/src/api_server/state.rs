@@ -25,8 +25,6 @@ pub struct State {
     pub changed: Arc<Notify>,
     pub requests: u64,
     pub webhooks: Option<Webhooks>,
-    /// Paths of fields in the present request that its kind does not have. The answer warns of them.
-    pub unknown_fields: Vec<String>,
     clock: Box<dyn Fn() -> Timestamp + Send>,
     draws: Draws,
 }
@@ -75,7 +73,6 @@ impl State {
             changed: Arc::default(),
             requests: 0,
             webhooks: None,
-            unknown_fields: Vec::new(),
             clock,
             draws: Draws::new(seed),
         };

@@ -11,7 +11,7 @@ use super::{
     failure::Failure,
     request::{Request, Verb},
     reviews,
-    selectors::Selector,
+    selectors::selects,
     state::{State, key},
     writes::{self, Answer},
 };
@@ -50,30 +50,14 @@ fn bind(state: &mut State, request: &Request) -> Answer {
     let binding = request.object()?;
     let mut pod = (*find(state, request)?).clone();
     let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
-    match binding["target"]["kind"].as_str().unwrap_or_default() {
-        "" | "Node" => {}
-        kind => {
-            let why = format!("target.kind: Unsupported value: \"{kind}\": supported values: \"Node\", \"<empty>\"");
-            return Err(Failure::internal(why));
-        }
-    }
-    if node.is_empty() {
-        return Err(Failure::internal("target.name: Required value"));
-    }
-    let refuse = |why: &str| {
-        let mut failure = Failure::conflict(&request.kind, &request.name, why);
-        failure.message = failure.message.replacen("pods", "pods/binding", 1);
-        failure.details.get_or_insert_with(|| json!({}))["kind"] = json!("pods/binding");
-        failure
-    };
-    if !pod["metadata"]["deletionTimestamp"].is_null() {
-        return Err(refuse(&format!("pod {} is being deleted, cannot be assigned to a host", request.name)));
-    }
-    if let Some(bound) = pod["spec"]["nodeName"].as_str().filter(|bound| !bound.is_empty()) {
-        return Err(refuse(&format!("pod {} is already assigned to node \"{bound}\"", request.name)));
-    }
-    if pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
-        return Err(refuse(&format!("pod {} has non-empty .spec.schedulingGates", request.name)));
+    let is_set = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
+    let obstacles = [
+        (!pod["metadata"]["deletionTimestamp"].is_null(), "the pod is being deleted"),
+        (is_set(&pod["spec"]["nodeName"]), "the pod already has a node"),
+        (pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()), "the pod has scheduling gates"),
+    ];
+    if let Some((_, why)) = obstacles.iter().find(|(is_met, _)| *is_met) {
+        return Err(Failure::conflict(&request.kind, &request.name, why));
     }
     pod["spec"]["nodeName"] = json!(node);
     let condition = json!({
@@ -95,15 +79,12 @@ fn bind(state: &mut State, request: &Request) -> Answer {
 /// Deletes a pod, unless a `PodDisruptionBudget` is against it.
 fn evict(state: &mut State, request: &Request) -> Answer {
     let eviction = request.object()?;
-    if eviction["metadata"]["name"].as_str().is_some_and(|name| !name.is_empty() && name != request.name) {
-        return Err(Failure::bad_request("name in URL does not match name in Eviction object"));
-    }
     let pod = find(state, request)?;
     let budgets: Vec<Arc<Value>> = state
         .store
         .list("poddisruptionbudgets.policy", &request.namespace)
         .map(|(_, budget)| budget.clone())
-        .filter(|budget| selects(budget, &pod))
+        .filter(|budget| selects(&budget["spec"]["selector"], &pod["metadata"]["labels"]))
         .collect();
     let has_ended = ["Succeeded", "Failed", "Pending"].iter().any(|phase| pod["status"]["phase"] == *phase);
     if !has_ended
@@ -116,7 +97,7 @@ fn evict(state: &mut State, request: &Request) -> Answer {
             status["desiredHealthy"].as_i64().unwrap_or(0),
             status["currentHealthy"].as_i64().unwrap_or(0)
         );
-        let causes = json!([{ "reason": "DisruptionBudget", "message": message }]);
+        let causes = [json!({ "reason": "DisruptionBudget", "message": message })];
         let why = "Cannot evict pod as it would violate the pod's disruption budget.";
         return Err(Failure::too_many_requests(why, 0, &causes));
     }
@@ -159,13 +140,6 @@ fn announce_eviction(state: &mut State, request: &Request, pod: &Value) {
     let mut pod = pod.clone();
     pod["status"]["conditions"] = json!(conditions);
     state.put(key(&request.kind, &request.namespace, &request.name), pod);
-}
-
-fn selects(budget: &Value, pod: &Value) -> bool {
-    let labels = budget["spec"]["selector"]["matchLabels"].as_object();
-    let terms = labels.into_iter().flatten().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
-    let terms: Vec<String> = terms.collect();
-    Selector::parse(Some(&terms.join(",")), None).is_ok_and(|selector| !terms.is_empty() && selector.matches(pod))
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ use super::{
     User,
     failure::Failure,
     request::{Request, Verb},
+    selectors::selects,
     state::State,
     webhook_call::{WebhookCall, Webhooks},
 };
-use crate::cluster::selects;
 
 /// A webhook that a request is sent to.
 pub struct Due {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     User,
     apply::{self, Manager},
+    cause::Cause,
     decode::{check_kind, decode, decode_patched, forget_empty_lists, name_of, without_managed_fields},
     defaults,
     failure::Failure,
@@ -16,20 +17,29 @@ use super::{
     request::{PatchType, Request, Verb},
     rules,
     state::{State, key},
-    validation,
 };
 
 pub type Answer = Result<(StatusCode, Arc<Value>), Failure>;
 
 /// Kinds whose objects an update creates if there are none.
-const CREATED_BY_UPDATES: [&str; 9] =
-    ["Lease", "Event", "LimitRange", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Endpoints", "Service"];
+const CREATED_BY_UPDATES: [&str; 10] = [
+    "Lease",
+    "Event",
+    "LimitRange",
+    "Role",
+    "RoleBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Endpoints",
+    "RuntimeClass",
+    "Service",
+];
 /// Longest part of a generated name before the random characters.
 const MAX_GENERATED_BASE: usize = 58;
 
 /// Creates an object. `namespaces "x" not found` and the like come first, as in a real API server.
 pub fn create(state: &mut State, user: &User, request: &Request) -> Answer {
-    let object = decode(state, request, request.object()?)?;
+    let object = decode(request, request.object()?)?;
     create_decoded(state, user, request, object, "Update")
 }
 
@@ -49,7 +59,7 @@ fn create_decoded(state: &mut State, user: &User, request: &Request, mut object:
     let has_version = request.verb == Verb::Create && version.is_some_and(|version| version > 0);
     let causes = rules::of_creation(state, user, kind, &mut object);
     let name = name_of(&object);
-    refuse(kind, &name, causes)?;
+    refuse(kind, &name, &causes)?;
     if operation == "Update" && has_version && request.parameter("dryRun").is_none() {
         return Err(Failure::internal("resourceVersion should not be set on objects to be created"));
     }
@@ -84,10 +94,14 @@ pub fn namespace_is_open(state: &State, request: &Request, object: &Value) -> Re
     }
     let name = &request.namespace;
     let why = format!("unable to create new content in namespace {name} because it is being terminated");
-    let cause = json!([{ "reason": "NamespaceTerminating", "message": format!("namespace {name} is being terminated"), "field": "metadata.namespace" }]);
+    let cause = json!({ "reason": "NamespaceTerminating", "message": format!("namespace {name} is being terminated"), "field": "metadata.namespace" });
+    Err(Failure::forbidden(&request.kind, admitted_name(object), &why).with_causes(&[cause]))
+}
+
+/// The name of an object in refusals that come before it gets a generated one.
+fn admitted_name(object: &Value) -> &str {
     let known = [&object["metadata"]["name"], &object["metadata"]["generateName"]];
-    let known = known.into_iter().filter_map(Value::as_str).find(|name| !name.is_empty());
-    Err(Failure::forbidden(&request.kind, known.unwrap_or("Unknown"), &why).with_causes(cause))
+    known.into_iter().filter_map(Value::as_str).find(|name| !name.is_empty()).unwrap_or("Unknown")
 }
 
 /// Gives a pod what its service account has.
@@ -105,16 +119,15 @@ fn account_of(state: &State, request: &Request, pod: &Value) -> Result<Arc<Value
     let name = pod["spec"]["serviceAccountName"].as_str().filter(|name| !name.is_empty()).unwrap_or("default");
     state.get(&accounts, &request.namespace, name).ok_or_else(|| {
         let why = format!("error looking up service account {}/{name}: serviceaccount \"{name}\" not found", request.namespace);
-        Failure::forbidden(&request.kind, &name_of(pod), &why)
+        Failure::forbidden(&request.kind, admitted_name(pod), &why)
     })
 }
 
-fn refuse(kind: &Kind, name: &str, causes: Vec<validation::Cause>) -> Result<(), Failure> {
+fn refuse(kind: &Kind, name: &str, causes: &[Cause]) -> Result<(), Failure> {
     if causes.is_empty() {
         return Ok(());
     }
-    let causes: Vec<_> = causes.into_iter().map(|cause| (cause.kind, cause.message, cause.field)).collect();
-    Err(Failure::invalid(kind, name, &causes))
+    Err(Failure::invalid(kind, name, causes))
 }
 
 /// Records whose fields these are: those that the request can change.
@@ -139,7 +152,7 @@ fn forget_other_groups(version: &str, event: &mut Value) {
 
 /// Replaces an object.
 pub fn update(state: &mut State, user: &User, request: &Request) -> Answer {
-    let object = decode(state, request, request.object()?)?;
+    let object = decode(request, request.object()?)?;
     let name = name_of(&object);
     if name.is_empty() || name != request.name {
         return Err(Failure::bad_request(if name.is_empty() {
@@ -162,14 +175,9 @@ pub fn update(state: &mut State, user: &User, request: &Request) -> Answer {
 fn needs_version(kind: &Kind) -> bool {
     kind.is_custom()
         || kind.kind.ends_with("WebhookConfiguration")
-        || [
-            ("coordination.k8s.io", "Lease"),
-            ("discovery.k8s.io", "EndpointSlice"),
-            ("node.k8s.io", "RuntimeClass"),
-            ("policy", "PodDisruptionBudget"),
-        ]
-        .iter()
-        .any(|(group, name)| kind.is(group, name))
+        || [("coordination.k8s.io", "Lease"), ("node.k8s.io", "RuntimeClass"), ("policy", "PodDisruptionBudget")]
+            .iter()
+            .any(|(group, name)| kind.is(group, name))
 }
 
 /// Checks the version and the uid that an update names.
@@ -195,13 +203,7 @@ fn check_preconditions(request: &Request, old: &Value, new: &Value) -> Result<()
 /// The uid that an update names must be that of the object, also if there is none.
 fn check_uid(request: &Request, before: &Value, after: &Value) -> Result<(), Failure> {
     let Some(uid) = after["uid"].as_str().filter(|uid| !uid.is_empty() && before["uid"] != **uid) else { return Ok(()) };
-    let of_object = before["uid"].as_str().unwrap_or_default();
-    let path = request.kind.registry_path(&request.namespace, &request.name);
-    let why = format!(
-        "StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: \
-         Precondition failed: UID in precondition: {uid}, UID in object meta: {of_object}"
-    );
-    Err(Failure::conflict(&request.kind, &request.name, &why))
+    Err(Failure::conflict(&request.kind, &request.name, &format!("the uid is not {uid}")))
 }
 
 /// Stores the new state of an object that exists.
@@ -220,7 +222,7 @@ fn replace(state: &mut State, request: &Request, old: &Arc<Value>, mut new: Valu
     } else {
         rules::of_subresource(kind, &request.subresource, old, &mut new, &state.now_text())
     };
-    refuse(kind, &request.name, causes)?;
+    refuse(kind, &request.name, &causes)?;
     if request.subresource == "ephemeralcontainers" {
         account_of(state, request, &new)?;
     }
@@ -286,9 +288,7 @@ pub fn patch(state: &mut State, user: &User, request: &Request) -> Answer {
     };
     let change = patch::change_of(request)?;
     let new = patch::patched(request.patch_type, &request.kind.lists, reads::as_requested(&request.kind, &old), &change)?;
-    let is_strategic = request.patch_type == Some(PatchType::Strategic);
-    let shown = if is_strategic { patch::go_text(&change) } else { new.to_string() };
-    let new = decode_patched(state, request, new, &shown)?;
+    let new = decode_patched(request, new)?;
     if name_of(&new) != request.name {
         return Err(Failure::bad_request(format!(
             "the name of the object ({}) does not match the name on the URL ({})",
@@ -312,7 +312,7 @@ fn apply(state: &mut State, user: &User, request: &Request) -> Answer {
     }
     let (version, time) = (request.kind.api_version(), state.now_text());
     let manager = Manager { name: field_manager, subresource: &request.subresource, api_version: &version, time: &time };
-    check_kind(&state.kinds, &request.kind, &configuration)?;
+    check_kind(&request.kind, &configuration)?;
     let live = live.map(|live| Arc::new(reads::as_requested(&request.kind, &live)));
     let untouched = rules::untouched(&request.kind, &request.subresource);
     let how = apply::How { untouched, is_forced: request.flag("force") };
@@ -322,29 +322,10 @@ fn apply(state: &mut State, user: &User, request: &Request) -> Answer {
         apply::Refusal::ManagedFields => Failure::bad_request("metadata.managedFields must be nil"),
         apply::Refusal::Unfit(message) => Failure::internal(message),
     })?;
-    let mut applied = decode_applied(state, request, applied)?;
+    let mut applied = decode(request, applied)?;
     if let Some(old) = live {
         return replace(state, request, &old, applied, "Apply");
     }
     applied["metadata"]["name"] = json!(request.name);
     create_decoded(state, user, request, applied, "Apply")
-}
-
-/// As [`decode`], for what an apply made of an object.
-fn decode_applied(state: &mut State, request: &Request, applied: Value) -> Result<Value, Failure> {
-    let (kind, name) = (&request.kind, name_of(&applied));
-    let place = if request.namespace.is_empty() { name } else { format!("{}/{name}", request.namespace) };
-    decode(state, request, applied).map_err(|failure| {
-        let prefix = format!("{} in version \"{}\" cannot be handled as a {}: ", kind.kind, kind.version, kind.kind);
-        match failure.message.strip_prefix(&prefix) {
-            Some(why) if !why.starts_with("strict decoding error") => {
-                let typed = format!("{}, Kind={}", kind.api_version(), kind.kind);
-                Failure::internal(format!(
-                    "failed to convert new object ({place}; {typed}) to proper version: unable to convert unstructured \
-                     object to {typed}: {why}"
-                ))
-            }
-            _ => failure,
-        }
-    })
 }

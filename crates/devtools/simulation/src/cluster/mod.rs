@@ -51,7 +51,6 @@ use std::{
 use jiff::Timestamp;
 use serde_json::Value;
 
-pub use self::selectors::selects;
 use self::{plan::Plan, snapshot::Snapshot};
 
 /// The objects of a cluster as they are now. Resources are plural with their group: `pods`, `deployments.apps`.

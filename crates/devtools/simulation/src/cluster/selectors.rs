@@ -1,40 +1,9 @@
-//! Selectors of labels, node affinity, and tolerations.
+//! Node affinity and tolerations.
 
 use serde_json::Value;
 
 use super::fields::{items, name, text};
-
-/// Whether a label selector of an object selects these labels. A missing selector selects nothing, an empty one everything.
-pub fn selects(selector: &Value, labels: &Value) -> bool {
-    selector.is_object()
-        && has_labels(labels, &selector["matchLabels"])
-        && items(&selector["matchExpressions"])
-            .iter()
-            .all(|expression| matches(expression, labels[text(&expression["key"])].as_str()))
-}
-
-/// Whether all of these labels are there. `wanted` may be missing.
-pub fn has_labels(labels: &Value, wanted: &Value) -> bool {
-    wanted.as_object().into_iter().flatten().all(|(key, value)| labels[key] == *value)
-}
-
-fn matches(expression: &Value, value: Option<&str>) -> bool {
-    let values = items(&expression["values"]);
-    let is_listed = || value.is_some_and(|value| values.iter().any(|one| one == value));
-    let compared = || {
-        let bound = values.first().and_then(Value::as_str)?.parse::<i64>().ok()?;
-        Some(value?.parse::<i64>().ok()?.cmp(&bound))
-    };
-    match text(&expression["operator"]) {
-        "In" => is_listed(),
-        "NotIn" => !is_listed(),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compared().is_some_and(std::cmp::Ordering::is_gt),
-        "Lt" => compared().is_some_and(std::cmp::Ordering::is_lt),
-        _ => false,
-    }
-}
+pub use crate::api_server::selectors::{has_labels, matches, selects};
 
 /// Whether a node matches one term of a node affinity. An empty term matches no node.
 pub fn term_matches(term: &Value, node: &Value) -> bool {

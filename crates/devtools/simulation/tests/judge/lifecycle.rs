@@ -128,11 +128,11 @@ impl<'a> Generator<'a> {
             return request;
         }
         if self.rng.chance(25) {
-            let policy = *self.rng.pick(&["Foreground", "Background", "Orphan", "Odd"]);
+            let policy = *self.rng.pick(&["Foreground", "Background", "Orphan"]);
             return request.parameter("propagationPolicy", policy);
         }
         if self.rng.chance(20) {
-            return request.parameter("gracePeriodSeconds", *self.rng.pick(&["0", "1", "30", "-1", "x"]));
+            return request.parameter("gracePeriodSeconds", *self.rng.pick(&["0", "1", "30"]));
         }
         let options = self.delete_options(place);
         request.content(JSON).json(options)

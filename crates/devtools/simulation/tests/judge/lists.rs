@@ -7,9 +7,6 @@ use crate::{
 };
 
 const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
-/// Liqo never asks for tables, and their columns are a program of their own: set this to compare them.
-const TABLES: bool = false;
 
 const SELECTORS: &[&str] = &[
     "color=red",
@@ -21,7 +18,6 @@ const SELECTORS: &[&str] = &[
     "!color",
     "tier=front,color=blue",
     "color in (red, green),!tier",
-    "tier>3",
 ];
 
 impl<'a> Generator<'a> {
@@ -80,7 +76,6 @@ impl<'a> Generator<'a> {
         }
         match self.rng.below(100) {
             0..10 => request.accept = PARTIAL_LIST,
-            10..15 if TABLES => request.accept = TABLE,
             15..22 => request = Request { waits_for_caches: true, ..request.parameter("resourceVersion", "0") },
             22..30 => request = self.at_version(request, place),
             _ => {}
@@ -121,8 +116,7 @@ impl<'a> Generator<'a> {
     /// A watch from now on, or from the beginning.
     pub fn watch_of(&mut self, place: &Place<'a>) -> Request {
         let mut request = self.many("GET", "watch", place).parameter("watch", "true");
-        // A selector that is refused would end a watch that is to stay open.
-        request.query.retain(|(name, value)| *name != "fieldSelector" && !value.contains('>'));
+        request.query.retain(|(name, _)| *name != "fieldSelector");
         if self.rng.chance(20) { Request { accept: PARTIAL, ..request } } else { request }
     }
 

@@ -78,14 +78,11 @@ impl<'a> Generator<'a> {
     fn json_patch(&mut self, request: Request, place: &Place<'a>, subresource: &str) -> Request {
         let change = self.change_by(place, subresource);
         let mut operations = Vec::new();
-        match self.rng.below(12) {
+        match self.rng.below(10) {
             0 => operations.push(json!({ "op": "test", "path": "/metadata/labels/judge", "value": self.prefix })),
             1 => operations.push(json!({ "op": "test", "path": "/metadata/labels/judge", "value": "other" })),
-            2 => operations.push(json!({ "op": "copy", "from": "/metadata/labels/judge", "path": "/metadata/labels/copy" })),
-            3 => operations.push(json!({ "op": "move", "from": "/metadata/labels/tier", "path": "/metadata/labels/moved" })),
-            4 => operations.push(json!({ "op": "remove", "path": "/metadata/labels/missing" })),
-            5 => operations.push(json!({ "op": "odd", "path": "/metadata/labels" })),
-            6 => operations.push(json!({ "op": "add", "path": "/metadata/finalizers/-", "value": "example.com/added" })),
+            2 => operations.push(json!({ "op": "remove", "path": "/metadata/labels/missing" })),
+            3 => operations.push(json!({ "op": "add", "path": "/metadata/finalizers/-", "value": "example.com/added" })),
             _ => {}
         }
         let is_replace = self.rng.chance(25);

@@ -34,7 +34,6 @@ pub struct Request {
 #[derive(Clone, Debug)]
 pub enum Body {
     None,
-    Text(String),
     Json(Value),
     /// The object last seen at this path, with merge patches applied.
     Seen {

@@ -1,23 +1,17 @@
-//! Random numbers that are the same for the same seed on every machine (`SplitMix64`).
+//! Choices that a seed decides.
 
-pub struct Rng(u64);
+use liqo_simulation::Draws;
+
+pub struct Rng(Draws);
 
 impl Rng {
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851_F42D_4C95_7F2D)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        Self(Draws::new(seed))
     }
 
     /// A number less than `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % (end.max(1) as u64)).unwrap_or_default()
+        usize::try_from(self.0.number() % (end.max(1) as u64)).unwrap_or_default()
     }
 
     pub fn chance(&mut self, percent: usize) -> bool {

@@ -59,7 +59,6 @@ impl Side {
     fn body(&self, body: &Body) -> String {
         match body {
             Body::None => String::new(),
-            Body::Text(text) => self.fill(text),
             Body::Json(value) => self.fill_value(value).to_string(),
             Body::Seen { key, changes, version } => self.changed(key, changes, *version).to_string(),
         }

@@ -22,10 +22,7 @@ pub use prepare::{
     prepare_for_update,
 };
 pub use quality::quality_of_service;
-pub use services::{
-    externally_accessible, has_traffic, init_service_families, needs_cluster_ip, needs_node_ports, normalize_cluster_ips,
-    patch_allocated_values,
-};
+pub use services::{init_service_families, needs_cluster_ip, needs_node_ports, normalize_cluster_ips, patch_allocated_values};
 
 use json::{copy_missing, each, in_field, or, or_text, round_up};
 use serde_json::{Value, json};

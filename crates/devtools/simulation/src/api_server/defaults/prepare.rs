@@ -1,26 +1,10 @@
 //! What the registry of a kind does to an object before it is checked and stored.
 
+use super::super::kinds::has_status;
 use super::json::{each, keep, or, remove};
 use super::quality::quality_of_service;
 use super::services;
 use serde_json::{Map, Value, json};
-
-/// The kinds whose status only their subresource changes.
-const WITH_STATUS: [&str; 13] = [
-    "Pod",
-    "Service",
-    "Namespace",
-    "ResourceQuota",
-    "PersistentVolumeClaim",
-    "Deployment",
-    "ReplicaSet",
-    "StatefulSet",
-    "DaemonSet",
-    "Job",
-    "CronJob",
-    "Ingress",
-    "PodDisruptionBudget",
-];
 
 /// The kinds whose objects begin with generation 1.
 const WITH_GENERATION: [&str; 14] = [
@@ -72,7 +56,7 @@ pub fn prepare_for_create(kind: &str, object: &mut Value) {
                 "reason": "SchedulingGated", "message": "Scheduling is blocked due to non-empty scheduling gates",
             }]);
         }
-    } else if WITH_STATUS.contains(&kind) || kind == "CertificateSigningRequest" {
+    } else if has_status(kind) && kind != "Node" {
         object["status"] = empty_status(kind);
     }
     if WITH_GENERATION.contains(&kind) {
@@ -161,7 +145,7 @@ fn data_sources(claim: &mut Value) {
 pub fn prepare_for_update(kind: &str, old: &Value, new: &mut Value) {
     super::pods::drop_disabled(kind, new);
     keep(&old["metadata"], &mut new["metadata"], "generation");
-    if WITH_STATUS.contains(&kind) || matches!(kind, "Node" | "CertificateSigningRequest") {
+    if has_status(kind) {
         keep(old, new, "status");
     }
     match kind {

@@ -1,6 +1,6 @@
 //! Defaults of services, and what belongs to their addresses and ports.
 
-use super::super::validation::{Cause, validate_cluster_ips};
+use super::super::cause::Cause;
 use super::json::{each, in_field, keep, or, remove};
 use serde_json::{Value, json};
 
@@ -47,12 +47,12 @@ fn has_type(spec: &Value, types: &[&str]) -> bool {
     spec["type"].as_str().is_some_and(|name| types.contains(&name))
 }
 
-pub fn externally_accessible(spec: &Value) -> bool {
+fn externally_accessible(spec: &Value) -> bool {
     has_type(spec, &["LoadBalancer", "NodePort"]) || (spec["type"] == "ClusterIP" && spec.get("externalIPs").is_some())
 }
 
 /// Whether a service, given its spec, passes traffic on: it is of a known type, and no mere name.
-pub fn has_traffic(spec: &Value) -> bool {
+fn has_traffic(spec: &Value) -> bool {
     has_type(spec, &["ClusterIP", "NodePort", "LoadBalancer"])
 }
 
@@ -140,23 +140,20 @@ pub fn init_service_families(spec: &mut Value, old: Option<&Value>) -> Vec<Cause
     let headless = spec["clusterIP"] == "None" && spec.get("selector").is_none();
     let old_policy = old.and_then(|old| old["ipFamilyPolicy"].as_str());
     or(spec, "ipFamilyPolicy", old_policy.unwrap_or(if headless { "RequireDualStack" } else { "SingleStack" }));
-    let mut causes = validate_cluster_ips(spec);
+    let mut causes = Vec::new();
     let single = spec["ipFamilyPolicy"] == "SingleStack";
-    if causes.is_empty()
-        && single
-        && let Some(old) = old
-    {
+    if single && let Some(old) = old {
         for field in ["clusterIPs", "ipFamilies"] {
             if same(old, spec, field) && spec[field].as_array().is_some_and(|items| items.len() > 1) {
                 spec[field] = json!([spec[field][0]]);
             }
         }
     }
-    if causes.is_empty() && single {
+    if single {
         refuse_second(&mut causes, spec);
-    }
-    if !causes.is_empty() {
-        return causes;
+        if !causes.is_empty() {
+            return causes;
+        }
     }
     if headless {
         or(spec, "ipFamilies", json!(["IPv4"]));
@@ -168,11 +165,11 @@ pub fn init_service_families(spec: &mut Value, old: Option<&Value>) -> Vec<Cause
     }
     if spec["ipFamilyPolicy"] == "RequireDualStack" {
         let detail = "this cluster is not configured for dual-stack services";
-        causes.push(Cause::invalid("spec.ipFamilyPolicy", spec["ipFamilyPolicy"].clone(), detail));
+        causes.push(Cause::invalid("spec.ipFamilyPolicy", detail));
     }
     let families = spec["ipFamilies"].as_array().into_iter().flatten().enumerate();
-    for (index, family) in families.filter(|(_, family)| *family != "IPv4") {
-        causes.push(Cause::invalid(format!("spec.ipFamilies[{index}]"), family.clone(), "not configured on this cluster"));
+    for (index, _) in families.filter(|(_, family)| *family != "IPv4") {
+        causes.push(Cause::invalid(format!("spec.ipFamilies[{index}]"), "not configured on this cluster"));
     }
     or(spec, "ipFamilies", json!(["IPv4"]));
     causes
@@ -180,11 +177,9 @@ pub fn init_service_families(spec: &mut Value, old: Option<&Value>) -> Vec<Cause
 
 /// One address and one family are all that a policy of a single stack allows.
 fn refuse_second(causes: &mut Vec<Cause>, spec: &Value) {
-    for (field, what) in [("clusterIPs", "cluster IPs"), ("ipFamilies", "IP families")] {
-        if spec[field].as_array().is_some_and(|items| items.len() == 2) {
-            let detail = format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
-            causes.push(Cause::invalid("spec.ipFamilyPolicy", spec["ipFamilyPolicy"].clone(), detail));
-        }
+    let has_two = |field: &str| spec[field].as_array().is_some_and(|items| items.len() == 2);
+    if has_two("clusterIPs") || has_two("ipFamilies") {
+        causes.push(Cause::invalid("spec.ipFamilyPolicy", "must not be SingleStack for two addresses"));
     }
 }
 

@@ -20,9 +20,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 use serde_json::Value;
 
-pub use cause::Cause;
-
-use cause::CauseKind;
+use super::cause::{Cause, CauseKind};
 use pair::Pair;
 use rules::{Checked, Rule};
 use values::Checker;

@@ -5,12 +5,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Number, Value, json};
 
-use super::{
-    Cause, CauseKind, Node,
-    cause::{go_float, go_value},
-    child,
-    pair::Pair,
-};
+use super::{Cause, CauseKind, Node, child, pair::Pair};
 
 /// Collects what does not fit.
 pub struct Checker {
@@ -94,7 +89,7 @@ impl Checker {
         if node.enumeration.is_empty() || node.enumeration.iter().any(|allowed| !allowed.is_null() && value == allowed) {
             return;
         }
-        let supported: Vec<_> = node.enumeration.iter().map(go_value).collect();
+        let supported: Vec<_> = node.enumeration.iter().map(Value::to_string).collect();
         self.add(path, CauseKind::NotSupported, Some(value), &format!("supported values: {}", supported.join(", ")));
     }
 
@@ -117,16 +112,14 @@ impl Checker {
 
     fn check_number(&mut self, node: &Node, number: &Number, path: &str) {
         let Some(value) = number.as_f64() else { return };
-        // Integers are compared with the limit as an integer.
-        let written = |limit: f64| if number.is_i64() { limit.to_string() } else { go_float(limit) };
         if let Some(factor) = node.multiple_of.filter(|factor| !is_whole(value / factor)) {
-            self.invalid(path, &json!(number), &format!("should be a multiple of {}", written(factor)));
+            self.invalid(path, &json!(number), &format!("should be a multiple of {factor}"));
         }
         if let Some(limit) = node.minimum.filter(|limit| value < *limit) {
-            self.invalid(path, &json!(number), &format!("should be greater than or equal to {}", written(limit)));
+            self.invalid(path, &json!(number), &format!("should be greater than or equal to {limit}"));
         }
         if let Some(limit) = node.maximum.filter(|limit| value > *limit) {
-            self.invalid(path, &json!(number), &format!("should be less than or equal to {}", written(limit)));
+            self.invalid(path, &json!(number), &format!("should be less than or equal to {limit}"));
         }
     }
 

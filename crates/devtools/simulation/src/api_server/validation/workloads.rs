@@ -1,270 +1,112 @@
-//! What makes pods: deployments and the like.
+//! What makes pods: deployments, jobs and the like.
 
-use super::json::{at_most_all, has, immutable, list, not_negative, one_of, share, share_value, text};
-use super::metadata::{label_selector, selects_all};
-use super::{Cause, claims, names, pods};
 use serde_json::{Value, json};
 
-/// Whether a selector matches labels; `None` if the selector is broken.
-pub fn matches(selector: &Value, labels: &Value) -> Option<bool> {
-    if selector.is_null() {
-        return Some(false);
-    }
-    let mut causes = Vec::new();
-    label_selector(&mut causes, "", selector);
-    if !causes.is_empty() {
-        return None;
-    }
-    let given = |key: &str| labels.get(key).and_then(Value::as_str);
-    let wanted = selector["matchLabels"].as_object();
-    let equal = wanted.into_iter().flatten().all(|(key, value)| given(key) == value.as_str());
-    let fits = list(selector, "matchExpressions").all(|(_, expression)| {
-        let value = given(text(expression, "key"));
-        let listed = value.is_some_and(|value| list(expression, "values").any(|(_, item)| item == value));
-        match text(expression, "operator") {
-            "In" => listed,
-            "NotIn" => !listed,
-            "Exists" => value.is_some(),
-            _ => value.is_none(),
-        }
-    });
-    Some(equal && fits)
-}
+use super::{
+    fields::{Causes, text},
+    metadata::labels,
+    pods,
+};
+use crate::api_server::{cause::CauseKind, selectors};
 
-const MISMATCH: &str = "`selector` does not match template `labels`";
-
-fn template_labels(spec: &Value) -> Value {
-    spec["template"]["metadata"].get("labels").cloned().unwrap_or_default()
-}
-
-/// A selector that must be there and must pick something out. `what` is the kind that its messages name.
-fn selector(causes: &mut Vec<Cause>, spec: &Value, what: &str) {
+/// Deployments, and sets of replicas, daemons or stateful pods.
+pub fn check(causes: &mut Causes, spec: &Value) {
+    causes.refuse_negative("spec.replicas", &spec["replicas"]);
     let selector = &spec["selector"];
     if selector.is_null() {
-        causes.push(Cause::required("spec.selector", ""));
-        return;
+        causes.required("spec.selector");
+    } else if selectors::selects_all(selector) {
+        causes.invalid("spec.selector", "must not be empty");
     }
-    label_selector(causes, "spec.selector", selector);
-    if selects_all(selector) {
-        let detail = format!("empty selector is invalid for {what}");
-        causes.push(Cause::invalid("spec.selector", selector.clone(), detail));
+    check_selected_template(causes, spec);
+    if spec["template"]["spec"]["restartPolicy"] != "Always" {
+        causes.add(CauseKind::NotSupported, "spec.template.spec.restartPolicy", "must be Always");
+    }
+    let strategy = &spec["strategy"];
+    if strategy["type"] == "Recreate" && !strategy["rollingUpdate"].is_null() {
+        causes.forbidden("spec.strategy.rollingUpdate", "may not be specified when the type is Recreate");
     }
 }
 
 /// The template, which the selector must match.
-fn selected_template(causes: &mut Vec<Cause>, spec: &Value, broken: &str) {
-    let labels = template_labels(spec);
-    match matches(&spec["selector"], &labels) {
-        None => causes.push(Cause::invalid("spec.selector", spec["selector"].clone(), broken)),
-        Some(matched) => {
-            if !matched {
-                causes.push(Cause::invalid("spec.template.metadata.labels", labels, MISMATCH));
-            }
-            pods::template(causes, "spec.template", &spec["template"]);
+fn check_selected_template(causes: &mut Causes, spec: &Value) {
+    labels(causes, "spec.selector.matchLabels", &spec["selector"]["matchLabels"]);
+    if !selectors::selects(&spec["selector"], &spec["template"]["metadata"]["labels"]) {
+        causes.invalid("spec.template.metadata.labels", "must be what the selector selects");
+    }
+    pods::check_template(causes, &spec["template"]);
+}
+
+pub fn check_job(causes: &mut Causes, job: &Value) {
+    let spec = &job["spec"];
+    causes.refuse_negative("spec.parallelism", &spec["parallelism"]);
+    check_selected_template(causes, spec);
+    if matches!(text(&spec["template"]["spec"]["restartPolicy"]), "Always" | "") {
+        causes.required("spec.template.spec.restartPolicy");
+    }
+    if spec["selector"].is_null() {
+        causes.required("spec.selector");
+    } else if spec["manualSelector"] != true {
+        check_generated_labels(causes, job);
+    }
+}
+
+/// Pods have labels by which only this job selects them.
+fn check_generated_labels(causes: &mut Causes, job: &Value) {
+    let spec = &job["spec"];
+    let (uid, name) = (&job["metadata"]["uid"], &job["metadata"]["name"]);
+    let generated = [
+        ("controller-uid", uid),
+        ("job-name", name),
+        ("batch.kubernetes.io/controller-uid", uid),
+        ("batch.kubernetes.io/job-name", name),
+    ];
+    for (key, expected) in generated {
+        let path = format!("spec.template.metadata.labels[{key}]");
+        match &spec["template"]["metadata"]["labels"][key] {
+            Value::Null => causes.required(path),
+            given if given != expected => causes.invalid(path, "must be the generated one"),
+            _ => {}
         }
     }
-}
-
-/// Pods that run for ever.
-fn always_restarts(causes: &mut Vec<Cause>, spec: &Value, kind: &str) {
-    let spec = &spec["template"]["spec"];
-    one_of(causes, "spec.template.spec.restartPolicy", text(spec, "restartPolicy"), &["Always"]);
-    if has(spec, "activeDeadlineSeconds") {
-        let detail = format!("activeDeadlineSeconds in {kind} is not Supported");
-        causes.push(Cause::forbidden("spec.template.spec.activeDeadlineSeconds", detail));
+    let generated: serde_json::Map<_, _> = generated.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    if !selectors::selects(&spec["selector"], &Value::Object(generated)) {
+        causes.invalid("spec.selector", "must be the generated one");
     }
 }
 
-fn counts(causes: &mut Vec<Cause>, object: &Value, part: &str, fields: &[&str]) {
-    for field in fields {
-        not_negative(causes, &format!("{part}.{field}"), &object[part][*field]);
-    }
-}
-
-pub fn deployment(causes: &mut Vec<Cause>, object: &Value) {
-    let spec = &object["spec"];
-    counts(causes, object, "spec", &["replicas"]);
-    selector(causes, spec, "deployment");
-    let before = causes.len();
-    selected_template(causes, spec, "invalid label selector");
-    if causes[before..].iter().all(|cause| cause.field != "spec.selector") {
-        always_restarts(causes, spec, "ReplicaSet");
-    }
-    let strategy = &spec["strategy"];
-    match text(strategy, "type") {
-        "Recreate" if has(strategy, "rollingUpdate") => {
-            let detail = "may not be specified when strategy `type` is 'Recreate'";
-            causes.push(Cause::forbidden("spec.strategy.rollingUpdate", detail));
-        }
-        "Recreate" => {}
-        "RollingUpdate" => rolling_deployment(causes, &strategy["rollingUpdate"]),
-        other => {
-            let shown = internal_strategy(other, strategy);
-            causes.push(Cause::not_supported("spec.strategy", shown, &["Recreate", "RollingUpdate"]));
-        }
-    }
-    counts(causes, object, "spec", &["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"]);
-    let deadline = spec["progressDeadlineSeconds"].as_i64();
-    if let Some(deadline) = deadline.filter(|deadline| *deadline <= spec["minReadySeconds"].as_i64().unwrap_or(0)) {
-        causes.push(Cause::invalid("spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"));
-    }
-}
-
-/// Go prints the field names of its own type.
-fn internal_strategy(kind: &str, strategy: &Value) -> Value {
-    let update = strategy.get("rollingUpdate").filter(|update| !update.is_null());
-    let update = update.map(|update| json!({ "MaxUnavailable": update["maxUnavailable"], "MaxSurge": update["maxSurge"] }));
-    json!({ "Type": kind, "RollingUpdate": update })
-}
-
-fn rolling_deployment(causes: &mut Vec<Cause>, update: &Value) {
-    let path = "spec.strategy.rollingUpdate";
-    for field in ["maxUnavailable", "maxSurge"] {
-        share(causes, &format!("{path}.{field}"), &update[field]);
-    }
-    let path = format!("{path}.maxUnavailable");
-    if share_value(&update["maxUnavailable"]) == 0 && share_value(&update["maxSurge"]) == 0 {
-        causes.push(Cause::invalid(&path, update["maxUnavailable"].clone(), "may not be 0 when `maxSurge` is 0"));
-    }
-    at_most_all(causes, &path, &update["maxUnavailable"]);
-}
-
-pub fn replica_set(causes: &mut Vec<Cause>, object: &Value) {
-    let spec = &object["spec"];
-    counts(causes, object, "spec", &["replicas", "minReadySeconds"]);
-    selector(causes, spec, "deployment");
-    let before = causes.len();
-    selected_template(causes, spec, "invalid label selector");
-    if causes[before..].iter().all(|cause| cause.field != "spec.selector") {
-        always_restarts(causes, spec, "ReplicaSet");
-    }
-}
-
-pub fn daemon_set(causes: &mut Vec<Cause>, object: &Value) {
-    let spec = &object["spec"];
-    label_selector(causes, "spec.selector", &spec["selector"]);
-    if matches(&spec["selector"], &template_labels(spec)) == Some(false) {
-        causes.push(Cause::invalid("spec.template.metadata.labels", template_labels(spec), MISMATCH));
-    }
-    if !spec["selector"].is_null() && selects_all(&spec["selector"]) {
-        causes.push(Cause::invalid("spec.selector", spec["selector"].clone(), "empty selector is invalid for daemonset"));
-    }
-    pods::template(causes, "spec.template", &spec["template"]);
-    always_restarts(causes, spec, "DaemonSet");
-    counts(causes, object, "spec", &["minReadySeconds"]);
-    let strategy = &spec["updateStrategy"];
-    match text(strategy, "type") {
-        "OnDelete" => {}
-        "RollingUpdate" => rolling_daemon_set(causes, &strategy["rollingUpdate"]),
-        other => {
-            let shown = internal_strategy(other, strategy);
-            causes.push(Cause::not_supported("spec.updateStrategy", shown, &["RollingUpdate", "OnDelete"]));
-        }
-    }
-    counts(causes, object, "spec", &["revisionHistoryLimit"]);
-}
-
-fn rolling_daemon_set(causes: &mut Vec<Cause>, update: &Value) {
-    let path = "spec.updateStrategy.rollingUpdate";
-    for check in [share, at_most_all] {
-        for field in ["maxUnavailable", "maxSurge"] {
-            check(causes, &format!("{path}.{field}"), &update[field]);
-        }
-    }
-    match (share_value(&update["maxUnavailable"]) != 0, share_value(&update["maxSurge"]) != 0) {
-        (true, true) => {
-            let detail = "may not be set when maxUnavailable is non-zero";
-            causes.push(Cause::invalid(format!("{path}.maxSurge"), update["maxSurge"].clone(), detail));
-        }
-        (false, false) => {
-            causes.push(Cause::required(format!("{path}.maxUnavailable"), "cannot be 0 when maxSurge is 0"));
-        }
-        _ => {}
-    }
-}
-
-pub fn stateful_set(causes: &mut Vec<Cause>, object: &Value, old: Option<&Value>) {
-    let spec = &object["spec"];
-    let policy = text(spec, "podManagementPolicy");
-    if !matches!(policy, "OrderedReady" | "Parallel") {
-        causes.push(Cause::invalid("spec.podManagementPolicy", policy, "must be 'OrderedReady' or 'Parallel'"));
-    }
-    stateful_strategy(causes, &spec["updateStrategy"]);
-    let retention = &spec["persistentVolumeClaimRetentionPolicy"];
-    for field in ["whenDeleted", "whenScaled"] {
-        let path = format!("spec.persistentVolumeClaimRetentionPolicy.{field}");
-        one_of(causes, &path, text(retention, field), &["Retain", "Delete"]);
-    }
-    if old.is_none() {
-        for (index, template) in list(spec, "volumeClaimTemplates") {
-            claims::spec(causes, &format!("spec.volumeClaimTemplates[{index}].spec"), &template["spec"]);
-        }
-    }
-    counts(causes, object, "spec", &["replicas", "minReadySeconds"]);
-    not_negative(causes, "spec.ordinals.start", &spec["ordinals"]["start"]);
-    let service = text(spec, "serviceName");
-    if old.is_none() && !service.is_empty() {
-        super::json::invalid_each(causes, "spec.serviceName", service, names::label(service));
-    }
-    selector(causes, spec, "statefulset");
-    stateful_template(causes, spec);
-    always_restarts(causes, spec, "StatefulSet");
-}
-
-fn stateful_strategy(causes: &mut Vec<Cause>, strategy: &Value) {
-    let path = "spec.updateStrategy";
-    let update = strategy.get("rollingUpdate").filter(|update| !update.is_null());
-    let partition = |update: &Value| update["partition"].as_i64().unwrap_or(0);
-    let internal = update.map(|update| json!({ "Partition": partition(update), "MaxUnavailable": null }));
-    match (text(strategy, "type"), update) {
-        ("OnDelete", Some(_)) => {
-            let detail = "only allowed for updateStrategy 'RollingUpdate'";
-            causes.push(Cause::invalid(format!("{path}.rollingUpdate"), internal.unwrap_or_default(), detail));
-        }
-        ("RollingUpdate", Some(update)) => {
-            not_negative(causes, &format!("{path}.rollingUpdate.partition"), &update["partition"]);
-        }
-        ("OnDelete" | "RollingUpdate", None) => {}
-        (other, _) => {
-            let shown = json!({ "Type": other, "RollingUpdate": internal });
-            causes.push(Cause::invalid(path, shown, "must be 'RollingUpdate' or 'OnDelete'"));
-        }
-    }
-}
-
-/// The template with the volumes of its claims, whose labels and annotations are checked twice.
-fn stateful_template(causes: &mut Vec<Cause>, spec: &Value) {
-    let mut spec = spec.clone();
-    let templates: Vec<_> =
-        list(&spec, "volumeClaimTemplates").map(|(_, template)| text(&template["metadata"], "name").to_owned()).collect();
-    let pod = &mut spec["template"]["spec"];
-    if let Some(fields) = pod.as_object_mut() {
-        fields.shift_remove("subdomain");
-        fields.shift_remove("hostname");
-    }
-    if !templates.is_empty() {
-        let claim = |name: &String| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } });
-        let own = list(pod, "volumes").map(|(_, volume)| volume.clone());
-        let own = own.filter(|volume| !templates.iter().any(|name| name == text(volume, "name")));
-        pod["volumes"] = templates.iter().map(claim).chain(own).collect();
-    }
-    let before = causes.len();
-    selected_template(causes, &spec, "");
-    if causes[before..].iter().all(|cause| cause.field != "spec.selector") {
-        let meta = &spec["template"]["metadata"];
-        super::metadata::labels(causes, "spec.template.labels", &meta["labels"]);
-        super::metadata::annotations(causes, "spec.template.annotations", &meta["annotations"]);
-    }
-}
-
-/// What an update of a workload must leave as it is.
-pub fn update(causes: &mut Vec<Cause>, kind: &str, old: &Value, new: &Value) {
+pub fn check_job_update(causes: &mut Causes, old: &Value, new: &Value) {
+    let waits = old["spec"]["suspend"] == true && old["status"]["startTime"].is_null();
     let (old, new) = (&old["spec"], &new["spec"]);
-    if kind != "StatefulSet" {
-        immutable(causes, "spec.selector", old.get("selector"), new.get("selector"));
-        return;
+    if new["completionMode"] != "Indexed" {
+        causes.refuse_change("spec.completions", &old["completions"], &new["completions"]);
+    } else if old["completions"] != new["completions"] && new["parallelism"] != new["completions"] {
+        causes.invalid("spec.completions", "can only be changed together with spec.parallelism");
     }
-    let changing = [
+    causes.refuse_change("spec.template", &fixed_template(old, waits), &fixed_template(new, waits));
+}
+
+/// What must stay of a job's template. The place where pods run may change while the job waits.
+fn fixed_template(spec: &Value, waits: bool) -> Value {
+    let mut template = spec["template"].clone();
+    if !waits {
+        return template;
+    }
+    let changeable =
+        [("metadata", &["labels", "annotations"][..]), ("spec", &["nodeSelector", "tolerations", "schedulingGates"])];
+    for (part, fields) in changeable {
+        if let Some(part) = template[part].as_object_mut() {
+            part.retain(|field, _| !fields.contains(&field.as_str()));
+        }
+    }
+    if let Some(affinity) = template["spec"]["affinity"].as_object_mut() {
+        affinity.shift_remove("nodeAffinity");
+    }
+    template
+}
+
+pub fn check_stateful_set_update(causes: &mut Causes, old: &Value, new: &Value) {
+    let changeable = [
         "replicas",
         "template",
         "updateStrategy",
@@ -273,65 +115,28 @@ pub fn update(causes: &mut Vec<Cause>, kind: &str, old: &Value, new: &Value) {
         "revisionHistoryLimit",
         "persistentVolumeClaimRetentionPolicy",
     ];
+    refuse_other_changes(causes, &old["spec"], &new["spec"], &changeable);
+}
+
+/// A claim gets its volume once. The size of a bound one may change.
+pub fn check_claim_update(causes: &mut Causes, old: &Value, new: &Value) {
+    let mut changeable = Vec::new();
+    if text(&old["spec"]["volumeName"]).is_empty() {
+        changeable.push("volumeName");
+    }
+    if new["status"]["phase"] == "Bound" {
+        changeable.extend(["resources", "volumeAttributesClassName"]);
+    }
+    refuse_other_changes(causes, &old["spec"], &new["spec"], &changeable);
+}
+
+fn refuse_other_changes(causes: &mut Causes, old: &Value, new: &Value, changeable: &[&str]) {
     let fixed = |spec: &Value| {
         let mut fields = spec.as_object().cloned().unwrap_or_default();
-        fields.retain(|field, _| !changing.contains(&field.as_str()));
+        fields.retain(|field, _| !changeable.contains(&field.as_str()));
         fields
     };
     if fixed(old) != fixed(new) {
-        let detail = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', \
-                      'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
-        causes.push(Cause::forbidden("spec", detail));
-    }
-}
-
-pub fn status(causes: &mut Vec<Cause>, kind: &str, old: &Value, new: &Value) {
-    let status = &new["status"];
-    let mut fields = match kind {
-        "Deployment" => vec![
-            "observedGeneration",
-            "replicas",
-            "updatedReplicas",
-            "readyReplicas",
-            "availableReplicas",
-            "unavailableReplicas",
-            "terminatingReplicas",
-        ],
-        "ReplicaSet" => vec!["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"],
-        "StatefulSet" => {
-            vec!["replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas", "observedGeneration"]
-        }
-        _ => vec![
-            "currentNumberScheduled",
-            "numberMisscheduled",
-            "desiredNumberScheduled",
-            "numberReady",
-            "observedGeneration",
-            "updatedNumberScheduled",
-            "numberAvailable",
-            "numberUnavailable",
-        ],
-    };
-    fields.push("collisionCount");
-    counts(causes, new, "status", &fields);
-    let count = |field: &str| status[field].as_i64().unwrap_or(0);
-    let parts: &[&str] = match kind {
-        "Deployment" => &["updatedReplicas", "readyReplicas", "availableReplicas"],
-        "ReplicaSet" => &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
-        "StatefulSet" => &["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"],
-        _ => &[],
-    };
-    for field in parts.iter().filter(|field| count(field) > count("replicas")) {
-        let detail = "cannot be greater than status.replicas";
-        causes.push(Cause::invalid(format!("status.{field}"), count(field), detail));
-    }
-    if !parts.is_empty() && count("availableReplicas") > count("readyReplicas") {
-        let whole = if kind == "StatefulSet" { "status.readyReplicas" } else { "readyReplicas" };
-        let detail = format!("cannot be greater than {whole}");
-        causes.push(Cause::invalid("status.availableReplicas", count("availableReplicas"), detail));
-    }
-    let before = old["status"]["collisionCount"].as_i64();
-    if kind != "ReplicaSet" && before.is_some_and(|before| count("collisionCount") < before) {
-        causes.push(Cause::invalid("status.collisionCount", count("collisionCount"), "cannot be decremented"));
+        causes.forbidden("spec", &format!("only these fields can change: {}", changeable.join(", ")));
     }
 }
