@@ -72,17 +72,14 @@ impl Events {
             lately.get(&key).cloned()
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), object.namespace.as_deref().unwrap_or("default"));
-        let (event, written) = match before {
-            Some(event) => {
-                let event = again(event, now);
-                let written = api.patch(&event.name_any(), &PatchParams::default(), &Patch::Merge(&event)).await;
-                (event, written)
-            }
-            None => {
-                let event = self.first(object, kind, reason, &action, note, now);
-                let written = api.create(&PostParams::default(), &event).await;
-                (event, written)
-            }
+        let (event, written) = if let Some(event) = before {
+            let event = again(event, now);
+            let written = api.patch(&event.name_any(), &PatchParams::default(), &Patch::Merge(&event)).await;
+            (event, written)
+        } else {
+            let event = self.first(object, kind, reason, &action, note, now);
+            let written = api.create(&PostParams::default(), &event).await;
+            (event, written)
         };
         match written {
             Ok(_) => drop(self.lately.lock().insert(key, event)),

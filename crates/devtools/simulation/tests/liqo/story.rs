@@ -10,7 +10,7 @@ use std::{
 use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, core::v1::Pod};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use liqo_simulation::{Draws, Faults};
 use serde_json::json;
@@ -114,7 +114,7 @@ pub async fn run(seed: u64) -> Result<Report, Failure> {
         let pause = story.draws.up_to(Duration::from_secs(20));
         tokio::time::sleep(pause).await;
     }
-    story.end_faults().await;
+    story.end_faults();
     let violations = story.rest().await;
     if violations.is_empty() {
         return Ok(story.report());
@@ -129,7 +129,7 @@ impl Story {
         self.events.push(format!("{:>8.3} s  {}", self.started.elapsed().as_secs_f64(), event.into()));
     }
 
-    fn fault(&mut self, kind: &'static str, event: String) {
+    fn fault(&mut self, kind: &'static str, event: &str) {
         *self.faults.entry(kind).or_default() += 1;
         self.tell(format!("{kind}: {event}"));
     }
@@ -214,7 +214,8 @@ impl Story {
             10 => {
                 let index = self.draws.one_of(&[ROME, MILAN]);
                 self.world.clusters[index].server.compact();
-                self.fault("history forgotten", self.world.clusters[index].name.clone());
+                let name = self.world.clusters[index].name.clone();
+                self.fault("history forgotten", &name);
             }
             _ => self.pause_manager(),
         }
@@ -241,7 +242,7 @@ impl Story {
         let containers = json!([{ "name": "main", "image": image }]);
         let patch = json!({ "spec": { "template": { "spec": { "containers": containers } } } });
         let api = self.world.clusters[ROME].api::<Deployment>(namespace);
-        api.patch(&name, &Default::default(), &kube::api::Patch::Strategic(patch)).await.unwrap();
+        api.patch(&name, &PatchParams::default(), &Patch::Strategic(patch)).await.unwrap();
         self.created += usize::from(self.deployments[&(namespace, name.clone())]);
         self.tell(format!("Deployment {namespace}/{name} rolls out {image}"));
     }
@@ -266,7 +267,7 @@ impl Story {
         }
         self.world.clusters[cluster].manager(number).kill();
         self.dead.push((cluster, number));
-        self.fault("process killed", format!("manager-{number} of {}", self.world.clusters[cluster].name));
+        self.fault("process killed", &format!("manager-{number} of {}", self.world.clusters[cluster].name));
     }
 
     fn revive_managers(&mut self) {
@@ -285,7 +286,7 @@ impl Story {
             tokio::time::sleep(time).await;
             link.heal();
         });
-        self.fault("no API server", format!("manager-{number} of {} for {time:?}", self.world.clusters[cluster].name));
+        self.fault("no API server", &format!("manager-{number} of {} for {time:?}", self.world.clusters[cluster].name));
     }
 
     fn cut(&mut self) {
@@ -297,10 +298,10 @@ impl Story {
             self.world.internet.cut(from, to);
         }
         let direction = if is_there { "from rome to milan" } else { "from milan to rome" };
-        self.fault("partition", format!("nothing arrives {direction}"));
+        self.fault("partition", &format!("nothing arrives {direction}"));
     }
 
-    async fn end_faults(&mut self) {
+    fn end_faults(&mut self) {
         self.revive_managers();
         self.world.internet.heal();
         let mut drawn = 0;

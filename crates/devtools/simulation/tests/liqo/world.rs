@@ -267,7 +267,8 @@ impl Cluster {
         };
         let stop = CancellationToken::new();
         let manager = Manager { link, host, stop: stop.clone(), killed: CancellationToken::new() };
-        let (process, running) = (manager.clone(), liqo_controller_manager::run(replica, Readiness::waiting("starting"), stop));
+        let (process, running) =
+            (manager.clone(), Box::pin(liqo_controller_manager::run(replica, Readiness::waiting("starting"), stop)));
         tokio::spawn(async move {
             let _ = process.killed.clone().run_until_cancelled_owned(running).await;
             // With the process ends everything that it started.

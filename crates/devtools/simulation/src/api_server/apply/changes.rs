@@ -1,4 +1,4 @@
-//! The paths in which two objects differ, and whose they are.
+//! The paths in which two objects differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use super::{
     super::lists::{List, Node},
-    managers::Managers,
-    paths::{Element, Path, Set, print_path},
+    paths::{Element, Path, Set},
     values::{Shape, fields_of, is_leaf, items_of, shape_of},
 };
 
@@ -82,20 +81,4 @@ impl Changes {
             path.pop();
         }
     }
-}
-
-/// The managers with fields that an apply would take from them, each with one of these fields.
-pub fn find_conflicts(managers: &Managers, changes: &Changes) -> Vec<(String, String)> {
-    let mut conflicts = Vec::new();
-    for entry in managers.values() {
-        let mut taken: Vec<&Path> = entry.fields.intersection(&changes.written).collect();
-        taken.sort_by_key(|&path| shallow_first(path));
-        conflicts.extend(taken.into_iter().map(|path| (entry.describe(), print_path(path))));
-    }
-    conflicts
-}
-
-/// Kubernetes lists the members of a field before those of its members.
-fn shallow_first(path: &Path) -> Vec<(bool, &Element)> {
-    path.iter().enumerate().map(|(at, element)| (at + 1 < path.len(), element)).collect()
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Manager,
     changes::Changes,
-    paths::{Element, Path, Set, decode_set, encode_set},
+    paths::{Element, Path, Set, decode_set, encode_set, print_path},
 };
 
 #[derive(Debug, Clone)]
@@ -136,4 +136,20 @@ pub fn take_fields(managers: &mut Managers, changes: &Changes) {
 pub fn is_unowned(path: &Path) -> bool {
     let is_name = |(element, name): (&Element, &&str)| matches!(element, Element::Field(field) if field == name);
     UNOWNED.iter().any(|unowned| unowned.len() == path.len() && path.iter().zip(*unowned).all(is_name))
+}
+
+/// The managers with fields that an apply would take from them, each with one of these fields.
+pub fn find_conflicts(managers: &Managers, changes: &Changes) -> Vec<(String, String)> {
+    let mut conflicts = Vec::new();
+    for entry in managers.values() {
+        let mut taken: Vec<&Path> = entry.fields.intersection(&changes.written).collect();
+        taken.sort_by_key(|&path| shallow_first(path));
+        conflicts.extend(taken.into_iter().map(|path| (entry.describe(), print_path(path))));
+    }
+    conflicts
+}
+
+/// Kubernetes lists the members of a field before those of its members.
+fn shallow_first(path: &Path) -> Vec<(bool, &Element)> {
+    path.iter().enumerate().map(|(at, element)| (at + 1 < path.len(), element)).collect()
 }

@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use super::lists::Lists;
 
 use changes::Changes;
-use managers::{Entry, Managers, decode_managers, is_unowned, put_managed, take_fields, take_managed};
+use managers::{Entry, Managers, decode_managers, find_conflicts, is_unowned, put_managed, take_fields, take_managed};
 use paths::{Element, Path};
 
 /// Who writes, as a request says it.
@@ -111,7 +111,7 @@ pub fn apply(lists: &Lists, live: Option<&Value>, configuration: &Value, manager
     changes.written.retain(|path| how.touches(path));
     changes.removed.retain(|path| how.touches(path));
     if !how.is_forced {
-        let conflicts = changes::find_conflicts(&managers, &changes);
+        let conflicts = find_conflicts(&managers, &changes);
         if !conflicts.is_empty() {
             return Err(Refusal::Conflicts(conflicts));
         }
