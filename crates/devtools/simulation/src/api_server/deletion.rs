@@ -50,7 +50,8 @@ impl DeleteOptions {
         })
     }
 
-    fn check(&self, kind: &Kind, name: &str, object: &Value) -> Result<(), Failure> {
+    /// Refuses the deletion of another object than the one that the request names.
+    pub fn check(&self, kind: &Kind, name: &str, object: &Value) -> Result<(), Failure> {
         let metadata = &object["metadata"];
         let happened = [("UID", "deleted and then recreated"), ("ResourceVersion", "modified")];
         let named = [(&self.uid, &metadata["uid"]), (&self.version, &metadata["resourceVersion"])];
@@ -83,6 +84,11 @@ pub fn delete_named(state: &mut State, request: &Request, name: &str, options: &
         let why = "The system is ensuring all content is removed from this namespace.  Upon completion, this namespace will automatically be purged by the system.";
         return Err(Failure::conflict(kind, name, why));
     }
+    // Who ends may only get less time.
+    let left = found["metadata"]["deletionGracePeriodSeconds"].as_i64().filter(|seconds| *seconds > 0);
+    if left.is_some_and(|left| options.grace_seconds.is_none_or(|wanted| wanted >= left)) {
+        return Ok((StatusCode::OK, found));
+    }
     let mut object = (*found).clone();
     // Jobs had no garbage collector once, and so leave their pods.
     let usual = kind.is("batch", "Job").then_some("Orphan");
@@ -100,7 +106,7 @@ pub fn delete_named(state: &mut State, request: &Request, name: &str, options: &
     }
     mark(state, kind, &mut object, grace);
     if object == *found || options.is_dry_run {
-        return Ok((StatusCode::OK, found));
+        return Ok((StatusCode::OK, Arc::new(object)));
     }
     Ok((StatusCode::OK, state.put(key, object)))
 }

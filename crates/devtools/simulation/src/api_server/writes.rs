@@ -22,8 +22,18 @@ use super::{
 pub type Answer = Result<(StatusCode, Arc<Value>), Failure>;
 
 /// Kinds whose objects an update creates if there are none.
-const CREATED_BY_UPDATES: [&str; 9] =
-    ["Lease", "Event", "LimitRange", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Endpoints", "Service"];
+const CREATED_BY_UPDATES: [&str; 10] = [
+    "Lease",
+    "Event",
+    "LimitRange",
+    "Role",
+    "RoleBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Endpoints",
+    "RuntimeClass",
+    "Service",
+];
 /// Longest part of a generated name before the random characters.
 const MAX_GENERATED_BASE: usize = 58;
 
@@ -162,14 +172,9 @@ pub fn update(state: &mut State, user: &User, request: &Request) -> Answer {
 fn needs_version(kind: &Kind) -> bool {
     kind.is_custom()
         || kind.kind.ends_with("WebhookConfiguration")
-        || [
-            ("coordination.k8s.io", "Lease"),
-            ("discovery.k8s.io", "EndpointSlice"),
-            ("node.k8s.io", "RuntimeClass"),
-            ("policy", "PodDisruptionBudget"),
-        ]
-        .iter()
-        .any(|(group, name)| kind.is(group, name))
+        || [("coordination.k8s.io", "Lease"), ("node.k8s.io", "RuntimeClass"), ("policy", "PodDisruptionBudget")]
+            .iter()
+            .any(|(group, name)| kind.is(group, name))
 }
 
 /// Checks the version and the uid that an update names.
