@@ -100,6 +100,10 @@ pub fn delete_named(state: &mut State, request: &Request, name: &str, options: &
     if grace == 0 && !has_finalizers(kind, &object) {
         if kind.is("", "Pod") {
             mark(state, kind, &mut object, 0);
+            // Watches see that a pod ends before they see that it is gone.
+            if !options.is_dry_run {
+                state.put(key.clone(), object.clone());
+            }
         }
         let last = if options.is_dry_run { Arc::new(object) } else { state.remove(key, object) };
         return Ok((StatusCode::OK, if returns_deleted(kind) { last } else { Arc::new(success(kind, &last)) }));
@@ -196,4 +200,30 @@ pub fn delete_collection(state: &mut State, request: &Request) -> Answer {
         }
     }
     Ok((StatusCode::OK, Arc::new(selected)))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::{
+        super::{ApiServer, User},
+        *,
+    };
+
+    #[tokio::test]
+    async fn watches_see_that_a_pod_ends_before_it_is_gone() {
+        let (server, admin) = (ApiServer::new(), User::administrator());
+        let account = json!({ "metadata": { "name": "default" } });
+        let pod = json!({ "metadata": { "name": "web" }, "spec": { "containers": [{ "name": "c", "image": "web:1" }] } });
+        for (resource, object) in [("serviceaccounts", account), ("pods", pod)] {
+            assert!(server.call(&admin, &Method::POST, &server.path(resource, "default", ""), &object).await, "{resource}");
+        }
+        assert!(server.call(&admin, &Method::DELETE, &server.path("pods", "default", "web"), &json!({})).await);
+        let state = server.0.lock();
+        let changes = state.store.since(0).ok().unwrap().filter(|change| change.key.resource == "pods");
+        let is_ending = |object: &Arc<Value>| !object["metadata"]["deletionTimestamp"].is_null();
+        let seen: Vec<_> = changes.map(|change| change.after.as_ref().map(is_ending)).collect();
+        assert_eq!(seen, [Some(false), Some(true), None]);
+    }
 }
