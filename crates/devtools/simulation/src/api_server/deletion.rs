@@ -42,7 +42,8 @@ impl DeleteOptions {
         })
     }
 
-    fn check(&self, kind: &Kind, name: &str, object: &Value) -> Result<(), Failure> {
+    /// Refuses the deletion of another object than the one that the request names.
+    pub fn check(&self, kind: &Kind, name: &str, object: &Value) -> Result<(), Failure> {
         let metadata = &object["metadata"];
         let happened = [("UID", "deleted and then recreated"), ("ResourceVersion", "modified")];
         let named = [(&self.uid, &metadata["uid"]), (&self.version, &metadata["resourceVersion"])];
@@ -75,6 +76,11 @@ pub fn delete_named(state: &mut State, request: &Request, name: &str, options: &
         let why = "The system is ensuring all content is removed from this namespace.  Upon completion, this namespace will automatically be purged by the system.";
         return Err(Failure::conflict(kind, name, why));
     }
+    // Who ends may only get less time.
+    let left = found["metadata"]["deletionGracePeriodSeconds"].as_i64().filter(|seconds| *seconds > 0);
+    if left.is_some_and(|left| options.grace_seconds.is_none_or(|wanted| wanted >= left)) {
+        return Ok((StatusCode::OK, found));
+    }
     let mut object = (*found).clone();
     // Jobs had no garbage collector once, and so leave their pods.
     let usual = kind.is("batch", "Job").then_some("Orphan");
@@ -86,13 +92,17 @@ pub fn delete_named(state: &mut State, request: &Request, name: &str, options: &
     if grace == 0 && !has_finalizers(kind, &object) {
         if kind.is("", "Pod") {
             mark(state, kind, &mut object, 0);
+            // Watches see that a pod ends before they see that it is gone.
+            if !options.is_dry_run {
+                state.put(key.clone(), object.clone());
+            }
         }
         let last = if options.is_dry_run { Arc::new(object) } else { state.remove(key, object) };
         return Ok((StatusCode::OK, if returns_deleted(kind) { last } else { Arc::new(success(kind, &last)) }));
     }
     mark(state, kind, &mut object, grace);
     if object == *found || options.is_dry_run {
-        return Ok((StatusCode::OK, found));
+        return Ok((StatusCode::OK, Arc::new(object)));
     }
     Ok((StatusCode::OK, state.put(key, object)))
 }
@@ -182,4 +192,30 @@ pub fn delete_collection(state: &mut State, request: &Request) -> Answer {
         }
     }
     Ok((StatusCode::OK, Arc::new(selected)))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::{
+        super::{ApiServer, User},
+        *,
+    };
+
+    #[tokio::test]
+    async fn watches_see_that_a_pod_ends_before_it_is_gone() {
+        let (server, admin) = (ApiServer::new(), User::administrator());
+        let account = json!({ "metadata": { "name": "default" } });
+        let pod = json!({ "metadata": { "name": "web" }, "spec": { "containers": [{ "name": "c", "image": "web:1" }] } });
+        for (resource, object) in [("serviceaccounts", account), ("pods", pod)] {
+            assert!(server.call(&admin, &Method::POST, &server.path(resource, "default", ""), &object).await, "{resource}");
+        }
+        assert!(server.call(&admin, &Method::DELETE, &server.path("pods", "default", "web"), &json!({})).await);
+        let state = server.0.lock();
+        let changes = state.store.since(0).ok().unwrap().filter(|change| change.key.resource == "pods");
+        let is_ending = |object: &Arc<Value>| !object["metadata"]["deletionTimestamp"].is_null();
+        let seen: Vec<_> = changes.map(|change| change.after.as_ref().map(is_ending)).collect();
+        assert_eq!(seen, [Some(false), Some(true), None]);
+    }
 }

@@ -86,8 +86,10 @@ fn evict(state: &mut State, request: &Request) -> Answer {
         .map(|(_, budget)| budget.clone())
         .filter(|budget| selects(&budget["spec"]["selector"], &pod["metadata"]["labels"]))
         .collect();
-    let has_ended = ["Succeeded", "Failed", "Pending"].iter().any(|phase| pod["status"]["phase"] == *phase);
-    if !has_ended
+    // Nobody misses a pod that does not run, or ends already.
+    let is_missed = pod["metadata"]["deletionTimestamp"].is_null()
+        && !["Succeeded", "Failed", "Pending"].iter().any(|phase| pod["status"]["phase"] == *phase);
+    if is_missed
         && let Some(budget) = budgets.iter().find(|budget| budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) <= 0)
     {
         let name = budget["metadata"]["name"].as_str().unwrap_or_default();
@@ -105,10 +107,11 @@ fn evict(state: &mut State, request: &Request) -> Answer {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     let deletion = Request { verb: Verb::Delete, subresource: String::new(), body, ..request.clone() };
     let options = DeleteOptions::of(&deletion)?;
-    if !has_ended && !options.is_dry_run {
-        for budget in &budgets {
+    if !options.is_dry_run {
+        for budget in budgets.iter().filter(|_| is_missed) {
             take_from_budget(state, request, budget);
         }
+        options.check(&request.kind, &request.name, &pod)?;
         announce_eviction(state, request, &pod);
     }
     deletion::delete_named(state, &deletion, &request.name, &options)?;
