@@ -121,9 +121,14 @@ mod tests {
 
     /// A server that answers every question with these bytes after the question: first something else, then truncated, then over TCP.
     async fn server(answer: fn(&[u8]) -> Vec<u8>) -> SocketAddr {
-        let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let address = udp.local_addr().unwrap();
-        let tcp = tokio::net::TcpListener::bind(address).await.unwrap();
+        // The port must be free for both.
+        let (udp, tcp, address) = loop {
+            let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let address = udp.local_addr().unwrap();
+            if let Ok(tcp) = tokio::net::TcpListener::bind(address).await {
+                break (udp, tcp, address);
+            }
+        };
         tokio::spawn(async move {
             let mut buffer = [0; 512];
             loop {
