@@ -15,7 +15,7 @@ import sys
 import time
 
 # They wait most, so they begin first.
-SLOW = ("node", "plugin_new", "nodes", "tunnel", "one_cluster")
+SLOW = ("node", "plugin_new", "nodes", "tunnel", "one_cluster", "liqo")
 SCENARIOS = "scenarios"
 DOCUMENTATION = ("examples in the documentation", ["cargo", "test", "--workspace", "--locked", "--doc", "--quiet"], os.getcwd())
 
