@@ -40,7 +40,7 @@ pub struct Events {
     clock: Clock,
     /// The pod of this process.
     pod: Option<String>,
-    /// What was written lately, by all that makes events the same.
+    /// What was written lately, by object, type, reason and action.
     lately: Arc<Mutex<BTreeMap<String, Event>>>,
 }
 
@@ -63,7 +63,7 @@ impl Events {
     async fn publish(&self, object: &ObjectReference, kind: &str, action: &str, reason: &str, note: String) {
         // The API server takes at most 1024 bytes.
         let note: String = note.chars().take(250).collect();
-        // Whoever counts events takes no notice of their notes, so each note gets its own action.
+        // To Kubernetes' tools, events that differ only in their note are one. So each note gets its own action.
         let action = format!("{action}-{}", short_hash(&note));
         let (now, key) = (self.clock.now(), format!("{object:?} {kind} {reason} {action}"));
         let before = {
@@ -77,21 +77,32 @@ impl Events {
             let written = api.patch(&event.name_any(), &PatchParams::default(), &Patch::Merge(&event)).await;
             (event, written)
         } else {
-            let event = self.first(object, kind, reason, &action, note, now);
+            let event = self.first(object, kind, reason, &action, note, (now, &short_hash(&key)));
             let written = api.create(&PostParams::default(), &event).await;
             (event, written)
         };
         match written {
             Ok(_) => drop(self.lately.lock().insert(key, event)),
-            // A lost event must not fail the work that it reports on.
-            Err(error) => tracing::debug!(%error, reason, "event not recorded"),
+            // A lost event must not fail the work that it reports on. If somebody deleted it, the next one is a new one.
+            Err(error) => {
+                self.lately.lock().remove(&key);
+                tracing::debug!(%error, reason, "event not recorded");
+            }
         }
     }
 
-    fn first(&self, object: &ObjectReference, kind: &str, reason: &str, action: &str, note: String, now: Timestamp) -> Event {
+    fn first(
+        &self,
+        object: &ObjectReference,
+        kind: &str,
+        reason: &str,
+        action: &str,
+        note: String,
+        (now, hash): (Timestamp, &str),
+    ) -> Event {
         Event {
             metadata: ObjectMeta {
-                name: Some(format!("{}.{:x}", object.name.as_deref().unwrap_or_default(), now.as_nanosecond())),
+                name: Some(format!("{}.{:x}.{hash}", object.name.as_deref().unwrap_or_default(), now.as_nanosecond())),
                 ..ObjectMeta::default()
             },
             event_time: Some(MicroTime(now)),
@@ -139,9 +150,8 @@ mod tests {
             async move {
                 let method = request.method().clone();
                 let body: Value = serde_json::from_slice(&request.into_body().collect_bytes().await.unwrap()).unwrap();
-                requests
-                    .lock()
-                    .push(format!("{method} {} {} {}", body["metadata"]["name"], body["note"], body["series"]["count"]));
+                let (name, _) = body["metadata"]["name"].as_str().unwrap().rsplit_once('.').unwrap();
+                requests.lock().push(format!("{method} {name} {} {}", body["note"], body["series"]["count"]));
                 Ok::<_, Infallible>(http::Response::new(Body::from(body.to_string().into_bytes())))
             }
         });
@@ -156,7 +166,7 @@ mod tests {
         events.warning(&object, "Bad", "one").await;
         advance(std::time::Duration::from_secs(400)).await;
         events.warning(&object, "Bad", "one").await;
-        let name = |seconds: u64| format!("\"web.{:x}\"", seconds * 1_000_000_000);
+        let name = |seconds: u64| format!("web.{:x}", seconds * 1_000_000_000);
         let expected = [
             format!("POST {} \"one\" null", name(1)),
             format!("PATCH {} \"one\" 2", name(1)),

@@ -34,7 +34,8 @@ pub type Allowed = fn(IpAddr) -> bool;
 
 /// How a process reaches others, and is reached.
 pub trait Network: Debug + Send + Sync {
-    /// Connects to an IP address, or to the first address of a name that is allowed and answers. Returns the address, too.
+    /// Connects to an IP address, or to the first address of a name that is allowed and answers. Returns the address, too. Whoever
+    /// calls an IP address has checked it before.
     fn connect(&self, host: &str, port: u16, allowed: Allowed) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>>;
 
     fn listen(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Listener>>>;
@@ -126,7 +127,10 @@ fn only_allowed(host: &str, allowed: Allowed, found: impl Iterator<Item = Socket
     match refused.first() {
         Some(refused) if usable.is_empty() => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            format!("{host} resolves to {}, which only that machine itself or its link can reach", refused.ip()),
+            format!(
+                "{host} resolves to {}, which only the provider itself can reach: correct `--set apiServer.address` there, or the name",
+                refused.ip()
+            ),
         )),
         _ => Ok(usable.into_iter()),
     }

@@ -2,6 +2,8 @@
 //!
 //! Tokio wakes the receivers of its channel in a random order. These wake in the order in which they began to wait, so that a run of
 //! the manager in a simulation can be repeated.
+//!
+//! As with tokio's, nobody may hold what `borrow` returns while the same task sends, or borrows once more.
 
 use std::sync::{
     Arc,
@@ -111,12 +113,14 @@ impl<T> Receiver<T> {
             let mut changed = std::pin::pin!(self.shared.changed.notified());
             // From now on nothing is missed.
             changed.as_mut().enable();
+            // First, because the sender may change the value and go in between.
+            let is_closed = self.shared.is_closed.load(Ordering::Acquire);
             let version = self.shared.version.load(Ordering::Acquire);
             if version != self.seen {
                 self.seen = version;
                 return Ok(());
             }
-            if self.shared.is_closed.load(Ordering::Acquire) {
+            if is_closed {
                 return Err(Closed);
             }
             changed.await;
@@ -127,12 +131,12 @@ impl<T> Receiver<T> {
         meets(&self.borrow_and_update())
     }
 
-    /// Waits until the value meets a condition.
-    pub async fn wait_for(&mut self, mut meets: impl FnMut(&T) -> bool) -> Result<RwLockReadGuard<'_, T>, Closed> {
+    /// Waits until the value meets a condition. It may not meet it any more when the caller looks.
+    pub async fn wait_for(&mut self, mut meets: impl FnMut(&T) -> bool) -> Result<(), Closed> {
         while !self.meets(&mut meets) {
             self.changed().await?;
         }
-        Ok(self.borrow())
+        Ok(())
     }
 }
 
@@ -157,14 +161,14 @@ mod tests {
         assert_eq!(*receiver.borrow_and_update(), 3);
         assert!(timeout(soon, receiver.changed()).await.is_err());
         let (mut other, mut waiting) = (receiver.clone(), sender.subscribe());
-        let waits = tokio::spawn(async move { waiting.wait_for(|value| *value == 5).await.map(|value| *value) });
+        let waits = tokio::spawn(async move { waiting.wait_for(|value| *value == 5).await });
         sender.send_replace(4);
         tokio::task::yield_now().await;
         sender.send_replace(5);
-        assert_eq!(waits.await.unwrap(), Ok(5));
+        assert_eq!(waits.await.unwrap(), Ok(()));
         drop(sender);
         assert_eq!((other.changed().await, other.changed().await), (Ok(()), Err(Closed)));
-        assert_eq!(other.wait_for(|value| *value == 6).await.map(|value| *value), Err(Closed));
+        assert_eq!(other.wait_for(|value| *value == 6).await, Err(Closed));
         assert_eq!(*other.borrow(), 5);
     }
 

@@ -115,20 +115,15 @@ impl Service<http::Uri> for Connector {
 
 async fn connect(network: &dyn Network, uri: &http::Uri) -> io::Result<BoxStream> {
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-    match network.connect(host, uri.port_u16().unwrap_or(443), |address| !is_no_server(address)).await {
-        Ok((stream, _)) => Ok(stream),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(io::Error::new(
-            error.kind(),
-            format!("{error}: correct `--set apiServer.address` at the provider, or what the name means"),
-        )),
-        Err(error) => Err(error),
-    }
+    let (stream, _) = network.connect(host, uri.port_u16().unwrap_or(443), |address| !is_no_server(address)).await?;
+    Ok(stream)
 }
 
 /// A connector that gives up after a time, which includes the resolution of the name and TLS.
 #[derive(Clone)]
 struct TimedConnector<C> {
     inner: C,
+    /// None through a tunnel, which has its own.
     limit: Option<Duration>,
 }
 
@@ -174,6 +169,18 @@ impl hyper::rt::Read for PeerStream {
 impl hyper::rt::Write for PeerStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, buffers)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {

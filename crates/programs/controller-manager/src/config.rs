@@ -22,7 +22,7 @@ pub async fn follow(client: &Client, stop: CancellationToken) -> watch::Receiver
             tracing::warn!("ClusterConfig {CLUSTER_CONFIG} was deleted; its last state stays in force");
         }
     });
-    let first = receiver.wait_for(Option::is_some).await.map(|config| (*config).clone());
+    let first = receiver.wait_for(Option::is_some).await.map(|()| receiver.borrow().clone());
     let (live, config) = watch::channel(first.ok().flatten().unwrap_or_default());
     tokio::spawn(async move {
         while receiver.changed().await.is_ok() {

@@ -27,8 +27,9 @@ pub async fn run(consumer: Arc<Consumer>, connection: Arc<PeerConnection>) {
     };
     tokio::pin!(listed);
     loop {
-        triggers::enqueue(&consumer, &peer, triggers::connection());
+        // First: what becomes due in between is seen by those who are told.
         let next_outage = peer.next_outage();
+        triggers::enqueue(&consumer, &peer, triggers::connection());
         tokio::select! {
             biased;
             () = connection.ended.cancelled() => break,
