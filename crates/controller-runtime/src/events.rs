@@ -40,7 +40,7 @@ pub struct Events {
     clock: Clock,
     /// The pod of this process.
     pod: Option<String>,
-    /// What was written lately, by object, type, reason and action.
+    /// The events of the last minutes, by object, type, reason and action.
     lately: Arc<Mutex<BTreeMap<String, Event>>>,
 }
 

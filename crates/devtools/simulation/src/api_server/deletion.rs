@@ -76,7 +76,7 @@ pub fn delete_named(state: &mut State, request: &Request, name: &str, options: &
         let why = "The system is ensuring all content is removed from this namespace.  Upon completion, this namespace will automatically be purged by the system.";
         return Err(Failure::conflict(kind, name, why));
     }
-    // Who ends may only get less time.
+    // An object that is being deleted can only get a shorter grace period.
     let left = found["metadata"]["deletionGracePeriodSeconds"].as_i64().filter(|seconds| *seconds > 0);
     if left.is_some_and(|left| options.grace_seconds.is_none_or(|wanted| wanted >= left)) {
         return Ok((StatusCode::OK, found));

@@ -142,7 +142,7 @@ impl Failure {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).with_causes(&as_json(causes))
     }
 
-    /// What a patch makes of an object is no object of its kind.
+    /// The patched object is no object of its kind.
     pub fn unfit_result(why: &str) -> Self {
         Self::invalid_options(&[Cause::plain(CauseKind::Invalid, "patch", why)])
     }

@@ -90,7 +90,7 @@ impl Internet {
 
     async fn opened(&self, from: IpAddr, to: IpAddr) {
         // The sender lives as long as this.
-        drop(self.0.cuts.subscribe().wait_for(|cuts| !cuts.contains(&(from, to))).await);
+        let _ = self.0.cuts.subscribe().wait_for(|cuts| !cuts.contains(&(from, to))).await;
     }
 
     /// Carries bytes in one direction until either end has gone.

@@ -19,10 +19,8 @@ const STORIES: u64 = 3;
 
 #[tokio::test(start_paused = true)]
 async fn the_pods_of_an_offloaded_namespace_run_at_the_provider_and_nothing_is_left_of_an_ended_peering() {
-    let world = World::start(&["rome", "milan"], Start::default()).await;
+    let world = World::peered(Start::default()).await;
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
-    world.peer(0, 1).await;
-    world.until("the virtual node is Ready", SOON, async || rome.node_is_ready("milan").await).await;
     world.offload(0, "demo", "Remote").await;
     rome.deploy("demo", "web", 5).await;
     world.until("all pods are ready", SOON, async || rome.ready_pods("demo").await.len() == 5).await;
@@ -39,9 +37,7 @@ async fn the_pods_of_an_offloaded_namespace_run_at_the_provider_and_nothing_is_l
 
 #[tokio::test(start_paused = true)]
 async fn another_replica_goes_on_when_the_leader_dies() {
-    let mut world = World::start(&["rome", "milan"], Start { replicas: 2, ..Start::default() }).await;
-    world.peer(0, 1).await;
-    world.until("the virtual node is Ready", SOON, async || world.clusters[0].node_is_ready("milan").await).await;
+    let mut world = World::peered(Start { replicas: 2, ..Start::default() }).await;
     world.offload(0, "demo", "Remote").await;
     for cluster in &mut world.clusters {
         cluster.kill_leader().await;
@@ -54,10 +50,8 @@ async fn another_replica_goes_on_when_the_leader_dies() {
 
 #[tokio::test(start_paused = true)]
 async fn while_the_clusters_cannot_talk_nothing_is_lost() {
-    let world = World::start(&["rome", "milan"], Start::default()).await;
+    let world = World::peered(Start::default()).await;
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
-    world.peer(0, 1).await;
-    world.until("the virtual node is Ready", SOON, async || rome.node_is_ready("milan").await).await;
     world.offload(0, "demo", "Remote").await;
     rome.deploy("demo", "web", 3).await;
     world.until("all pods are ready", SOON, async || rome.ready_pods("demo").await.len() == 3).await;

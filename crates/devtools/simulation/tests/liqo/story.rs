@@ -18,7 +18,6 @@ use tokio::time::Instant;
 
 use crate::{
     invariants::{Snapshot, violations},
-    users::SOON,
     world::{Start, World, object},
 };
 
@@ -95,7 +94,7 @@ struct Story {
 pub async fn run(seed: u64) -> Result<Report, Failure> {
     // The delays before watches are tried again have a random part.
     fastrand::seed(seed);
-    let world = World::start(&["rome", "milan"], Start { seed, replicas: 2, skew_seconds: 3, ..Start::default() }).await;
+    let world = World::peered(Start { seed, replicas: 2, skew_seconds: 3, ..Start::default() }).await;
     let mut story = Story {
         world,
         draws: Draws::new(seed),
@@ -139,11 +138,8 @@ impl Story {
     }
 
     async fn begin(&mut self) {
-        self.world.peer(ROME, MILAN).await;
-        let world = &self.world;
-        world.until("the virtual node is Ready", SOON, async || world.clusters[ROME].node_is_ready("milan").await).await;
         for (namespace, strategy) in NAMESPACES {
-            world.offload(ROME, namespace, strategy).await;
+            self.world.offload(ROME, namespace, strategy).await;
         }
         let bad = Faults {
             delay: Duration::from_millis(500),

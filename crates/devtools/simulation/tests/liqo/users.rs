@@ -18,12 +18,20 @@ use liqoctl::{
 };
 use serde_json::{Value, json};
 
-use crate::world::{AUTH_PORT, Cluster, World, object};
+use crate::world::{AUTH_PORT, Cluster, Start, World, object};
 
 /// How long people wait for what takes seconds.
 pub const SOON: Duration = Duration::from_secs(120);
 
 impl World {
+    /// Rome, which borrows from milan.
+    pub async fn peered(start: Start) -> Self {
+        let world = Self::start(&["rome", "milan"], start).await;
+        world.peer(0, 1).await;
+        world.until("the virtual node is Ready", SOON, async || world.clusters[0].node_is_ready("milan").await).await;
+        world
+    }
+
     /// Lets the first cluster borrow from another one.
     pub async fn peer(&self, consumer: usize, provider: usize) {
         let (consumer, provider) = (&self.clusters[consumer], &self.clusters[provider]);

@@ -17,7 +17,7 @@ pub fn change_of(request: &Request) -> Result<Value, Failure> {
     serde_json::from_slice(&request.body).map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))
 }
 
-/// What a patch makes of an object.
+/// Returns the patched object.
 pub fn patched(kind: Option<PatchType>, lists: &Lists, mut object: Value, change: &Value) -> Result<Value, Failure> {
     match kind {
         Some(PatchType::Json) => json::apply(object, change),

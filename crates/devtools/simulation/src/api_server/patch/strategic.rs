@@ -1,6 +1,6 @@
 //! Strategic merge patches, which only kinds of Kubernetes have.
 //!
-//! Of the directives there are those that Liqo sends: `$patch`, and `$deleteFromPrimitiveList`. Others are refused.
+//! It knows the directives `$patch` and `$deleteFromPrimitiveList`, and refuses others.
 
 use std::{cmp::Ordering, mem};
 
