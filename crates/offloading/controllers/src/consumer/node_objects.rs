@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     api::core::v1::Node,
-    apimachinery::pkg::apis::meta::v1::MicroTime,
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
 };
 use kube::{
     Api, Client,
@@ -114,14 +114,18 @@ pub async fn patch(client: &Client, verb: &'static str, name: &str, patch: &Valu
 
 /// Removes the Node, if it is ours, and its Lease.
 pub async fn remove(client: &Client, name: &str, cluster: &ClusterId, pool: &str) -> Result<(), Error> {
-    if let Some(live) = live(client, name).await?.filter(|live| is_ours(live, cluster, pool)) {
+    let live = live(client, name).await?;
+    if live.as_ref().is_some_and(|live| !is_ours(live, cluster, pool)) {
+        return Ok(());
+    }
+    if let Some(live) = live {
         let uid = text(&live, "/metadata/uid").unwrap_or_default();
         delete_if_present(&nodes(client), name, &only(uid)).await.step("delete", "Node", node_key(name))?;
         tracing::info!(node = name, cluster = %cluster, pool, "virtual node deleted");
-        let leases: Api<Lease> = Api::namespaced(client.clone(), LEASES);
-        let deleted = delete_if_present(&leases, name, &DeleteParams::default()).await;
-        deleted.step("delete", "Lease", Key::new(LEASES, name))?;
     }
+    // Also if an earlier attempt came no further. A lease that is renewed at this moment goes with the Node, which owns it.
+    let leases: Api<Lease> = Api::namespaced(client.clone(), LEASES);
+    delete_if_present(&leases, name, &DeleteParams::default()).await.step("delete", "Lease", Key::new(LEASES, name))?;
     Ok(())
 }
 
@@ -143,28 +147,38 @@ pub async fn renew_lease(context: Context, name: String, stop: CancellationToken
     }
 }
 
-async fn renew(context: &Context, name: &str) -> kube::Result<()> {
+async fn renew(context: &Context, name: &str) -> Result<(), Error> {
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), LEASES);
-    let now = MicroTime(context.now());
+    let (now, key) = (MicroTime(context.now()), Key::new(LEASES, name));
     let patch = json!({ "spec": { "renewTime": now } });
-    match leases.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() => {
-            let mut lease = Lease {
-                spec: Some(LeaseSpec {
-                    holder_identity: Some(name.to_owned()),
-                    lease_duration_seconds: Some(LEASE_SECONDS),
-                    renew_time: Some(now),
-                    ..LeaseSpec::default()
-                }),
-                ..Lease::default()
-            };
-            lease.metadata.name = Some(name.to_owned());
-            lease.metadata.labels = Some([(labels::MANAGED.to_owned(), "true".to_owned())].into());
-            leases.create(&PostParams::default(), &lease).await.map(drop)
-        }
-        Err(error) => Err(error),
+    let answer = leases.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    if unless_gone(answer).step("renew", "Lease", &key)?.is_some() {
+        return Ok(());
     }
+    // Without a Node there is nothing to renew.
+    let Some(node) = live(&context.client, name).await? else { return Ok(()) };
+    let lease = Lease {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some([(labels::MANAGED.to_owned(), "true".to_owned())].into()),
+            owner_references: Some(vec![OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Node".to_owned(),
+                name: name.to_owned(),
+                uid: text(&node, "/metadata/uid").unwrap_or_default().to_owned(),
+                ..OwnerReference::default()
+            }]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(name.to_owned()),
+            lease_duration_seconds: Some(LEASE_SECONDS),
+            renew_time: Some(now),
+            ..LeaseSpec::default()
+        }),
+    };
+    leases.create(&PostParams::default(), &lease).await.step("create", "Lease", key)?;
+    Ok(())
 }
 
 fn node_key(name: &str) -> Key {

@@ -232,9 +232,11 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
             or(&shadow.reason, OffloadedReason::Refused.as_str()),
             or(&shadow.message, "the provider refused the pod"),
         ),
-        ShadowPodPhase::Pending if !shadow.reason.is_empty() => {
-            Decision::of([Action::Refuse { reason: shadow.reason.clone(), message: shadow.message.clone() }])
-        }
+        // What it waits for never comes if its namespace has left the provider.
+        ShadowPodPhase::Pending if shadow.waits() => match &facts.namespace {
+            NamespaceState::Refused { reason, message } => refuse(facts, home, (*reason).to_owned(), message.clone()),
+            _ => Decision::of([Action::Refuse { reason: shadow.reason.clone(), message: shadow.message.clone() }]),
+        },
         ShadowPodPhase::Pending => Decision::nothing(),
         ShadowPodPhase::Created | ShadowPodPhase::Succeeded | ShadowPodPhase::Failed => {
             if shadow.remote_status().is_some() {

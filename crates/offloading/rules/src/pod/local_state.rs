@@ -191,6 +191,11 @@ impl Shadow {
         })
     }
 
+    /// Whether the provider could not create the remote pod yet, and said why.
+    pub fn waits(&self) -> bool {
+        self.phase == ShadowPodPhase::Pending && !self.reason.is_empty()
+    }
+
     pub const fn is_terminating(&self) -> bool {
         self.deleted_at.is_some()
     }

@@ -120,6 +120,13 @@ pub fn avoids_in_vain(pod: &Value, avoided: &[&str]) -> bool {
     named.any(|id| id.as_str().is_some_and(|id| !avoided.contains(&id)))
 }
 
+/// Whether a pod can run on virtual nodes only.
+pub fn must_leave(pod: &Value) -> bool {
+    let virtual_node = expression(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
+    let terms = items(pod, TERMS);
+    !terms.is_empty() && terms.iter().all(|term| items(term, "/matchExpressions").contains(&virtual_node))
+}
+
 /// In Kubernetes a term without requirements matches no node.
 fn asks_for_something(term: &Value) -> bool {
     PARTS.iter().any(|part| !items(term, part).is_empty())

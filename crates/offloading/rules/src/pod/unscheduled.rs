@@ -11,11 +11,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::json::{items, text};
+use crate::pod::carry::obstacle::obstacle_of_controller;
 use crate::pod::controller::Controller;
 use crate::pod::local_state::JsonPod;
 use crate::pod::local_status::is_final;
 use crate::pod::refusals::{RefusedOwner, avoided};
-use crate::pod::scheduling::Placement;
+use crate::pod::scheduling::{Placement, must_leave};
 
 /// A pod gets this much time to be scheduled before anything but a toleration is due.
 const SETTLING_TIME: Duration = Duration::from_secs(10);
@@ -61,6 +62,13 @@ impl UnscheduledPod {
             gated: !items(&whole, "/spec/schedulingGates").is_empty(),
             json: whole.to_string().into(),
         })
+    }
+
+    /// Whether it is deleted when its namespace is not offloaded any more: it waits for a virtual node that it does not get, and its
+    /// controller creates it again, in this cluster.
+    pub fn comes_home(&self) -> bool {
+        let is_created_again = |controller: &Controller| obstacle_of_controller(&controller.kind).is_none();
+        self.controller.as_ref().is_some_and(is_created_again) && must_leave(&self.json())
     }
 
     /// The pod as JSON: labels, annotations, owners and spec.
@@ -173,6 +181,22 @@ mod tests {
         let pod = pod(changes).unwrap();
         let placement = place(&pod.json(), strategy, None, &[]);
         repair(&Facts { recreated_since, ..facts(&pod, &placement, 10) })
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_a_virtual_node_comes_home_if_it_is_created_again() {
+        let placed = |strategy| {
+            let mut whole = pod(&json!({})).unwrap().json();
+            let patch = place(&whole, strategy, None, &[]).patch;
+            json_patch::patch(&mut whole, &serde_json::from_value::<json_patch::Patch>(patch.into()).unwrap()).unwrap();
+            json!({ "spec": whole["spec"] })
+        };
+        let alone = json!({ "metadata": { "ownerReferences": [] }, "spec": placed(Remote)["spec"] });
+        for (changes, expected) in
+            [(placed(Remote), true), (placed(LocalAndRemote), false), (placed(Local), false), (alone, false)]
+        {
+            assert_eq!(pod(&changes).unwrap().comes_home(), expected, "{changes}");
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ use liqo_controller_runtime::{
 };
 use serde_json::json;
 
+use crate::consumer::controllers::unscheduled_pods;
 use crate::consumer::local_pods::delete_pod;
 use crate::consumer::state::{Consumer, NamespaceKey, PeerState, RemoteState};
 use crate::consumer::triggers;
@@ -326,6 +327,7 @@ async fn unoffload(consumer: &Consumer, namespace: &str, offloading: &NamespaceO
     if !is_empty && !late {
         return Ok(Next::After(POLL_INTERVAL));
     }
+    unscheduled_pods::bring_home(&consumer.context.client, namespace).await?;
     consumer.unfollow(namespace);
     let client = &consumer.context.client;
     let (bindings, key): (Api<RoleBinding>, _) = (Api::namespaced(client.clone(), namespace), Key::new(namespace, ROLE_BINDING));
@@ -363,8 +365,8 @@ async fn end_pods(consumer: &Consumer, peer: &PeerState, namespace: &str, at_onc
     Ok(some_are_left)
 }
 
-/// Deletes the pods of a namespace that was just unoffloaded which came to a virtual node all the same. Looks again until no such
-/// pod is expected any more.
+/// Deletes the pods of a namespace that was just unoffloaded which came to a virtual node all the same, or wait for one. Looks again until
+/// no such pod is expected any more.
 async fn bring_late_pods_home(consumer: &Consumer, namespace: &str) -> Result<Next, Error> {
     if !consumer.unoffloaded.lock().is_recent(namespace, consumer.context.now()) {
         return Ok(Next::OnChange);
@@ -375,6 +377,7 @@ async fn bring_late_pods_home(consumer: &Consumer, namespace: &str) -> Result<Ne
             delete_pod(&consumer.context.client, pod, DeleteParams::default()).await?;
         }
     }
+    unscheduled_pods::bring_home(&consumer.context.client, namespace).await?;
     Ok(Next::After(LATE_PODS_INTERVAL))
 }
 

@@ -117,7 +117,10 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
     }
     let node = local.as_ref().and_then(|pod| consumer.virtual_nodes.get(&pod.virtual_node));
     let namespace = match (&local, &remote, &node) {
-        (Some(pod), Some(remote), Some(node)) if shadow.is_none() => namespace_state(consumer, remote, node, &pod.key.namespace),
+        // It is not asked about a pod that runs: that one goes on.
+        (Some(pod), Some(remote), Some(node)) if shadow.as_ref().is_none_or(|shadow| shadow.waits()) => {
+            namespace_state(consumer, remote, node, &pod.key.namespace)
+        }
         _ => NamespaceState::Waiting,
     };
     let tenancy = remote.as_ref().and_then(|remote| remote.tenancy());

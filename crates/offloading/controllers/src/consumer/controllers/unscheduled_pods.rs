@@ -7,8 +7,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, Client,
-    api::{ApiResource, DeleteParams, Patch, PatchParams, Preconditions},
+    Api, Client, ResourceExt as _,
+    api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, Preconditions},
     core::PartialObjectMeta,
 };
 use liqo_api::{ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET};
@@ -187,15 +187,36 @@ async fn tolerate(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<()
     Ok(())
 }
 
+/// Deletes the pods of a namespace that wait for a virtual node, although the namespace is not offloaded any more.
+pub async fn bring_home(client: &Client, namespace: &str) -> Result<(), StepError> {
+    let without_node = ListParams::default().fields("spec.nodeName=");
+    for pod in pods(client, namespace).list(&without_node).await.step("list", "Pods", Key::new(namespace, ""))? {
+        let (key, version) = (Key::new(namespace, pod.name_any()), pod.resource_version());
+        if let Some(pod) = UnscheduledPod::of(pod).filter(UnscheduledPod::comes_home) {
+            tracing::info!(pod = %key, "pod that waits for a virtual node deleted: its namespace is not offloaded any more");
+            delete_version(client, &key, &pod, version).await?;
+        }
+    }
+    Ok(())
+}
+
+fn pods(client: &Client, namespace: &str) -> Api<JsonPod> {
+    Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Pod>(&()))
+}
+
 /// Deletes this pod, unless it changed since the watch showed it. Returns whether it did.
 async fn delete(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
-    let pods: Api<JsonPod> = Api::namespaced_with(client.clone(), &key.namespace, &ApiResource::erase::<Pod>(&()));
-    let Some(live) = unless_gone(pods.get(&key.name).await).step("read", "Pod", key)? else { return Ok(false) };
+    let live = pods(client, &key.namespace).get(&key.name).await;
+    let Some(live) = unless_gone(live).step("read", "Pod", key)? else { return Ok(false) };
     let version = live.metadata.resource_version.clone();
     if UnscheduledPod::of(live).as_ref() != Some(pod) {
         return Ok(false);
     }
-    // A pod that the scheduler binds meanwhile has another version.
+    delete_version(client, key, pod, version).await
+}
+
+/// Deletes a pod unless it has another version by now, as one that the scheduler binds meanwhile. Returns whether it did.
+async fn delete_version(client: &Client, key: &Key, pod: &UnscheduledPod, version: Option<String>) -> Result<bool, StepError> {
     let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: version };
     let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &key.namespace);
     delete_if_present(&api, &key.name, &DeleteParams::default().preconditions(preconditions)).await.step("delete", "Pod", key)

@@ -429,6 +429,15 @@ fn is_replaced(decision: &Decision) -> bool {
 }
 
 #[test]
+fn a_pod_whose_remote_pod_went_with_its_namespace_comes_home() {
+    let (pod, waiting) =
+        (home(offloaded("False")), shadow(json!({"status": {"phase": "Pending", "reason": "NamespaceNotReady"}})));
+    let decision = |namespace, now| decide(&Facts { namespace, now, ..facts(Some(&pod), Some(&waiting)) });
+    assert!(is_replaced(&decision(not_offloaded(), at(300))));
+    assert!(!is_replaced(&decision(NamespaceState::Ready, at(300))), "the provider still makes the namespace");
+}
+
+#[test]
 fn a_pod_that_cannot_travel_is_told_so_and_replaced_in_time() {
     let mut changes = offloaded("False");
     changes["spec"] = json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]});
