@@ -343,7 +343,7 @@ mod tests {
     fn an_envelope_with_one_signature_has_the_form_that_older_peers_read() {
         let envelope: serde_json::Value = serde_json::from_str(&known_text()).unwrap();
         let fields: Vec<&String> = envelope.as_object().unwrap().keys().collect();
-        assert_eq!(fields, ["payload", "payloadType", "signatures", "publicKey"]);
+        assert_eq!(fields, ["payload", "payloadType", "publicKey", "signatures"]);
         let fields: Vec<&String> = envelope["signatures"][0].as_object().unwrap().keys().collect();
         assert_eq!(fields, ["keyid", "sig"]);
     }

@@ -1,6 +1,6 @@
 //! Reading an object from a request.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{failure::Failure, kinds::Kind, known_fields, request::Request};
 
@@ -94,7 +94,7 @@ fn read(request: &Request, object: &mut Value) -> Result<Vec<String>, Failure> {
     if kind.namespaced {
         object["metadata"]["namespace"] = json!(request.namespace);
     } else if let Some(metadata) = object["metadata"].as_object_mut() {
-        metadata.shift_remove("namespace");
+        metadata.remove("namespace");
     }
     object["kind"] = json!(kind.kind);
     object["apiVersion"] = json!(kind.api_version());
@@ -114,10 +114,15 @@ pub fn check_kind(kind: &Kind, object: &Value) -> Result<(), Failure> {
     Err(Failure::bad_request(format!("{name} in version \"{version}\" cannot be handled as a {}", kind.kind)))
 }
 
-pub fn without_managed_fields(object: &Value) -> Value {
-    let mut object = object.clone();
-    if let Some(metadata) = object["metadata"].as_object_mut() {
-        metadata.shift_remove("managedFields");
-    }
-    object
+/// Whether two objects are the same but for the managers of their fields.
+pub fn differ_in_managers_only<'a>(one: &'a Value, other: &'a Value) -> bool {
+    let (Some(one), Some(other)) = (one.as_object(), other.as_object()) else { return one == other };
+    let metadata = |object: &'a Map<String, Value>| object.get("metadata").and_then(Value::as_object);
+    let (Some(own), Some(others)) = (metadata(one), metadata(other)) else { return one == other };
+    are_equal_but(one, other, "metadata") && are_equal_but(own, others, "managedFields")
+}
+
+fn are_equal_but(one: &Map<String, Value>, other: &Map<String, Value>, without: &str) -> bool {
+    let is_compared = |(field, _): &(&String, &Value)| field.as_str() != without;
+    one.iter().filter(is_compared).eq(other.iter().filter(is_compared))
 }

@@ -173,7 +173,7 @@ fn add_propagation_finalizer(object: &mut Value, propagation: Option<&str>) {
         finalizers.extend(wanted.map(|name| json!(name)));
     }
     if finalizers.is_empty() {
-        metadata.shift_remove("finalizers");
+        metadata.remove("finalizers");
     } else if finalizers != before {
         metadata.insert("finalizers".to_owned(), json!(finalizers));
     }

@@ -1,6 +1,6 @@
 //! Reading objects: get, list and watch.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use data_encoding::BASE64;
@@ -26,30 +26,31 @@ const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 const TOO_OLD: &str = "The resourceVersion for the provided watch is too old.";
 const CONTINUATION_TOO_OLD: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
 
-pub fn get(state: &State, request: &Request) -> Result<Value, Failure> {
+pub fn get(state: &State, request: &Request) -> Result<Arc<Value>, Failure> {
     let found = state.get(&request.kind, &request.namespace, &request.name);
     let object = found.ok_or_else(|| Failure::not_found(&request.kind, &request.name))?;
     Ok(in_form(request, &object))
 }
 
 /// The object as the request wants to see it.
-pub fn in_form(request: &Request, object: &Value) -> Value {
+pub fn in_form(request: &Request, object: &Arc<Value>) -> Arc<Value> {
     match request.form {
         Form::Full => as_requested(&request.kind, object),
-        Form::Metadata => json!({
+        Form::Metadata => Arc::new(json!({
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"],
-        }),
+        })),
     }
 }
 
 /// The object as the group of the request writes it.
-pub fn as_requested(kind: &Kind, object: &Value) -> Value {
-    let mut object = object.clone();
-    if kind.is_converted() {
-        defaults::convert_event(&kind.group, &mut object);
-        known_fields::prune((&kind.kind, &kind.group), &mut object);
+pub fn as_requested(kind: &Kind, object: &Arc<Value>) -> Arc<Value> {
+    if !kind.is_converted() {
+        return object.clone();
     }
-    object
+    let mut converted = (**object).clone();
+    defaults::convert_event(&kind.group, &mut converted);
+    known_fields::prune((&kind.kind, &kind.group), &mut converted);
+    Arc::new(converted)
 }
 
 fn selector(request: &Request) -> Result<Selector, Failure> {
@@ -111,14 +112,14 @@ fn list_in_form(request: &Request, objects: &[(Key, Arc<Value>)], metadata: &Val
 }
 
 /// Items of lists have no kind of their own, but for custom kinds.
-fn in_list(request: &Request, object: &Value) -> Value {
-    let mut item = in_form(request, object);
+fn in_list(request: &Request, object: &Arc<Value>) -> Value {
+    let mut item = (*in_form(request, object)).clone();
     if request.form == Form::Full
         && !request.kind.is_custom()
         && let Some(fields) = item.as_object_mut()
     {
-        fields.shift_remove("kind");
-        fields.shift_remove("apiVersion");
+        fields.remove("kind");
+        fields.remove("apiVersion");
     }
     item
 }
@@ -166,8 +167,8 @@ pub fn watch(state: &mut State, request: &Request) -> Result<impl Stream<Item = 
         Some(version) => Some(version),
     };
     let begun = begin(state, &watcher, from);
-    let initial = begun.unwrap_or_else(|failure| vec![("ERROR", Arc::new(failure.status()))]);
-    let is_over = initial.iter().any(|(kind, _)| *kind == "ERROR");
+    let initial = begun.unwrap_or_else(|failure| vec![WatchEvent::new("ERROR", Arc::new(failure.status()))]);
+    let is_over = initial.iter().any(|event| event.kind == "ERROR");
     let mut lines: Vec<Bytes> = initial.iter().map(|event| line(request, event)).collect();
     let allows_bookmarks = request.flag("allowWatchBookmarks");
     if wants_initial && allows_bookmarks {
@@ -193,10 +194,10 @@ fn begin(state: &State, watcher: &Watcher, from: Option<u64>) -> Result<Vec<Watc
     let Some(version) = from else {
         let all = state.store.list(&watcher.resource, &watcher.namespace);
         let selected = all.filter(|(_, object)| watcher.selector.matches(object));
-        return Ok(selected.map(|(_, object)| ("ADDED", object.clone())).collect());
+        return Ok(selected.map(|(_, object)| WatchEvent::new("ADDED", object.clone())).collect());
     };
     let changes = state.store.since(version).map_err(|_| Failure::expired(TOO_OLD))?;
-    Ok(changes.filter_map(|change| watcher.event(change)).collect())
+    Ok(changes.filter_map(|change| watcher.event(change, &Arc::default())).collect())
 }
 
 struct Following {
@@ -216,7 +217,7 @@ impl Following {
         let said = tokio::select! {
             biased;
             event = received.recv() => event.map(|event| {
-                let version = event.1["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
+                let version = event.object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
                 self.version = version.unwrap_or(self.version);
                 line(&self.request, &event)
             }),
@@ -230,9 +231,19 @@ impl Following {
     }
 }
 
-fn line(request: &Request, (kind, object): &WatchEvent) -> Bytes {
-    let object = if *kind == "ERROR" { (**object).clone() } else { in_form(request, object) };
-    Bytes::from(format!("{}\n", json!({ "type": kind, "object": object })))
+fn line(request: &Request, event: &WatchEvent) -> Bytes {
+    let WatchEvent { kind, object, text } = event;
+    let is_as_stored = *kind == "ERROR" || request.form == Form::Full && !request.kind.is_converted();
+    if is_as_stored {
+        event_line(kind, text.get_or_init(|| object.to_string()))
+    } else {
+        event_line(kind, &in_form(request, object))
+    }
+}
+
+/// A line of a watch. The type comes first, as readers expect.
+fn event_line(kind: &str, object: &impl fmt::Display) -> Bytes {
+    Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
 }
 
 fn bookmark(request: &Request, version: u64, ends_initial: bool) -> Bytes {
@@ -244,6 +255,5 @@ fn bookmark(request: &Request, version: u64, ends_initial: bool) -> Bytes {
     if ends_initial {
         object["metadata"]["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
     }
-    let object = in_form(request, &object);
-    Bytes::from(format!("{}\n", json!({ "type": "BOOKMARK", "object": object })))
+    event_line("BOOKMARK", &in_form(request, &Arc::new(object)))
 }

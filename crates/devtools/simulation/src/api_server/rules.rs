@@ -61,7 +61,7 @@ pub fn of_creation(state: &mut State, user: &User, kind: &Kind, object: &mut Val
         if kind.has_status()
             && let Some(fields) = object.as_object_mut()
         {
-            fields.shift_remove("status");
+            fields.remove("status");
         }
         object["metadata"]["generation"] = json!(1);
         let mut causes = validation::validate_create("", object);
@@ -97,7 +97,7 @@ fn fill_in(object: &mut Value, uid: &str, now: &str) {
     metadata["creationTimestamp"] = json!(now);
     if let Some(metadata) = metadata.as_object_mut() {
         for field in ["resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
-            metadata.shift_remove(field);
+            metadata.remove(field);
         }
     }
 }
@@ -253,7 +253,7 @@ fn keep(old: &Value, new: &mut Value, field: &str) {
 pub fn put(object: &mut Value, field: &str, value: Value) {
     let Some(fields) = object.as_object_mut() else { return };
     if value.is_null() {
-        fields.shift_remove(field);
+        fields.remove(field);
     } else {
         fields.insert(field.to_owned(), value);
     }
@@ -262,9 +262,9 @@ pub fn put(object: &mut Value, field: &str, value: Value) {
 fn without_metadata(object: &Value, without_status: bool) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {
-        fields.shift_remove("metadata");
+        fields.remove("metadata");
         if without_status {
-            fields.shift_remove("status");
+            fields.remove("status");
         }
     }
     object

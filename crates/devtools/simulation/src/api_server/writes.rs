@@ -9,7 +9,7 @@ use super::{
     User,
     apply::{self, Manager},
     cause::Cause,
-    decode::{check_kind, decode, decode_patched, forget_empty_lists, name_of, without_managed_fields},
+    decode::{check_kind, decode, decode_patched, differ_in_managers_only, forget_empty_lists, name_of},
     defaults,
     failure::Failure,
     kinds::Kind,
@@ -210,7 +210,7 @@ fn check_uid(request: &Request, before: &Value, after: &Value) -> Result<(), Fai
 fn replace(state: &mut State, request: &Request, old: &Arc<Value>, mut new: Value, operation: &str) -> Answer {
     let kind = &request.kind;
     check_preconditions(request, old, &new)?;
-    let old = &Arc::new(reads::as_requested(kind, old));
+    let old = &reads::as_requested(kind, old);
     new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
     rules::complete(kind, &mut new);
     if operation == "Update" {
@@ -227,9 +227,9 @@ fn replace(state: &mut State, request: &Request, old: &Arc<Value>, mut new: Valu
         account_of(state, request, &new)?;
     }
     new = stored_form(kind, new);
-    let old = &Arc::new(stored_form(kind, (**old).clone()));
-    let is_same = without_managed_fields(old) == without_managed_fields(&new)
-        && same_owners(&old["metadata"]["managedFields"], &new["metadata"]["managedFields"]);
+    let old = &if kind.is_converted() { Arc::new(stored_form(kind, (**old).clone())) } else { old.clone() };
+    let is_same =
+        differ_in_managers_only(old, &new) && same_owners(&old["metadata"]["managedFields"], &new["metadata"]["managedFields"]);
     if is_same {
         return Ok((StatusCode::OK, old.clone()));
     }
@@ -259,7 +259,7 @@ fn stored_form(kind: &Kind, mut object: Value) -> Value {
 fn same_owners(before: &Value, after: &Value) -> bool {
     let timeless = |entries: &Value| -> Vec<Value> {
         let mut entries = entries.as_array().cloned().unwrap_or_default();
-        entries.iter_mut().filter_map(Value::as_object_mut).for_each(|entry| drop(entry.shift_remove("time")));
+        entries.iter_mut().filter_map(Value::as_object_mut).for_each(|entry| drop(entry.remove("time")));
         entries
     };
     timeless(before) == timeless(after)
@@ -287,7 +287,8 @@ pub fn patch(state: &mut State, user: &User, request: &Request) -> Answer {
         return Err(Failure::not_found(&request.kind, &request.name));
     };
     let change = patch::change_of(request)?;
-    let new = patch::patched(request.patch_type, &request.kind.lists, reads::as_requested(&request.kind, &old), &change)?;
+    let new =
+        patch::patched(request.patch_type, &request.kind.lists, (*reads::as_requested(&request.kind, &old)).clone(), &change)?;
     let new = decode_patched(request, new)?;
     if name_of(&new) != request.name {
         return Err(Failure::bad_request(format!(
@@ -313,7 +314,7 @@ fn apply(state: &mut State, user: &User, request: &Request) -> Answer {
     let (version, time) = (request.kind.api_version(), state.now_text());
     let manager = Manager { name: field_manager, subresource: &request.subresource, api_version: &version, time: &time };
     check_kind(&request.kind, &configuration)?;
-    let live = live.map(|live| Arc::new(reads::as_requested(&request.kind, &live)));
+    let live = live.map(|live| reads::as_requested(&request.kind, &live));
     let untouched = rules::untouched(&request.kind, &request.subresource);
     let how = apply::How { untouched, is_forced: request.flag("force") };
     let applied = apply::apply(&request.kind.lists, live.as_deref(), &configuration, &manager, &how);

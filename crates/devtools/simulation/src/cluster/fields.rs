@@ -102,7 +102,7 @@ pub fn set_condition(status: &mut Value, condition: &Value, now: Timestamp) {
 
 pub fn drop_field(object: &mut Value, field: &str) {
     if let Some(fields) = object.as_object_mut() {
-        fields.shift_remove(field);
+        fields.remove(field);
     }
 }
 

@@ -99,7 +99,7 @@ pub fn from_template(owner: &Value, api_version: &str, kind: &str, labels: &[(&s
 /// Gives a pod its own name instead of a generated one.
 pub fn set_name(pod: &mut Value, name: &str) {
     if let Some(metadata) = pod["metadata"].as_object_mut() {
-        metadata.shift_remove("generateName");
+        metadata.remove("generateName");
         metadata.insert("name".to_owned(), json!(name));
     }
 }

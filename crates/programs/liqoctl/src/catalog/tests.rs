@@ -107,7 +107,7 @@ async fn all_pages_are_read_each_with_a_sign_in_for_the_broker() {
     assert_eq!(names, ["turin", "genoa"]);
     for offset in [0, 1, 1] {
         let head = fake.asked.recv().await.unwrap();
-        let expected = format!("GET /catalog/v1/offers?currency=EUR&sort=name&offset={offset}&limit=100 HTTP/1.1");
+        let expected = format!("GET /catalog/v1/offers?currency=EUR&limit=100&offset={offset}&sort=name HTTP/1.1");
         assert_eq!(head.lines().next(), Some(expected.as_str()));
         let sign_in = head.lines().find_map(|line| line.strip_prefix("authorization: LiqoCluster ")).unwrap();
         let Credentials::Cluster { identity, .. } = &credentials else { unreachable!() };
@@ -162,7 +162,7 @@ fn criteria_are_encoded_for_the_url() {
         accepted: Some(false),
         ..Parameters::default()
     };
-    let expected = "labelSelector=region+in+%28eu%2Cus%29%26x&capacity=cpu%3D4%2Cmemory%3D8Gi&accepted=false&sort=name&offset=0";
+    let expected = "accepted=false&capacity=cpu%3D4%2Cmemory%3D8Gi&labelSelector=region+in+%28eu%2Cus%29%26x&offset=0&sort=name";
     assert_eq!(query(&criteria).unwrap(), expected);
 }
 

@@ -114,7 +114,7 @@ pub fn decode_managers(entries: &Value) -> Managers {
 
 /// Removes the managers from an object.
 pub fn take_managed(object: &mut Value) -> Value {
-    object["metadata"].as_object_mut().and_then(|metadata| metadata.shift_remove("managedFields")).unwrap_or_default()
+    object["metadata"].as_object_mut().and_then(|metadata| metadata.remove("managedFields")).unwrap_or_default()
 }
 
 pub fn put_managed(object: &mut Value, managers: &Managers) {

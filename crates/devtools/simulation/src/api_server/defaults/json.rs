@@ -36,7 +36,7 @@ pub fn each(object: &mut Value, field: &str, change: impl FnMut(&mut Value)) {
 
 pub fn remove(object: &mut Value, field: &str) {
     if let Some(fields) = object.as_object_mut() {
-        fields.shift_remove(field);
+        fields.remove(field);
     }
 }
 

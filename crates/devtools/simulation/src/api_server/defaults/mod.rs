@@ -97,7 +97,7 @@ fn node(node: &mut Value) {
 /// Texts join the encoded data.
 fn secret(secret: &mut Value) {
     or(secret, "type", "Opaque");
-    let texts = secret.as_object_mut().and_then(|fields| fields.shift_remove("stringData"));
+    let texts = secret.as_object_mut().and_then(|fields| fields.remove("stringData"));
     let Some(Value::Object(texts)) = texts else { return };
     or(secret, "data", json!({}));
     for (key, text) in texts {

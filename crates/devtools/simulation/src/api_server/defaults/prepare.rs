@@ -342,7 +342,7 @@ pub fn convert_event(to_group: &str, event: &mut Value) {
     let Some(fields) = event.as_object_mut() else { return };
     for (core, new) in NAMES {
         let (from, to) = if to_group.is_empty() { (new, core) } else { (core, new) };
-        if let Some(value) = fields.shift_remove(from) {
+        if let Some(value) = fields.remove(from) {
             fields.insert(to.to_owned(), value);
         }
     }

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 /// What [`prune`] found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Paths of fields that the kind does not have, such as `spec.containers[0].foo`, in the order of the object.
+    /// Paths of fields that the kind does not have, such as `spec.containers[0].foo`.
     pub unknown: Vec<String>,
     /// Go's text of the first value of a wrong type: the request fails with it.
     pub error: Option<String>,
@@ -81,10 +81,10 @@ fn parse_kind(text: &'static str) -> Kind {
 pub fn prune(kind_group: (&str, &str), object: &mut Value) -> Pruned {
     let mut decoder = Decoder::default();
     match type_of(kind_group) {
-        Some(name) => *object = decoder.decode(&Kind::Struct(name), object.take(), &Place::default()),
+        Some(name) => *object = decoder.decode(&Kind::Struct(name), object.take(), &Place::Root),
         None => {
             if let Some(metadata) = object.get_mut("metadata") {
-                let place = Place { path: "metadata".to_owned(), owner: kind_group.0, fields: "metadata".to_owned() };
+                let place = Place::Field(&Place::Root, kind_group.0, "metadata");
                 *metadata = decoder.decode(&Kind::Struct("ObjectMeta"), metadata.take(), &place);
             }
         }
@@ -102,31 +102,54 @@ fn type_of((kind, group): (&str, &str)) -> Option<&'static str> {
     fields.iter().any(|field| field.name == "apiVersion").then_some(*name)
 }
 
-/// Where the decoder is.
-#[derive(Default)]
-struct Place<'a> {
-    /// As unknown fields are reported: `spec.containers[0]`.
-    path: String,
-    /// The type that has the field, as errors of types report it.
-    owner: &'a str,
-    /// The fields alone, as errors of types report them: `spec.containers`.
-    fields: String,
+/// Where the decoder is: a step, and the place before it. The texts are made when somebody asks.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Root,
+    /// A field of a type.
+    Field(&'a Place<'a>, &'a str, &'a str),
+    /// An item of a list.
+    Item(&'a Place<'a>, usize),
+    /// An entry of a map.
+    Entry(&'a Place<'a>, &'a str),
 }
 
-impl Place<'_> {
-    fn field<'a>(&self, owner: &'a str, name: &str) -> Place<'a> {
-        let join = |path: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-        Place { path: join(&self.path), owner, fields: join(&self.fields) }
+impl<'a> Place<'a> {
+    /// As unknown fields are reported: `spec.containers[0].image`.
+    fn path(&self) -> String {
+        match self {
+            Place::Root => String::new(),
+            Place::Field(before, _, name) | Place::Entry(before, name) => join(&before.path(), name),
+            Place::Item(before, index) => format!("{}[{index}]", before.path()),
+        }
+    }
+
+    /// The fields alone, as errors of types report them: `spec.containers.image`.
+    fn fields(&self) -> String {
+        match self {
+            Place::Root => String::new(),
+            Place::Field(before, _, name) => join(&before.fields(), name),
+            Place::Item(before, _) | Place::Entry(before, _) => before.fields(),
+        }
+    }
+
+    /// The type that has the field.
+    fn owner(&self) -> &'a str {
+        match self {
+            Place::Root => "",
+            Place::Field(_, owner, _) => owner,
+            Place::Item(before, _) | Place::Entry(before, _) => before.owner(),
+        }
     }
 
     /// As Go names it in errors: `Container.spec.containers.image`.
     fn in_struct(&self) -> String {
-        format!("{}.{}", self.owner.rsplit('.').next().unwrap_or_default(), self.fields)
+        format!("{}.{}", self.owner().rsplit('.').next().unwrap_or_default(), self.fields())
     }
+}
 
-    fn item(&self, index: &str) -> Place<'_> {
-        Place { path: format!("{}{index}", self.path), owner: self.owner, fields: self.fields.clone() }
-    }
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 #[derive(Default)]
@@ -156,40 +179,39 @@ impl Decoder {
     }
 
     fn decode_list(&mut self, inner: &Kind, items: Vec<Value>, place: &Place<'_>) -> Value {
-        let decode = |(index, item)| self.decode(inner, item, &place.item(&format!("[{index}]")));
+        let decode = |(index, item)| self.decode(inner, item, &Place::Item(place, index));
         items.into_iter().enumerate().map(decode).collect()
     }
 
     fn decode_map(&mut self, inner: &Kind, entries: Map<String, Value>, place: &Place<'_>) -> Value {
         let decode = |(key, entry): (String, Value)| {
-            let decoded = self.decode(inner, entry, &place.item(&format!(".{key}")));
+            let decoded = self.decode(inner, entry, &Place::Entry(place, &key));
             (key, decoded)
         };
-        let mut decoded: Map<_, _> = entries.into_iter().map(decode).collect();
-        decoded.sort_keys();
-        Value::Object(decoded)
+        Value::Object(entries.into_iter().map(decode).collect())
     }
 
     fn decode_struct(&mut self, name: &str, given: Map<String, Value>, place: &Place<'_>) -> Value {
         let Some((owner, fields)) = TYPES.get_key_value(name) else { return Value::Object(given) };
-        let mut values = HashMap::new();
+        let mut decoded = Map::new();
         for (key, value) in given {
-            let place = place.field(owner, &key);
-            match fields.iter().find(|field| field.name == key) {
-                Some(field) => drop(values.insert(field.name, self.decode(&field.kind, value, &place))),
-                None => self.found.unknown.push(place.path),
+            let place = Place::Field(place, owner, &key);
+            let Some(field) = fields.iter().find(|field| field.name == key) else {
+                self.found.unknown.push(place.path());
+                continue;
+            };
+            let value = self.decode(&field.kind, value, &place);
+            if field.always || !is_empty(&field.kind, &value) {
+                decoded.insert(key, value);
             }
         }
-        let mut decoded = Map::new();
-        for field in fields {
-            let value = values.remove(field.name).unwrap_or_else(|| match field.kind {
+        for field in fields.iter().filter(|field| field.always && !decoded.contains_key(field.name)).collect::<Vec<_>>() {
+            let value = match field.kind {
                 // Go tells missing bytes from empty ones.
                 Kind::Scalar(Scalar::Bytes) => Value::Null,
-                _ => self.decode(&field.kind, Value::Null, &Place::default()),
-            });
-            if field.always || !is_empty(&field.kind, &value) {
-                decoded.insert(field.name.to_owned(), value);
-            }
+                _ => self.decode(&field.kind, Value::Null, &Place::Root),
+            };
+            decoded.insert(field.name.to_owned(), value);
         }
         Value::Object(decoded)
     }
@@ -253,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_told_in_the_order_of_the_object() {
+    fn unknown_fields_are_told() {
         let mut pod = json!({
             "metadata": { "x": 1 },
             "spec": { "foo": 1, "containers": [{ "name": "c", "bar": 2, "env": [{ "name": "a", "baz": {} }] }] },
         });
-        let paths = ["metadata.x", "spec.foo", "spec.containers[0].bar", "spec.containers[0].env[0].baz"];
+        let paths = ["metadata.x", "spec.containers[0].bar", "spec.containers[0].env[0].baz", "spec.foo"];
         assert_eq!(prune(("Pod", ""), &mut pod).unknown, paths);
         let mut custom = json!({ "metadata": { "name": "n", "x": 1 }, "spec": { "foo": 1 } });
         assert_eq!(prune(("Pod", "example.com"), &mut custom).unknown, ["metadata.x"]);

@@ -7,7 +7,7 @@ pub fn apply(target: &mut Value, patch: &Value) {
         (Some(fields), Some(changes)) => {
             for (name, change) in changes {
                 match (change, fields.get_mut(name)) {
-                    (Value::Null, _) => drop(fields.shift_remove(name)),
+                    (Value::Null, _) => drop(fields.remove(name)),
                     (_, Some(field)) => apply(field, change),
                     (_, None) => drop(fields.insert(name.clone(), without_nulls(change))),
                 }

@@ -33,7 +33,7 @@ fn merge_fields(node: Node, fields: &mut Fields, changes: &Fields) -> Result<(),
     match changes.get(DIRECTIVE).map(Value::as_str) {
         Some(Some("replace")) => {
             changes.clone_into(fields);
-            fields.shift_remove(DIRECTIVE);
+            fields.remove(DIRECTIVE);
             return Ok(());
         }
         Some(Some("delete")) => {
@@ -82,7 +82,7 @@ fn merge_field(node: Node, fields: &mut Fields, name: &str, change: &Value) -> R
         }
         (_, change) => match as_new(change) {
             Some(new) => drop(fields.insert(name.to_owned(), new)),
-            None => drop(fields.shift_remove(name)),
+            None => drop(fields.remove(name)),
         },
     }
     Ok(())

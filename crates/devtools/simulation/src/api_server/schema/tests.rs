@@ -234,8 +234,8 @@ fn rules_hold_in_items_and_in_maps() {
     assert!(judge(good.clone(), None).is_empty());
     let bad = json!({"map": {"a": "b", "c": "bad"}, "list": [{"name": "b", "value": "1"}, {"name": "c", "value": "2"}]});
     let expected = [
-        "spec.map[c]: Invalid value: \"string\": failed rule: self != 'bad'",
         "spec.list[0].value: Invalid value: \"string\": stays",
+        "spec.map[c]: Invalid value: \"string\": failed rule: self != 'bad'",
     ];
     assert_eq!(judge(bad, Some(good)), expected);
 }

@@ -151,7 +151,7 @@ pub fn check_update(causes: &mut Causes, old: &Value, new: &Value) {
 fn check_tolerations(causes: &mut Causes, old: &Value, new: &Value) {
     let timeless = |toleration: &Value| {
         let mut fields = toleration.as_object().cloned().unwrap_or_default();
-        fields.shift_remove("tolerationSeconds");
+        fields.remove("tolerationSeconds");
         fields
     };
     let after: Vec<_> = items(new).iter().map(timeless).collect();

@@ -100,7 +100,7 @@ fn fixed_template(spec: &Value, waits: bool) -> Value {
         }
     }
     if let Some(affinity) = template["spec"]["affinity"].as_object_mut() {
-        affinity.shift_remove("nodeAffinity");
+        affinity.remove("nodeAffinity");
     }
     template
 }
