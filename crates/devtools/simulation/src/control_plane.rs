@@ -1,6 +1,6 @@
 //! Runs the controllers of a simulated cluster: after each change it asks them what to do, and does it.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -8,7 +8,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    ApiServer, User,
+    ApiServer, Key, User,
+    api_server::Store,
     cluster::{self, MissingNodes, Objects, Settings, Write},
     random::Draws,
 };
@@ -21,28 +22,17 @@ const LONGEST_RETRY: Duration = Duration::from_secs(300);
 /// Longer than any wait for a time that an object names.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// The objects of an API server at one moment.
-struct Snapshot(Vec<(crate::Key, Arc<Value>)>);
-
-impl Objects for Snapshot {
+impl Objects for Store {
     fn list(&self, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
-        let begin = self.0.partition_point(|(key, _)| (key.resource.as_str(), key.namespace.as_str()) < (resource, namespace));
-        let rest = self.0[begin..].iter();
-        rest.take_while(|(key, _)| key.resource == resource && (namespace.is_empty() || key.namespace == namespace))
-            .map(|(_, object)| object.clone())
-            .collect()
+        self.list(resource, namespace).map(|(_, object)| object.clone()).collect()
     }
 
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let wanted = (resource, namespace, name);
-        let found =
-            self.0.binary_search_by(|(key, _)| (key.resource.as_str(), key.namespace.as_str(), key.name.as_str()).cmp(&wanted));
-        found.ok().map(|index| self.0[index].1.clone())
+        self.get(&Key { resource: resource.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() }).cloned()
     }
 
     fn resources(&self) -> Vec<String> {
-        let resources: BTreeSet<&str> = self.0.iter().map(|(key, _)| key.resource.as_str()).collect();
-        resources.into_iter().map(str::to_owned).collect()
+        self.resources().map(str::to_owned).collect()
     }
 }
 
@@ -72,7 +62,7 @@ pub async fn run(server: ApiServer, settings: impl Into<LiveSettings>, stop: Can
         let changed = server.changed();
         let now = server.now();
         let current = settings.borrow_and_update().clone();
-        let (writes, next) = cluster::decide(&Snapshot(server.objects()), now, &current, &mut missing_nodes);
+        let (writes, next) = server.read(|objects| cluster::decide(objects, now, &current, &mut missing_nodes));
         let count = writes.len();
         // All are made, whatever becomes of the others.
         let mut succeeded = 0;
@@ -138,6 +128,8 @@ async fn execute(server: &ApiServer, user: &User, write: &Write) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]

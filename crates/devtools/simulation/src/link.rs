@@ -42,6 +42,9 @@ pub struct Faults {
     pub lost_requests: u32,
     /// The request is done, and its answer never arrives.
     pub lost_answers: u32,
+    /// The request arrives, but only after up to `lateness`, even if its sender has ended meanwhile.
+    pub late_requests: u32,
+    pub lateness: Duration,
     /// The API server refuses: 429, 500, 503 or, for a write, 409.
     pub refusals: u32,
     /// A watch ends, in the middle of an event; counted in events.
@@ -207,7 +210,18 @@ impl OverLink {
             let (code, reason) = link.draw(|draws, _| draws.one_of(choices));
             return Ok(refusal(code, reason));
         }
-        let answer = match self.connection.call(request).await {
+        let answered = if link.fails(|faults| faults.late_requests) {
+            let lateness = link.draw(|draws, faults| draws.up_to(faults.lateness));
+            // It is on its way, and arrives whatever becomes of its sender.
+            let arrives = tokio::spawn(async move {
+                tokio::time::sleep(lateness).await;
+                self.connection.call(request).await
+            });
+            arrives.await?
+        } else {
+            self.connection.call(request).await
+        };
+        let answer = match answered {
             Ok(answer) => answer,
             Err(never) => match never {},
         };

@@ -16,8 +16,15 @@ use liqo_simulation::{ApiServer, Faults, Link, User};
 use serde_json::json;
 use tokio::time::Instant;
 
-const BAD: Faults =
-    Faults { delay: Duration::from_secs(2), lost_requests: 50, lost_answers: 50, refusals: 100, broken_watches: 100 };
+const BAD: Faults = Faults {
+    delay: Duration::from_secs(2),
+    lost_requests: 50,
+    lost_answers: 50,
+    late_requests: 50,
+    lateness: Duration::from_secs(20),
+    refusals: 100,
+    broken_watches: 100,
+};
 
 fn start() -> ApiServer {
     let (base, started) = (Timestamp::from_second(1_800_000_000).unwrap(), Instant::now());

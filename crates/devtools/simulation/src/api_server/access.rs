@@ -34,12 +34,14 @@ impl Action {
     fn fits(&self, rule: &Value) -> bool {
         let names = |field: &str| rule[field].as_array().into_iter().flatten().filter_map(Value::as_str);
         let has = |field: &str, wanted: &str| names(field).any(|name| name == "*" || name == wanted);
-        let resource = self.full_resource();
-        let any_with_this_subresource = format!("*/{}", self.subresource);
-        let is_resource = has("resources", &resource)
-            || (!self.subresource.is_empty() && names("resources").any(|name| name == any_with_this_subresource));
+        let is_resource = |name: &str| match name.split_once('/') {
+            Some((resource, subresource)) => {
+                subresource == self.subresource && !subresource.is_empty() && (resource == "*" || resource == self.resource)
+            }
+            None => name == "*" || self.subresource.is_empty() && name == self.resource,
+        };
         let is_named = names("resourceNames").next().is_none() || names("resourceNames").any(|name| name == self.name);
-        has("verbs", &self.verb) && has("apiGroups", &self.group) && is_resource && is_named
+        has("verbs", &self.verb) && has("apiGroups", &self.group) && names("resources").any(is_resource) && is_named
     }
 }
 
@@ -91,8 +93,8 @@ fn is_meant(binding: &Value, user: &User) -> bool {
             Some("User") => name == user.name,
             Some("Group") => user.groups.iter().any(|group| group == name),
             Some("ServiceAccount") => {
-                let namespace = subject["namespace"].as_str().unwrap_or_default();
-                user.name == format!("system:serviceaccount:{namespace}:{name}")
+                let account = user.name.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'));
+                account == Some((subject["namespace"].as_str().unwrap_or_default(), name))
             }
             _ => false,
         }

@@ -7,7 +7,7 @@ mod decode;
 mod defaults;
 mod deletion;
 mod failure;
-mod kinds;
+pub(crate) mod kinds;
 mod known_fields;
 mod lists;
 mod options;
@@ -44,6 +44,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::Service;
 
+pub(crate) use self::store::Store;
 pub use self::{
     store::Key,
     webhook_call::{WebhookCall, Webhooks},
@@ -98,9 +99,20 @@ impl ApiServer {
         Self(Arc::new(Mutex::new(State::new(seed, Box::new(clock)))))
     }
 
+    /// Another API server that begins with the objects of this one.
+    #[must_use]
+    pub fn copy(&self, seed: u64, clock: impl Fn() -> Timestamp + Send + 'static) -> Self {
+        Self(Arc::new(Mutex::new(self.0.lock().copy(seed, Box::new(clock)))))
+    }
+
     /// Calls admission webhooks with this from now on. Before, none is called.
     pub fn set_webhooks(&self, webhooks: Webhooks) {
         self.0.lock().webhooks = Some(webhooks);
+    }
+
+    /// Shows each change to `observer` from now on, when it is made: the object before and after it.
+    pub fn observe(&self, observer: impl FnMut(&Key, Option<&Value>, Option<&Value>) + Send + 'static) {
+        self.0.lock().set_observer(Box::new(observer));
     }
 
     /// A client with the rights of this user.
@@ -148,6 +160,11 @@ impl ApiServer {
     /// All objects, in the order of resource, namespace and name.
     pub fn objects(&self) -> Vec<(Key, Arc<Value>)> {
         self.0.lock().store.all().map(|(key, object)| (key.clone(), object.clone())).collect()
+    }
+
+    /// Reads several objects at one moment.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Store) -> T) -> T {
+        read(&self.0.lock().store)
     }
 
     /// The number of requests so far.
@@ -220,29 +237,29 @@ impl ApiServer {
     }
 }
 
-fn serve(state: &mut State, user: &User, request: &Request) -> Result<(StatusCode, Value), Failure> {
+fn serve(state: &mut State, user: &User, request: &Request) -> Result<(StatusCode, Arc<Value>), Failure> {
     let is_review = ["TokenReview", "SelfSubjectAccessReview", "SelfSubjectReview", "SubjectAccessReview"]
         .contains(&request.kind.kind.as_str());
     if is_review && request.verb != Verb::Create {
         return Err(Failure::method_not_allowed());
     }
     if let Some(answer) = subresources::act(state, user, request) {
-        return answer.map(|(code, object)| (code, (*object).clone()));
+        return answer;
     }
     let written = match request.verb {
         Verb::Get => return reads::get(state, request).map(|object| (StatusCode::OK, object)),
-        Verb::List | Verb::Watch => return reads::list(state, request).map(|object| (StatusCode::OK, object)),
+        Verb::List | Verb::Watch => return reads::list(state, request).map(|object| (StatusCode::OK, Arc::new(object))),
         Verb::Create => writes::create(state, user, request),
         Verb::Update => writes::update(state, user, request),
         Verb::Patch => writes::patch(state, user, request),
         Verb::Delete => deletion::delete(state, request),
         Verb::DeleteCollection => {
-            return deletion::delete_collection(state, request).map(|(code, object)| (code, (*object).clone()));
+            return deletion::delete_collection(state, request);
         }
     };
     let (code, object) = written?;
     let is_status = object["kind"] == "Status";
-    Ok((code, if is_status { (*object).clone() } else { reads::in_form(request, &object) }))
+    Ok((code, if is_status { object } else { reads::in_form(request, &object) }))
 }
 
 /// Answers what is no object: the version, and which kinds there are.

@@ -1,6 +1,6 @@
 //! What an API server keeps, and what every write does.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -15,6 +15,8 @@ use super::{
     webhook_call::Webhooks,
 };
 
+/// Resources whose changes need no look at the cluster, unless they come or go: a lease counts when it runs out, an event never.
+const UNWATCHED: [&str; 2] = ["leases.coordination.k8s.io", "events"];
 /// Random characters of generated names: no vowels, so that no words appear.
 const NAME_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
@@ -25,9 +27,13 @@ pub struct State {
     pub changed: Arc<Notify>,
     pub requests: u64,
     pub webhooks: Option<Webhooks>,
+    observer: Option<Observer>,
     clock: Box<dyn Fn() -> Timestamp + Send>,
     draws: Draws,
 }
+
+/// Sees each change when it is made: the object before it and after it.
+pub type Observer = Box<dyn FnMut(&Key, Option<&Value>, Option<&Value>) + Send>;
 
 /// Who is told about changes.
 pub struct Watcher {
@@ -37,28 +43,42 @@ pub struct Watcher {
     pub events: mpsc::UnboundedSender<WatchEvent>,
 }
 
-/// `ADDED`, `MODIFIED` or `DELETED`, with the object.
-pub type WatchEvent = (&'static str, Arc<Value>);
+/// What a watcher hears.
+pub struct WatchEvent {
+    /// `ADDED`, `MODIFIED`, `DELETED` or `ERROR`.
+    pub kind: &'static str,
+    pub object: Arc<Value>,
+    /// The object as JSON, once somebody needed it: all watchers of a change share it.
+    pub text: Arc<OnceLock<String>>,
+}
+
+impl WatchEvent {
+    pub fn new(kind: &'static str, object: Arc<Value>) -> Self {
+        Self { kind, object, text: Arc::default() }
+    }
+}
 
 impl Watcher {
-    /// What this watcher hears about a change.
-    pub fn event(&self, change: &Change) -> Option<WatchEvent> {
+    /// What this watcher hears about a change. `text` is of its newest object.
+    pub fn event(&self, change: &Change, text: &Arc<OnceLock<String>>) -> Option<WatchEvent> {
         let is_meant =
             change.key.resource == self.resource && (self.namespace.is_empty() || change.key.namespace == self.namespace);
         if !is_meant {
             return None;
         }
         let selects = |object: &Option<Arc<Value>>| object.as_ref().is_some_and(|object| self.selector.matches(object));
+        let shared =
+            |kind: &'static str, object: &Arc<Value>| Some(WatchEvent { kind, object: object.clone(), text: text.clone() });
         match (selects(&change.before), &change.after) {
-            (false, Some(after)) if self.selector.matches(after) => Some(("ADDED", after.clone())),
-            (true, Some(after)) if self.selector.matches(after) => Some(("MODIFIED", after.clone())),
+            (false, Some(after)) if self.selector.matches(after) => shared("ADDED", after),
+            (true, Some(after)) if self.selector.matches(after) => shared("MODIFIED", after),
             (true, Some(after)) => {
                 // It left the selection: the watcher gets its last selected state, with the version of the change.
                 let mut last = change.before.as_deref().cloned().unwrap_or_default();
                 last["metadata"]["resourceVersion"] = after["metadata"]["resourceVersion"].clone();
-                Some(("DELETED", Arc::new(last)))
+                Some(WatchEvent::new("DELETED", Arc::new(last)))
             }
-            (true, None) => Some(("DELETED", change.last.clone())),
+            (true, None) => shared("DELETED", &change.last),
             _ => None,
         }
     }
@@ -73,6 +93,7 @@ impl State {
             changed: Arc::default(),
             requests: 0,
             webhooks: None,
+            observer: None,
             clock,
             draws: Draws::new(seed),
         };
@@ -80,6 +101,21 @@ impl State {
             state.create_namespace(name);
         }
         state
+    }
+
+    /// Another API server with the same objects, whose watchers see only what happens from now on.
+    pub fn copy(&self, seed: u64, clock: Box<dyn Fn() -> Timestamp + Send>) -> Self {
+        Self {
+            kinds: self.kinds.clone(),
+            store: self.store.copy(),
+            watchers: Vec::new(),
+            changed: Arc::default(),
+            requests: 0,
+            webhooks: None,
+            observer: None,
+            clock,
+            draws: Draws::new(seed),
+        }
     }
 
     fn create_namespace(&mut self, name: &str) {
@@ -133,6 +169,10 @@ impl State {
         (0..5).map(|_| next()).collect()
     }
 
+    pub fn set_observer(&mut self, observer: Observer) {
+        self.observer = Some(observer);
+    }
+
     pub fn watch(&mut self, watcher: Watcher) {
         self.watchers.push(watcher);
     }
@@ -162,8 +202,15 @@ impl State {
     }
 
     fn tell(&mut self, change: &Change) {
-        self.changed.notify_one();
-        self.watchers.retain(|watcher| match watcher.event(change) {
+        if let Some(observer) = &mut self.observer {
+            observer(&change.key, change.before.as_deref(), change.after.as_deref());
+        }
+        let is_renewed = change.before.is_some() && change.after.is_some();
+        if !is_renewed || !UNWATCHED.contains(&change.key.resource.as_str()) {
+            self.changed.notify_one();
+        }
+        let text = Arc::default();
+        self.watchers.retain(|watcher| match watcher.event(change, &text) {
             Some(event) => watcher.events.send(event).is_ok(),
             None => !watcher.events.is_closed(),
         });

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    iter,
     ops::Bound,
     sync::Arc,
 };
@@ -53,6 +54,18 @@ impl Default for Store {
 }
 
 impl Store {
+    /// The same objects, without their history.
+    pub fn copy(&self) -> Self {
+        let Self { objects, version, .. } = self;
+        Self {
+            objects: objects.clone(),
+            version: *version,
+            compacted: *version,
+            interval: (Instant::now(), *version),
+            ..Self::default()
+        }
+    }
+
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -100,6 +113,17 @@ impl Store {
         self.objects
             .range((Bound::Included(first), Bound::Unbounded))
             .take_while(move |(key, _)| key.resource == resource && (namespace.is_empty() || key.namespace == namespace))
+    }
+
+    /// The resources that have objects.
+    pub fn resources(&self) -> impl Iterator<Item = &str> {
+        let first = self.objects.keys().next();
+        let next = |last: &&Key| {
+            // The first key after all of this resource.
+            let after = Key { resource: format!("{}\0", last.resource), namespace: String::new(), name: String::new() };
+            self.objects.range(after..).map(|(key, _)| key).next()
+        };
+        iter::successors(first, next).map(|key| key.resource.as_str())
     }
 
     pub fn all(&self) -> impl Iterator<Item = (&Key, &Arc<Value>)> {
@@ -180,6 +204,15 @@ mod tests {
         assert_eq!(names(&list(1)), ["a"]);
         assert_eq!(names(&list(2)), ["a", "b"]);
         assert_eq!(names(&list(3)), ["b"]);
+    }
+
+    #[test]
+    fn resources_are_told_once() {
+        let mut store = Store::default();
+        for (resource, name) in [("pods", "a"), ("pods", "b"), ("jobs.batch", "a"), ("pods.example.com", "a")] {
+            store.put(Key { resource: resource.into(), ..key(name) }, json!({ "metadata": {} }));
+        }
+        assert_eq!(store.resources().collect::<Vec<_>>(), ["jobs.batch", "pods", "pods.example.com"]);
     }
 
     #[test]

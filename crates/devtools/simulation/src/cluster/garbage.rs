@@ -1,9 +1,6 @@
 //! The garbage collector: objects whose owners are gone, and owners that wait for what they own.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use serde_json::Value;
 
@@ -16,52 +13,35 @@ use super::{
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
-/// Cluster-scoped kinds of Kubernetes that own something, or are owned.
-const CLUSTER_SCOPED: [&str; 14] = [
-    "certificatesigningrequests.certificates.k8s.io",
-    "clusterrolebindings.rbac.authorization.k8s.io",
-    "clusterroles.rbac.authorization.k8s.io",
-    "customresourcedefinitions.apiextensions.k8s.io",
-    "ingressclasses.networking.k8s.io",
-    "mutatingwebhookconfigurations.admissionregistration.k8s.io",
-    "namespaces",
-    "nodes",
-    "persistentvolumes",
-    "priorityclasses.scheduling.k8s.io",
-    "storageclasses.storage.k8s.io",
-    "validatingadmissionpolicies.admissionregistration.k8s.io",
-    "validatingadmissionpolicybindings.admissionregistration.k8s.io",
-    "validatingwebhookconfigurations.admissionregistration.k8s.io",
-];
-
 pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
-    let all: Vec<(String, Vec<Arc<Value>>)> =
-        resources(snapshot).into_iter().map(|resource| (resource.clone(), snapshot.list(&resource))).collect();
-    let graph = Graph::of(all.iter().flat_map(|(_, objects)| objects).map(|object| &**object));
+    let all: Vec<(String, Vec<Arc<Value>>)> = snapshot
+        .objects
+        .resources()
+        .into_iter()
+        .map(|resource| {
+            let objects = snapshot.list(&resource);
+            (resource, objects)
+        })
+        .collect();
+    let graph = Graph::of(snapshot, &all);
+    for (resource, object) in &graph.owned {
+        graph.collect(resource, object, plan);
+    }
     for (resource, objects) in &all {
         for object in objects {
-            graph.collect(resource, object, plan);
             graph.finish(resource, object, plan);
         }
     }
 }
 
-/// The kinds whose objects can own or be owned.
-fn resources(snapshot: &Snapshot) -> BTreeSet<String> {
-    let mut resources: BTreeSet<String> = CLUSTER_SCOPED.iter().map(|resource| (*resource).to_owned()).collect();
-    resources.extend(snapshot.objects.resources());
-    for definition in snapshot.list("customresourcedefinitions.apiextensions.k8s.io") {
-        let spec = &definition["spec"];
-        if spec["scope"] == "Cluster" {
-            resources.insert(format!("{}.{}", text(&spec["names"]["plural"]), text(&spec["group"])));
-        }
-    }
-    resources
-}
-
 /// Who owns whom.
 struct Graph<'a> {
-    objects: HashMap<&'a str, &'a Value>,
+    snapshot: &'a Snapshot<'a>,
+    /// By `apiVersion` and kind.
+    resources: HashMap<(&'a str, &'a str), &'a str>,
+    /// The objects that name owners, with their resources.
+    owned: Vec<(&'a str, &'a Value)>,
+    /// By the uid of the owner.
     dependents: HashMap<&'a str, Vec<&'a Value>>,
 }
 
@@ -77,12 +57,20 @@ enum Owner {
 }
 
 impl<'a> Graph<'a> {
-    fn of(all: impl Iterator<Item = &'a Value>) -> Self {
-        let mut graph = Self { objects: HashMap::new(), dependents: HashMap::new() };
-        for object in all {
-            graph.objects.insert(uid(object), object);
-            for owner in items(&object["metadata"]["ownerReferences"]) {
-                graph.dependents.entry(text(&owner["uid"])).or_default().push(object);
+    fn of(snapshot: &'a Snapshot<'a>, all: &'a [(String, Vec<Arc<Value>>)]) -> Self {
+        let mut graph = Self { snapshot, resources: HashMap::new(), owned: Vec::new(), dependents: HashMap::new() };
+        for (resource, objects) in all {
+            if let Some(first) = objects.first() {
+                graph.resources.insert((text(&first["apiVersion"]), text(&first["kind"])), resource);
+            }
+            for object in objects {
+                let owners = items(&object["metadata"]["ownerReferences"]);
+                if !owners.is_empty() {
+                    graph.owned.push((resource, object));
+                }
+                for owner in owners {
+                    graph.dependents.entry(text(&owner["uid"])).or_default().push(object);
+                }
             }
         }
         graph
@@ -93,14 +81,19 @@ impl<'a> Graph<'a> {
     }
 
     fn owner(&self, object: &Value, reference: &Value) -> Owner {
-        // As in Kubernetes: an owner in another namespace does not count, and one in a namespace never owns what is in none.
-        let is_near = |owner: &&&Value| [namespace(object), ""].contains(&namespace(owner)) || namespace(object).is_empty();
-        match self.objects.get(text(&reference["uid"])).filter(is_near) {
+        match self.named_by(object, reference).filter(|owner| uid(owner) == text(&reference["uid"])) {
             None => Owner::Gone,
-            Some(owner) if is_ending(owner) && has_finalizer(owner, FOREGROUND) => Owner::Waits,
-            Some(owner) if is_ending(owner) && has_finalizer(owner, ORPHAN) => Owner::Leaves,
+            Some(owner) if is_ending(&owner) && has_finalizer(&owner, FOREGROUND) => Owner::Waits,
+            Some(owner) if is_ending(&owner) && has_finalizer(&owner, ORPHAN) => Owner::Leaves,
             Some(_) => Owner::Exists,
         }
+    }
+
+    /// The object that a reference names: in the same namespace, or in none. As in Kubernetes, one in another namespace does not count.
+    fn named_by(&self, object: &Value, reference: &Value) -> Option<Arc<Value>> {
+        let resource = self.resources.get(&(text(&reference["apiVersion"]), text(&reference["kind"])))?;
+        let in_namespace = |namespace: &str| self.snapshot.objects.get(resource, namespace, text(&reference["name"]));
+        in_namespace(namespace(object)).or_else(|| in_namespace(""))
     }
 
     /// Deletes an object without owners, or removes references to those that are gone.
@@ -159,18 +152,25 @@ mod tests {
 
     use super::{super::testing::Cluster, *};
 
-    /// An object with owners, which may be of another namespace or not exist.
-    fn add(cluster: &mut Cluster, name: &str, owners: &[&str]) {
-        let owners: Vec<Value> = owners.iter().map(|owner| json!({ "uid": owner, "blockOwnerDeletion": true })).collect();
+    /// An object with owners, which may be of another namespace.
+    fn add(cluster: &mut Cluster, name: &str, owners: &[&Value]) {
+        let reference = |owner: &&Value| {
+            let metadata = &owner["metadata"];
+            json!({
+                "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"],
+                "blockOwnerDeletion": true,
+            })
+        };
+        let owners: Vec<Value> = owners.iter().map(reference).collect();
         cluster.add("configmaps", json!({ "metadata": { "name": name, "ownerReferences": owners } }));
     }
 
-    fn uid_of(cluster: &Cluster, name: &str) -> String {
-        uid(&cluster.object("configmaps", name)).to_owned()
+    fn map(cluster: &Cluster, name: &str) -> Value {
+        cluster.object("configmaps", name)
     }
 
     fn exists(cluster: &Cluster, name: &str) -> bool {
-        !cluster.object("configmaps", name).is_null()
+        !map(cluster, name).is_null()
     }
 
     #[test]
@@ -178,10 +178,10 @@ mod tests {
         let mut cluster = Cluster::with_nodes(&["n1"]);
         add(&mut cluster, "a", &[]);
         add(&mut cluster, "b", &[]);
-        let owners = [uid_of(&cluster, "a"), uid_of(&cluster, "b")];
+        let owners = [map(&cluster, "a"), map(&cluster, "b")];
         add(&mut cluster, "child", &[&owners[0], &owners[1]]);
         let node = cluster.object("nodes", "n1");
-        add(&mut cluster, "of-node", &[uid(&node)]);
+        add(&mut cluster, "of-node", &[&node]);
         cluster.delete("configmaps", "a", None);
         cluster.settle();
         assert_eq!(items(&cluster.object("configmaps", "child")["metadata"]["ownerReferences"]).len(), 1);
@@ -198,9 +198,9 @@ mod tests {
         let mut cluster = Cluster::with_nodes(&[]);
         cluster.add_namespace("other");
         cluster.add("configmaps", json!({ "metadata": { "name": "owner", "namespace": "other" } }));
-        let owner =
-            cluster.list_all("configmaps").iter().find(|map| map["metadata"]["name"] == "owner").map(|map| uid(map).to_owned());
-        add(&mut cluster, "child", &[&owner.unwrap()]);
+        let all = cluster.list_all("configmaps");
+        let owner = all.iter().find(|map| map["metadata"]["name"] == "owner").unwrap();
+        add(&mut cluster, "child", &[owner]);
         cluster.settle();
         assert!(!exists(&cluster, "child"));
     }
@@ -209,9 +209,9 @@ mod tests {
     fn in_the_foreground_the_owner_waits() {
         let mut cluster = Cluster::with_nodes(&[]);
         add(&mut cluster, "owner", &[]);
-        let owner = uid_of(&cluster, "owner");
+        let owner = map(&cluster, "owner");
         add(&mut cluster, "child", &[&owner]);
-        let child = uid_of(&cluster, "child");
+        let child = map(&cluster, "child");
         add(&mut cluster, "grandchild", &[&child]);
         cluster.change("configmaps", "grandchild", |object| object["metadata"]["finalizers"] = json!(["example.com/hold"]));
         cluster.delete("configmaps", "owner", Some("Foreground"));
@@ -226,7 +226,7 @@ mod tests {
     fn an_owner_may_leave_what_it_owns() {
         let mut cluster = Cluster::with_nodes(&[]);
         add(&mut cluster, "owner", &[]);
-        let owner = uid_of(&cluster, "owner");
+        let owner = map(&cluster, "owner");
         add(&mut cluster, "child", &[&owner]);
         cluster.delete("configmaps", "owner", Some("Orphan"));
         cluster.settle();

@@ -58,7 +58,7 @@ pub trait Objects {
     /// In the order of namespace and name. An empty namespace means all.
     fn list(&self, resource: &str, namespace: &str) -> Vec<Arc<Value>>;
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
-    /// All resources of namespaced kinds that have objects.
+    /// All resources that have objects.
     fn resources(&self) -> Vec<String>;
 }
 

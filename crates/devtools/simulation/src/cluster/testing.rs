@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::api_server::kinds::Kinds;
+
 use super::{
     MissingNodes, Objects, Settings, Write, decide,
     fields::{after, is_ending, items, text, time_text},
@@ -38,7 +40,7 @@ impl Objects for Cluster {
     }
 
     fn resources(&self) -> Vec<String> {
-        let mut all: Vec<String> = self.objects.keys().filter(|key| !key.1.is_empty()).map(|key| key.0.clone()).collect();
+        let mut all: Vec<String> = self.objects.keys().map(|key| key.0.clone()).collect();
         all.dedup();
         all
     }
@@ -95,6 +97,9 @@ impl Cluster {
         metadata["creationTimestamp"] = json!(time_text(self.now));
         metadata["generation"] = json!(1);
         let key = (resource.to_owned(), text(&metadata["namespace"]).to_owned(), text(&metadata["name"]).to_owned());
+        if let Some(kind) = Kinds::built_in().iter().find(|kind| kind.resource() == resource) {
+            (object["apiVersion"], object["kind"]) = (json!(kind.api_version()), json!(kind.kind));
+        }
         assert!(!self.objects.contains_key(&key), "{key:?} exists already");
         if resource == "pods" {
             object["status"]["phase"] = json!("Pending");

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use jiff::{SignedDuration, Timestamp};
 use liqo_api::{ClusterId, labels, provider_namespace, tenant_namespace};
 use liqo_simulation::Key;
 use serde_json::Value;
@@ -14,6 +15,8 @@ use serde_json::Value;
 pub struct Snapshot {
     pub id: ClusterId,
     pub name: String,
+    /// By its clock.
+    pub now: Timestamp,
     pub objects: Vec<(Key, Arc<Value>)>,
 }
 
@@ -66,6 +69,7 @@ pub fn violations(clusters: &[Snapshot]) -> Vec<String> {
         local_pods(cluster, clusters, &mut found);
         remote_pods(cluster, clusters, &mut found);
         ended_peerings(cluster, clusters, &mut found);
+        leases(cluster, &mut found);
     }
     found
 }
@@ -138,6 +142,18 @@ fn ended_peerings(consumer: &Snapshot, clusters: &[Snapshot], found: &mut Vec<St
         }
         for (node, _) in consumer.virtual_nodes().iter().filter(|(_, of)| **of == provider.id.as_str()) {
             left(consumer, &format!("node {node}"));
+        }
+    }
+}
+
+/// All leases are fresh.
+fn leases(cluster: &Snapshot, found: &mut Vec<String>) {
+    for lease in cluster.of("leases.coordination.k8s.io") {
+        let spec = &lease["spec"];
+        let Some(renewed) = spec["renewTime"].as_str().and_then(|time| time.parse::<Timestamp>().ok()) else { continue };
+        let lasts = SignedDuration::from_secs(spec["leaseDurationSeconds"].as_i64().unwrap_or_default());
+        if renewed + lasts < cluster.now {
+            found.push(format!("lease {} of {} ran out: {spec}", place(lease), cluster.name));
         }
     }
 }

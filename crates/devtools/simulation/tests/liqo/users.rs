@@ -9,7 +9,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams},
 };
 use liqo_api::{ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading};
 use liqoctl::{
@@ -18,7 +18,10 @@ use liqoctl::{
 };
 use serde_json::{Value, json};
 
-use crate::world::{AUTH_PORT, Cluster, Start, World, object};
+use crate::{
+    installed::AUTH_PORT,
+    world::{Cluster, Start, World, object},
+};
 
 /// How long people wait for what takes seconds.
 pub const SOON: Duration = Duration::from_secs(120);
@@ -34,11 +37,16 @@ impl World {
 
     /// Lets the first cluster borrow from another one.
     pub async fn peer(&self, consumer: usize, provider: usize) {
+        self.peer_as(consumer, provider, 0).await;
+    }
+
+    /// As [`World::peer`], with a token and Secrets of this number: each token is good for one use.
+    pub async fn peer_as(&self, consumer: usize, provider: usize, number: usize) {
         let (consumer, provider) = (&self.clusters[consumer], &self.clusters[provider]);
-        let text = "t".repeat(52);
+        let text = format!("{number:t>52}");
         let expires = provider.server.now().checked_add(SignedDuration::from_hours(1)).unwrap();
-        let offered = token::secret(&format!("for-{}", consumer.name), &text, Some(Use::OneTime), Some(expires));
-        let taken = token::secret(&format!("peer-{}", provider.id), &text, None, None);
+        let offered = token::secret(&format!("for-{}-{number}", consumer.name), &text, Some(Use::OneTime), Some(expires));
+        let taken = token::secret(&format!("peer-{}-{number}", provider.id), &text, None, None);
         for (cluster, secret) in [(provider, &offered), (consumer, &taken)] {
             let secrets: Api<Secret> = Api::namespaced(cluster.user.clone(), manifests::NAMESPACE);
             secrets.create(&PostParams::default(), secret).await.unwrap();
@@ -54,23 +62,13 @@ impl World {
         Api::<ForeignCluster>::all(consumer.user.clone()).create(&PostParams::default(), &peer).await.unwrap();
     }
 
-    /// Lets the namespaces of these names run at the peers of a cluster, and waits until new pods are sent there.
+    /// Creates a namespace that runs at the peers of a cluster, and waits until new pods are sent there.
     pub async fn offload(&self, consumer: usize, namespace: &str, strategy: &str) {
         let cluster = &self.clusters[consumer];
         let new: Namespace = object(json!({ "metadata": { "name": namespace } }));
         cluster.all::<Namespace>().create(&PostParams::default(), &new).await.unwrap();
-        let offloading: NamespaceOffloading = object(json!({
-            "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
-            "metadata": { "name": NAMESPACE_OFFLOADING },
-            "spec": { "podOffloadingStrategy": strategy },
-        }));
-        let offloadings = cluster.api::<NamespaceOffloading>(namespace);
-        offloadings.create(&PostParams::default(), &offloading).await.unwrap();
-        self.until("the namespace is offloaded", SOON, async || {
-            let status = offloadings.get(NAMESPACE_OFFLOADING).await.unwrap().status.unwrap_or_default();
-            status.conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True")
-        })
-        .await;
+        cluster.start_offloading(namespace, strategy).await;
+        self.until("the namespace is offloaded", SOON, async || cluster.is_offloaded(namespace).await).await;
     }
 }
 
@@ -106,6 +104,61 @@ impl Cluster {
     /// Ends the peering with a provider.
     pub async fn unpeer(&self, provider: &str) {
         self.all::<ForeignCluster>().delete(provider, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Whether there is still something of a peering with this cluster.
+    pub async fn knows(&self, peer: &str) -> bool {
+        self.all::<ForeignCluster>().get_opt(peer).await.unwrap().is_some()
+    }
+
+    pub async fn start_offloading(&self, namespace: &str, strategy: &str) {
+        let offloading: NamespaceOffloading = object(json!({
+            "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+            "metadata": { "name": NAMESPACE_OFFLOADING },
+            "spec": { "podOffloadingStrategy": strategy },
+        }));
+        self.api::<NamespaceOffloading>(namespace).create(&PostParams::default(), &offloading).await.unwrap();
+    }
+
+    /// Whether a namespace is offloaded, and new pods know it.
+    pub async fn is_offloaded(&self, namespace: &str) -> bool {
+        let offloading = self.api::<NamespaceOffloading>(namespace).get_opt(NAMESPACE_OFFLOADING).await.unwrap();
+        let conditions = offloading.and_then(|offloading| offloading.status).unwrap_or_default().conditions;
+        conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True")
+    }
+
+    /// Brings the pods of a namespace home, without waiting for them.
+    pub async fn unoffload(&self, namespace: &str) {
+        let offloadings = self.api::<NamespaceOffloading>(namespace);
+        offloadings.delete(NAMESPACE_OFFLOADING, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Whether nothing is left of an earlier offloading of a namespace.
+    pub async fn is_offloadable(&self, namespace: &str) -> bool {
+        self.api::<NamespaceOffloading>(namespace).get_opt(NAMESPACE_OFFLOADING).await.unwrap().is_none()
+    }
+
+    /// Cordons a node and evicts its pods. Returns false if there is no such node.
+    pub async fn drain(&self, node: &str) -> bool {
+        if !self.set_cordoned(node, true).await {
+            return false;
+        }
+        let pods = self.all::<Pod>().list(&ListParams::default().fields(&format!("spec.nodeName={node}"))).await.unwrap();
+        for pod in pods {
+            // It may have ended meanwhile.
+            let namespace = pod.namespace().unwrap_or_default();
+            let _ = self.api::<Pod>(&namespace).evict(&pod.name_any(), &EvictParams::default()).await;
+        }
+        true
+    }
+
+    pub async fn uncordon(&self, node: &str) {
+        self.set_cordoned(node, false).await;
+    }
+
+    async fn set_cordoned(&self, node: &str, is_cordoned: bool) -> bool {
+        let patch = Patch::Merge(json!({ "spec": { "unschedulable": is_cordoned } }));
+        self.all::<Node>().patch(node, &PatchParams::default(), &patch).await.is_ok()
     }
 
     /// The pods of a namespace that are ready.

@@ -11,43 +11,33 @@
 //! ```
 
 use std::{
+    fmt::Write as _,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::{
-    coordination::v1::Lease,
-    core::v1::{Node, Secret},
-};
-use kube::{
-    Api, Client, ResourceExt as _,
-    api::{DynamicObject, PostParams},
-};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Secret};
+use kube::{Api, Client, api::PostParams};
 use liqo_api::ClusterId;
 use liqo_controller_manager::Replica;
 use liqo_controller_runtime::{Clock, Network as _, process::Readiness};
 use liqo_signing::ClusterIdentity;
 use liqo_simulation::{ApiServer, Faults, Link, Settings, User};
-use liqoctl::{
-    apply::apply,
-    manifests,
-    settings::{Present, Settings as Installation, Values},
-};
+use liqoctl::manifests;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    api_endpoint::{self, Certificate},
+    api_endpoint,
+    installed::{API_PORT, AUTH_PORT, Installed, Plan},
     internet::{Host, Internet},
 };
 
-pub const AUTH_PORT: u16 = 8443;
 const WEBHOOK_PORT: u16 = 9443;
-const API_PORT: u16 = 6443;
 const LEASE_SECONDS: u64 = 7;
 
 /// What every cluster starts with.
@@ -97,12 +87,12 @@ impl World {
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        self.print();
-        panic!("not within {limit:?}: {what}");
+        panic!("not within {limit:?}: {what}\n{}", self.to_text());
     }
 
-    /// Prints what a person would look at first.
-    pub fn print(&self) {
+    /// What a person would look at first.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
         for cluster in &self.clusters {
             for (key, object) in cluster.server.objects() {
                 let (metadata, status) = (&object["metadata"], &object["status"]);
@@ -113,9 +103,11 @@ impl World {
                     _ => continue,
                 };
                 let ends = &metadata["deletionTimestamp"];
-                println!("{} {}/{} ends={ends} {}: {about}", cluster.name, key.namespace, key.name, metadata["finalizers"]);
+                let place = format!("{} {}/{}", cluster.name, key.namespace, key.name);
+                let _ = writeln!(text, "{place} ends={ends} {}: {about}", metadata["finalizers"]);
             }
         }
+        text
     }
 }
 
@@ -126,7 +118,9 @@ pub fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
 /// A cluster with Liqo.
 pub struct Cluster {
     pub name: String,
-    pub number: u8,
+    plan: Plan,
+    /// What its kubelets and controllers do.
+    pub settings: watch::Sender<Settings>,
     pub id: ClusterId,
     pub server: ApiServer,
     /// Of a person who may do everything.
@@ -144,15 +138,18 @@ impl Cluster {
         let seed = start.seed.wrapping_mul(1000).wrapping_add(u64::from(number));
         let offset = SignedDuration::from_secs(start.skew_seconds * i64::from(number - 1));
         let clock = Clock::simulated(base, started, offset);
-        let server = ApiServer::seeded(seed, move || clock.now());
+        let plan = Plan { name: name.to_owned(), number, nodes: start.nodes };
+        let installed = Installed::get(&plan);
+        let server = installed.server.copy(seed, move || clock.now());
         let user = server.client(User::administrator());
-        tokio::spawn(liqo_simulation::run(server.clone(), Settings::default(), CancellationToken::new()));
+        let (settings, read) = watch::channel(Settings::default());
+        tokio::spawn(liqo_simulation::run(server.clone(), read, CancellationToken::new()));
         let identity = identity(seed);
-        let id = identity.id().clone();
         let mut cluster = Self {
             name: name.to_owned(),
-            number,
-            id,
+            plan,
+            settings,
+            id: identity.id().clone(),
             server,
             user,
             clock,
@@ -161,13 +158,9 @@ impl Cluster {
             managers: Vec::new(),
             starts: 0,
         };
-        for node in 1..=start.nodes {
-            cluster.add_node(node).await;
-        }
-        let certificate = Certificate::new(&cluster.address(0).to_string());
-        cluster.install(&identity, &certificate.ca).await;
+        cluster.identify(&identity).await;
         let listener = internet.host(cluster.address(0)).listen((cluster.address(0), API_PORT).into()).await.unwrap();
-        tokio::spawn(api_endpoint::serve(cluster.server.clone(), listener, certificate.tls()));
+        tokio::spawn(api_endpoint::serve(cluster.server.clone(), listener, installed.certificate.tls()));
         let at = |port: u16| (1..=start.replicas).map(|replica| (cluster.address(replica), port).into()).collect();
         internet.add_service(cluster.service(AUTH_PORT), at(AUTH_PORT));
         internet.add_service(cluster.service(443), at(WEBHOOK_PORT));
@@ -181,67 +174,24 @@ impl Cluster {
         cluster
     }
 
-    /// The address of the API server (0) or of a replica of the manager (from 1).
-    pub fn address(&self, process: u8) -> IpAddr {
-        [10, self.number, 0, process + 1].into()
-    }
-
-    /// The address of the Services of Liqo.
-    pub fn service(&self, port: u16) -> SocketAddr {
-        ([10, self.number, 255, 1], port).into()
-    }
-
-    async fn add_node(&self, number: u8) {
-        let resources = json!({ "cpu": "16", "memory": "64Gi", "pods": "110" });
-        let node: Node = object(json!({
-            "metadata": { "name": format!("{}-{number}", self.name), "labels": { "simulation.test/kubelet": "true" } },
-            "spec": { "podCIDR": format!("10.{}.{number}.0/24", self.number) },
-            "status": {
-                "capacity": resources, "allocatable": resources,
-                "addresses": [{ "type": "InternalIP", "address": format!("192.168.{}.{number}", self.number) }],
-            },
-        }));
-        Api::<Node>::all(self.user.clone()).create(&PostParams::default(), &node).await.unwrap();
-    }
-
-    async fn install(&self, identity: &ClusterIdentity, ca: &str) {
-        let values = Values::resolve(&Installation::default(), &Present::default(), &self.name);
-        for mut object in manifests::render(&values).unwrap() {
-            match manifests::kind(&object) {
-                "Deployment" | "DaemonSet" => continue,
-                "PeeringPolicy" if object.name_any() == manifests::AUTO_PEERING => continue,
-                "ClusterConfig" => {
-                    object.data["spec"]["apiServer"] =
-                        json!({ "address": format!("https://{}:{API_PORT}", self.address(0)), "ca": ca });
-                    object.data["spec"]["authentication"] = json!({ "address": format!("https://{}", self.service(AUTH_PORT)) });
-                    object.data["spec"]["lendWithoutNetworkPolicies"] = json!(true);
-                    object.data["spec"]["network"] = json!({ "enabled": false });
-                }
-                _ => {}
-            }
-            self.apply(&object).await;
-        }
-        for object in kubernetes() {
-            self.apply(&object).await;
-        }
+    /// Gives the cluster its key.
+    async fn identify(&self, identity: &ClusterIdentity) {
         let secret: Secret = object(json!({
             "metadata": { "name": liqo_peering::identity::IDENTITY_SECRET },
             "data": { liqo_peering::identity::PRIVATE_KEY: k8s_openapi::ByteString(identity.pkcs8().to_vec()) },
             "immutable": true,
         }));
-        let secrets: Api<Secret> = Api::namespaced(self.user.clone(), manifests::NAMESPACE);
-        secrets.create(&PostParams::default(), &secret).await.unwrap();
+        self.api::<Secret>(manifests::NAMESPACE).create(&PostParams::default(), &secret).await.unwrap();
     }
 
-    /// Kinds that the simulated API server does not know are left out.
-    async fn apply(&self, object: &DynamicObject) {
-        match apply(&self.user, object).await {
-            Ok(_) => {}
-            Err(error) if format!("{error:#}").contains("could not find the requested resource") => {
-                println!("left out: {} {}", manifests::kind(object), object.name_any());
-            }
-            Err(error) => panic!("{error:#}"),
-        }
+    /// The address of the API server (0) or of a replica of the manager (from 1).
+    pub fn address(&self, process: u8) -> IpAddr {
+        self.plan.address(process)
+    }
+
+    /// The address of the Services of Liqo.
+    pub fn service(&self, port: u16) -> SocketAddr {
+        self.plan.service(port)
     }
 
     /// Starts a replica of the manager.
@@ -334,27 +284,6 @@ impl Manager {
         self.killed.cancel();
         self.stop.cancel();
     }
-}
-
-/// What every cluster has, and no controller of the simulation makes.
-fn kubernetes() -> Vec<DynamicObject> {
-    let reader = "extension-apiserver-authentication";
-    [
-        json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": reader, "namespace": "kube-system" }, "data": {},
-        }),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-            "metadata": { "name": format!("{reader}-reader"), "namespace": "kube-system" },
-            "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [reader], "verbs": ["get", "list", "watch"] }],
-        }),
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": { "name": "kubernetes", "namespace": "default" },
-            "spec": { "ports": [{ "name": "https", "port": 443, "targetPort": 6443 }] },
-        }),
-    ]
-    .map(object)
-    .into()
 }
 
 /// The identity of a cluster, decided by the seed.

@@ -1,0 +1,124 @@
+//! What goes wrong in a story, and how it ends.
+
+use std::time::Duration;
+
+use liqo_simulation::Faults;
+
+use super::{MILAN, ROME, Story};
+
+impl Story {
+    fn fault(&mut self, kind: &'static str, event: &str) {
+        *self.faults.entry(kind).or_default() += 1;
+        self.tell(format!("{kind}: {event}"));
+    }
+
+    /// From now on, requests of the managers go wrong.
+    pub(super) fn begin_faults(&mut self) {
+        let mut below = |end| u32::try_from(self.below(end)).unwrap();
+        let bad = Faults {
+            delay: Duration::from_millis(500),
+            lost_requests: below(20),
+            lost_answers: below(20),
+            late_requests: below(10),
+            lateness: Duration::from_secs(20),
+            refusals: below(30),
+            broken_watches: below(30),
+        };
+        for manager in self.world.clusters.iter().flat_map(|cluster| &cluster.managers) {
+            manager.link.set_faults(bad);
+        }
+    }
+
+    pub(super) fn kill_manager(&mut self) {
+        let (cluster, number) = (self.draws.one_of(&[ROME, MILAN]), self.draws.one_of(&[1, 2]));
+        if self.dead.contains(&(cluster, number)) {
+            return;
+        }
+        self.world.clusters[cluster].manager(number).kill();
+        self.dead.push((cluster, number));
+        self.fault("process killed", &format!("manager-{number} of {}", self.world.clusters[cluster].name));
+    }
+
+    pub(super) fn revive_managers(&mut self) {
+        for (cluster, number) in std::mem::take(&mut self.dead) {
+            self.world.clusters[cluster].restart_manager(number);
+            self.tell(format!("manager-{number} of {} starts again", self.world.clusters[cluster].name));
+        }
+    }
+
+    /// A manager ends itself if it could not renew its lease in time, and the kubelet starts it again.
+    pub(super) fn restart_ended(&mut self) {
+        for cluster in &mut self.world.clusters {
+            for number in 1..=2 {
+                if cluster.manager(number).has_ended() {
+                    cluster.restart_manager(number);
+                }
+            }
+        }
+    }
+
+    /// A manager hears nothing from its own API server for a while, shorter or longer than its lease.
+    pub(super) fn cut_off_manager(&mut self) {
+        let (cluster, number) = (self.draws.one_of(&[ROME, MILAN]), self.draws.one_of(&[1, 2]));
+        let (link, time) = (self.world.clusters[cluster].manager(number).link.clone(), self.draws.up_to(Duration::from_secs(15)));
+        link.cut();
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            link.heal();
+        });
+        self.fault("no API server", &format!("manager-{number} of {} for {time:?}", self.world.clusters[cluster].name));
+    }
+
+    pub(super) fn cut(&mut self) {
+        let (rome, milan) = (&self.world.clusters[ROME], &self.world.clusters[MILAN]);
+        let (consumer, provider) = ([1, 2].map(|number| rome.address(number)), milan.address(0));
+        let is_there = self.draws.per_mille(500);
+        for consumer in consumer {
+            let (from, to) = if is_there { (consumer, provider) } else { (provider, consumer) };
+            self.world.internet.cut(from, to);
+        }
+        let direction = if is_there { "from rome to milan" } else { "from milan to rome" };
+        self.fault("partition", &format!("nothing arrives {direction}"));
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.world.internet.heal();
+        self.tell("the network heals");
+    }
+
+    pub(super) fn forget_history(&mut self) {
+        let index = self.draws.one_of(&[ROME, MILAN]);
+        self.world.clusters[index].server.compact();
+        let name = self.world.clusters[index].name.clone();
+        self.fault("history forgotten", &name);
+    }
+
+    /// A node of the provider loses its power for a while.
+    pub(super) fn cut_power(&mut self) {
+        let milan = &self.world.clusters[MILAN];
+        let node = self.draws.one_of(&["milan-1", "milan-2"]);
+        let (settings, time) = (milan.settings.clone(), self.draws.up_to(Duration::from_secs(120)));
+        settings.send_modify(|settings| _ = settings.nodes_without_power.insert(node.to_owned()));
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            settings.send_modify(|settings| _ = settings.nodes_without_power.remove(node));
+        });
+        self.fault("node without power", &format!("{node} for {time:?}"));
+    }
+
+    pub(super) fn end_faults(&mut self) {
+        self.revive_managers();
+        self.world.internet.heal();
+        let mut drawn = 0;
+        for cluster in &mut self.world.clusters {
+            cluster.settings.send_modify(|settings| settings.nodes_without_power.clear());
+            for number in 1..=2 {
+                drawn += cluster.manager(number).link.count();
+                cluster.manager(number).link.set_faults(Faults::default());
+            }
+        }
+        self.restart_ended();
+        self.faults.insert("request lost, late, refused or broken off", drawn);
+        self.tell("all faults end");
+    }
+}

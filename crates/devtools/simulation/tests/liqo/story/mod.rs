@@ -1,0 +1,273 @@
+//! A story: people use the clusters, things go wrong, and then everything must come to rest as they asked. The seed decides all of it.
+//!
+//! ```text
+//!   seed --> steps of people and faults --> faults end --> rest --> invariants, and what was asked for
+//!                     safety, at each change of each cluster
+//! ```
+
+mod faults;
+mod people;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    time::Duration,
+};
+
+use liqo_simulation::Draws;
+use tokio::time::Instant;
+
+use crate::{
+    invariants::{Snapshot, violations},
+    safety::Safety,
+    world::{Start, World},
+};
+
+/// Who borrows, and from whom.
+const ROME: usize = 0;
+const MILAN: usize = 1;
+/// The namespaces that run at the peers, and their strategies.
+const NAMESPACES: [(&str, &str); 2] = [("far", REMOTE), ("both", "LocalAndRemote")];
+const REMOTE: &str = "Remote";
+const STEPS: usize = 30;
+/// So many pods run from the beginning, and after this many people start nothing new.
+pub const FIRST_PODS: usize = 50;
+const MANY_PODS: usize = 60;
+/// How long the clusters may take to come to rest, and for how long nothing changes then.
+const REST_LIMIT: Duration = Duration::from_secs(1800);
+const QUIET: Duration = Duration::from_secs(90);
+/// The same if something does not hold yet: the longest that a manager waits for a better time is the refusal timeout of five minutes.
+const LONG_QUIET: Duration = Duration::from_secs(330);
+/// Resources that change while nothing happens.
+const ALWAYS_CHANGING: [&str; 3] = ["leases.coordination.k8s.io", "events.events.k8s.io", "events"];
+
+/// What happened in a story.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub pods: usize,
+    /// By kind.
+    pub faults: BTreeMap<&'static str, u64>,
+    pub simulated: Duration,
+    /// Of the names and versions of all objects at the end: the same for the same seed.
+    pub history: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pods, faults, simulated, history } = self;
+        let sum: u64 = faults.values().sum();
+        write!(formatter, "{pods} pods, {sum} faults {faults:?}, {} s simulated, history {history:016x}", simulated.as_secs())
+    }
+}
+
+/// A story that did not end well.
+#[derive(Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub violations: Vec<String>,
+    /// What happened, newest last.
+    pub events: Vec<String>,
+    /// What a person would look at first.
+    pub objects: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "seed {} ended badly:", self.seed)?;
+        for violation in &self.violations {
+            writeln!(formatter, "  {violation}")?;
+        }
+        writeln!(formatter, "the last events:")?;
+        for event in self.events.iter().skip(self.events.len().saturating_sub(20)) {
+            writeln!(formatter, "  {event}")?;
+        }
+        write!(formatter, "repeat it with: LIQO_SEED={} cargo test -p liqo-simulation --test liqo stories", self.seed)
+    }
+}
+
+struct Story {
+    world: World,
+    safety: Safety,
+    draws: Draws,
+    started: Instant,
+    events: Vec<String>,
+    wanted: Wanted,
+    /// How many pods were created, at least.
+    created: usize,
+    /// How many peerings were begun.
+    peerings: usize,
+    faults: BTreeMap<&'static str, u64>,
+    /// Replicas of the manager that are dead: cluster and number.
+    dead: Vec<(usize, u8)>,
+}
+
+/// Namespace and name.
+type Place = (&'static str, String);
+
+/// What people asked for.
+#[derive(Default)]
+struct Wanted {
+    /// Replicas of each.
+    deployments: BTreeMap<Place, u8>,
+    stateful_sets: BTreeMap<Place, u8>,
+    /// Completions of each.
+    jobs: BTreeMap<Place, u8>,
+    /// The namespaces that run at the peers.
+    offloaded: BTreeSet<&'static str>,
+    is_peered: bool,
+    /// Nodes that take no pods, with their cluster.
+    cordoned: BTreeSet<(usize, String)>,
+}
+
+impl Wanted {
+    /// Whether pods of a namespace can run anywhere.
+    fn can_run(&self, namespace: &str) -> bool {
+        let must_leave = NAMESPACES.contains(&(namespace, REMOTE)) && self.offloaded.contains(namespace);
+        self.is_peered || !must_leave
+    }
+}
+
+pub async fn run(seed: u64) -> Result<Report, Failure> {
+    // The delays before watches are tried again have a random part.
+    fastrand::seed(seed);
+    let world = World::peered(Start { seed, replicas: 2, skew_seconds: 3, ..Start::default() }).await;
+    let safety = Safety::default();
+    world.clusters.iter().for_each(|cluster| safety.watch(cluster));
+    let mut story = Story {
+        world,
+        safety,
+        draws: Draws::new(seed),
+        started: Instant::now(),
+        events: Vec::new(),
+        wanted: Wanted { is_peered: true, ..Wanted::default() },
+        created: 0,
+        peerings: 0,
+        faults: BTreeMap::new(),
+        dead: Vec::new(),
+    };
+    story.begin().await;
+    for _ in 0..STEPS {
+        story.step().await;
+        let pause = story.draws.up_to(Duration::from_secs(20));
+        tokio::time::sleep(pause).await;
+    }
+    story.end_faults();
+    story.end_wishes().await;
+    let mut violations = story.rest().await;
+    violations.extend(story.safety.violations());
+    if violations.is_empty() {
+        return Ok(story.report());
+    }
+    let events = std::mem::take(&mut story.events);
+    Err(Failure { seed, violations, events, objects: story.world.to_text() })
+}
+
+impl Story {
+    fn tell(&mut self, event: impl Into<String>) {
+        self.events.push(format!("{:>8.3} s  {}", self.started.elapsed().as_secs_f64(), event.into()));
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.draws.number() % end
+    }
+
+    fn any<T>(&mut self, of: impl IntoIterator<Item = T>) -> Option<T> {
+        let mut all: Vec<T> = of.into_iter().collect();
+        let index = usize::try_from(self.below(all.len().max(1) as u64)).unwrap();
+        (index < all.len()).then(|| all.swap_remove(index))
+    }
+
+    async fn begin(&mut self) {
+        for (namespace, strategy) in NAMESPACES {
+            self.world.offload(ROME, namespace, strategy).await;
+            self.wanted.offloaded.insert(namespace);
+        }
+        self.begin_faults();
+        for (namespace, _) in NAMESPACES.into_iter().cycle() {
+            if self.created >= FIRST_PODS {
+                return;
+            }
+            self.deploy(namespace).await;
+        }
+    }
+
+    /// One thing that people do, or that goes wrong.
+    async fn step(&mut self) {
+        let namespace = self.draws.one_of(&NAMESPACES).0;
+        match self.below(18) {
+            0 => self.deploy(namespace).await,
+            1 => self.run_job(namespace).await,
+            2 => self.run_stateful_set(namespace).await,
+            3 => self.scale().await,
+            4 => self.roll_out().await,
+            5 => self.delete_pod(namespace).await,
+            6 => self.change_offloading(namespace).await,
+            7 => self.change_peering().await,
+            8 => self.change_policy().await,
+            9 => self.drain().await,
+            10 => self.uncordon_all().await,
+            11 => self.kill_manager(),
+            12 => self.revive_managers(),
+            13 => self.cut(),
+            14 => self.heal(),
+            15 => self.forget_history(),
+            16 => self.cut_power(),
+            _ => self.cut_off_manager(),
+        }
+    }
+
+    /// Waits until nothing changes any more, and returns what does not hold then.
+    async fn rest(&mut self) -> Vec<String> {
+        let begun = Instant::now();
+        let (mut before, mut since, mut quiet) = (self.state(), Instant::now(), QUIET);
+        loop {
+            if since.elapsed() >= quiet {
+                let violations = self.violations().await;
+                if violations.is_empty() || quiet == LONG_QUIET {
+                    return violations;
+                }
+                quiet = LONG_QUIET;
+            }
+            if begun.elapsed() > REST_LIMIT {
+                let restless = format!("the clusters do not come to rest within {REST_LIMIT:?}");
+                return [vec![restless], self.violations().await].concat();
+            }
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            self.restart_ended();
+            let now = self.state();
+            if now != before {
+                (before, since, quiet) = (now, Instant::now(), QUIET);
+            }
+        }
+    }
+
+    /// The versions of all objects that somebody changes.
+    fn state(&self) -> Vec<String> {
+        let objects = self.world.clusters.iter().flat_map(|cluster| cluster.server.objects());
+        let changing = objects.filter(|(key, _)| !ALWAYS_CHANGING.contains(&key.resource.as_str()));
+        changing.map(|(_, object)| object["metadata"]["resourceVersion"].to_string()).collect()
+    }
+
+    async fn violations(&self) -> Vec<String> {
+        let snapshot = |cluster: &crate::world::Cluster| Snapshot {
+            id: cluster.id.clone(),
+            name: cluster.name.clone(),
+            now: cluster.server.now(),
+            objects: cluster.server.objects(),
+        };
+        let mut found = violations(&self.world.clusters.iter().map(snapshot).collect::<Vec<_>>());
+        found.extend(self.unfulfilled().await);
+        found
+    }
+
+    fn report(self) -> Report {
+        let mut history = DefaultHasher::new();
+        for cluster in &self.world.clusters {
+            for (key, object) in cluster.server.objects() {
+                (key, object["metadata"]["resourceVersion"].to_string()).hash(&mut history);
+            }
+        }
+        Report { pods: self.created, faults: self.faults, simulated: self.started.elapsed(), history: history.finish() }
+    }
+}
