@@ -19,8 +19,13 @@ struct Examination {
 
 impl Examination {
     async fn of(world: &World) -> Result<Self> {
+        Self::with_flags(world, &[]).await
+    }
+
+    async fn with_flags(world: &World, flags: &[&str]) -> Result<Self> {
         let remote = world.milan.kubeconfig.display().to_string();
-        let output = world.rome.try_liqoctl(&["doctor", "--remote-kubeconfig", &remote, "-o", "json"]).await?;
+        let arguments = [&["doctor", "--remote-kubeconfig", &remote, "-o", "json"], flags].concat();
+        let output = world.rome.try_liqoctl(&arguments).await?;
         let report = serde_json::from_str(&output.stdout).with_context(|| format!("no report: {output:?}"))?;
         Ok(Self { output, report })
     }
@@ -94,6 +99,11 @@ pub async fn the_doctor_finds_no_fault_in_healthy_clusters(world: Arc<World>) ->
     let between = examination.checks(&[rome, milan], "Ok");
     for check in ["agreement", "clocks", "tunnel-keys", "tunnel-prefixes", "tunnel-directions"] {
         ensure!(between.contains(&check), "{check} is not Ok: {}", examination.output.stdout);
+    }
+    let examination = Examination::with_flags(&world, &["--invariants"]).await?;
+    let together = examination.checks(&[rome, milan], "Ok");
+    for check in ["local-pods", "remote-pods", "ended-peerings", "leases", "promises"] {
+        ensure!(together.contains(&check), "{check} is not Ok: {}", examination.output.stdout);
     }
     Ok(())
 }

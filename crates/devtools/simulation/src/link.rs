@@ -45,7 +45,7 @@ pub struct Faults {
     /// The request arrives, but only after up to `lateness`, even if its sender has ended meanwhile.
     pub late_requests: u32,
     pub lateness: Duration,
-    /// The API server refuses: 429, 500, 503 or, for a write, 409.
+    /// The API server refuses: 429, 500, 503 or, for a write to an object that somebody else writes at the same moment, 409.
     pub refusals: u32,
     /// A watch ends, in the middle of an event; counted in events.
     pub broken_watches: u32,
@@ -169,6 +169,13 @@ impl Link {
     }
 }
 
+const REFUSALS: [(StatusCode, &str); 4] = [
+    (StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"),
+    (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
+    (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
+    (StatusCode::CONFLICT, "Conflict"),
+];
+
 /// A refusal of the API server, for a reason of its own.
 fn refusal(code: StatusCode, reason: &str) -> Response<Carried> {
     let status = json!({
@@ -191,24 +198,21 @@ struct OverLink {
 }
 
 impl OverLink {
-    async fn carry(mut self, request: http::Request<Body>) -> Result<Response<Carried>, BoxError> {
+    async fn carry(mut self, mut request: http::Request<Body>) -> Result<Response<Carried>, BoxError> {
         let link = self.link.clone();
-        let is_read = request.method() == Method::GET;
         let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
         link.delay().await;
         if link.way() != Way::Open || link.fails(|faults| faults.lost_requests) {
             return Err(link.silence().await);
         }
         if link.fails(|faults| faults.refusals) {
-            let refusals = [
-                (StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"),
-                (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
-                (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
-                (StatusCode::CONFLICT, "Conflict"),
-            ];
-            let choices = if is_read { &refusals[..3] } else { &refusals[..] };
-            let (code, reason) = link.draw(|draws, _| draws.one_of(choices));
-            return Ok(refusal(code, reason));
+            let (parts, body) = request.into_parts();
+            let (code, reason) = link.draw(|draws, _| draws.one_of(&REFUSALS));
+            // A conflict means that somebody else wrote the object, and watches tell about that.
+            if code != StatusCode::CONFLICT || parts.method != Method::GET && self.connection.server().touch(&parts) {
+                return Ok(refusal(code, reason));
+            }
+            request = http::Request::from_parts(parts, body);
         }
         let answered = if link.fails(|faults| faults.late_requests) {
             let lateness = link.draw(|draws, faults| draws.up_to(faults.lateness));

@@ -137,7 +137,7 @@ async fn show_status(global: &Global, watch: bool, namespace: Option<&str>) -> a
 }
 
 async fn examine(global: &Global, arguments: &Doctor) -> anyhow::Result<()> {
-    let report = doctor::examine(&arguments.clusters(&global.access())?).await?;
+    let report = doctor::examine(&arguments.clusters(&global.access())?, arguments.invariants).await?;
     output::print(global.output, &report, |report| doctor::render(report, arguments.all, Paint::for_stdout()))?;
     match report.summary.fail {
         0 => Ok(()),

@@ -191,6 +191,15 @@ impl ApiServer {
         format!("{root}{within}/{plural}{named}")
     }
 
+    /// Lets somebody else write the object that a request is about, so that its version is another one. Returns false if there is none.
+    pub(crate) fn touch(&self, parts: &http::request::Parts) -> bool {
+        let state = &mut *self.0.lock();
+        let Ok(request) = Request::parse(&state.kinds, parts, Vec::new()) else { return false };
+        let Some(object) = state.get(&request.kind, &request.namespace, &request.name) else { return false };
+        state.put(state::key(&request.kind, &request.namespace, &request.name), (*object).clone());
+        true
+    }
+
     /// Makes a request. Returns whether it succeeded.
     pub(crate) async fn call(&self, user: &User, method: &Method, path: &str, body: &Value) -> bool {
         let request = http::Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
@@ -216,7 +225,10 @@ impl ApiServer {
     fn answer(&self, user: &User, parts: &http::request::Parts, body: Vec<u8>) -> Response<Answered> {
         let state = &mut *self.0.lock();
         state.requests += 1;
-        tracing::trace!(now = %state.now(), user = user.name, method = %parts.method, uri = %parts.uri, "request");
+        tracing::trace!(
+            now = %state.now(), user = user.name, method = %parts.method, uri = %parts.uri, body = %String::from_utf8_lossy(&body),
+            "request"
+        );
         let request = match Request::parse(&state.kinds, parts, body) {
             Ok(request) => request,
             Err(failure) => return about(state, parts.uri.path(), failure),
@@ -343,6 +355,12 @@ impl futures::Stream for SyncStream {
 pub(crate) struct Connection {
     server: ApiServer,
     user: User,
+}
+
+impl Connection {
+    pub fn server(&self) -> &ApiServer {
+        &self.server
+    }
 }
 
 impl Service<http::Request<Body>> for Connection {

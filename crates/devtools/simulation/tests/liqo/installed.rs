@@ -21,7 +21,7 @@ use liqoctl::{
 };
 use serde_json::json;
 
-use crate::{api_endpoint::Certificate, world::object};
+use crate::{api_endpoint::Certificate, json::object};
 
 pub const AUTH_PORT: u16 = 8443;
 pub const API_PORT: u16 = 6443;

@@ -5,7 +5,7 @@
 mod api_endpoint;
 mod installed;
 mod internet;
-mod invariants;
+mod json;
 mod safety;
 mod story;
 mod users;
@@ -16,13 +16,16 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use k8s_openapi::api::core::v1::Node;
+use kube::api::DeleteParams;
+
 use self::{
     users::SOON,
     world::{Start, World},
 };
 
 /// How many stories are told if nobody asks for more.
-const STORIES: u64 = 3;
+const STORIES: u64 = 24;
 
 #[tokio::test(start_paused = true)]
 async fn the_pods_of_an_offloaded_namespace_run_at_the_provider_and_nothing_is_left_of_an_ended_peering() {
@@ -40,6 +43,35 @@ async fn the_pods_of_an_offloaded_namespace_run_at_the_provider_and_nothing_is_l
             milan.kept_for(rome).is_empty() && rome.kept_for(milan).is_empty()
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_wait_for_a_virtual_node_come_home_with_their_namespace() {
+    let world = World::peered(Start::default()).await;
+    let rome = &world.clusters[0];
+    world.offload(0, "demo", "Remote").await;
+    assert!(rome.drain("milan").await);
+    rome.deploy("demo", "web", 2).await;
+    world.until("two pods wait", SOON, async || rome.pods_of("web").len() == 2).await;
+    assert!(rome.ready_pods("demo").await.is_empty());
+    rome.unoffload("demo").await;
+    world.until("they run at home", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_a_virtual_node_goes_with_it() {
+    let world = World::peered(Start::default()).await;
+    let rome = &world.clusters[0];
+    let lease =
+        || rome.server.objects().into_iter().find(|(key, _)| (&*key.namespace, &*key.name) == ("kube-node-lease", "milan"));
+    world.until("a lease", SOON, async || lease().is_some()).await;
+    // Somebody else deletes the node: the lease goes with it, and Liqo makes both again.
+    let before = lease().unwrap().1;
+    rome.all::<Node>().delete("milan", &DeleteParams::default()).await.unwrap();
+    let is_another = || lease().is_some_and(|(_, lease)| lease["metadata"]["uid"] != before["metadata"]["uid"]);
+    world.until("another lease", SOON, async || is_another()).await;
+    rome.unpeer("milan").await;
+    world.until("no lease is left", SOON, async || lease().is_none()).await;
 }
 
 #[tokio::test(start_paused = true)]

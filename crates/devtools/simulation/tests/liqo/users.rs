@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 
 use crate::{
     installed::AUTH_PORT,
-    world::{Cluster, Start, World, object},
+    json::object,
+    world::{Cluster, Start, World},
 };
 
 /// How long people wait for what takes seconds.
@@ -30,9 +31,15 @@ impl World {
     /// Rome, which borrows from milan.
     pub async fn peered(start: Start) -> Self {
         let world = Self::start(&["rome", "milan"], start).await;
-        world.peer(0, 1).await;
-        world.until("the virtual node is Ready", SOON, async || world.clusters[0].node_is_ready("milan").await).await;
+        world.peer_and_wait(0, 1).await;
         world
+    }
+
+    /// Lets the first cluster borrow from another one, and waits until it can.
+    pub async fn peer_and_wait(&self, consumer: usize, provider: usize) {
+        self.peer(consumer, provider).await;
+        let (consumer, provider) = (&self.clusters[consumer], &self.clusters[provider]);
+        self.until("the virtual node is Ready", SOON, async || consumer.node_is_ready(&provider.name).await).await;
     }
 
     /// Lets the first cluster borrow from another one.

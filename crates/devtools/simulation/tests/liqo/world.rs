@@ -11,6 +11,7 @@
 //! ```
 
 use std::{
+    collections::BTreeMap,
     fmt::Write as _,
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -25,7 +26,7 @@ use liqo_controller_manager::Replica;
 use liqo_controller_runtime::{Clock, Network as _, process::Readiness};
 use liqo_signing::ClusterIdentity;
 use liqo_simulation::{ApiServer, Faults, Link, Settings, User};
-use liqoctl::manifests;
+use liqoctl::{doctor::invariants::Snapshot, manifests};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
@@ -35,6 +36,7 @@ use crate::{
     api_endpoint,
     installed::{API_PORT, AUTH_PORT, Installed, Plan},
     internet::{Host, Internet},
+    json::object,
 };
 
 const WEBHOOK_PORT: u16 = 9443;
@@ -111,10 +113,6 @@ impl World {
     }
 }
 
-pub fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
-    serde_json::from_value(value).unwrap()
-}
-
 /// A cluster with Liqo.
 pub struct Cluster {
     pub name: String,
@@ -182,6 +180,15 @@ impl Cluster {
             "immutable": true,
         }));
         self.api::<Secret>(manifests::NAMESPACE).create(&PostParams::default(), &secret).await.unwrap();
+    }
+
+    /// What invariants are judged by.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut objects: BTreeMap<String, Vec<Arc<Value>>> = BTreeMap::new();
+        for (key, object) in self.server.objects() {
+            objects.entry(key.resource).or_default().push(object);
+        }
+        Snapshot { id: self.id.clone(), name: self.name.clone(), now: self.server.now(), objects }
     }
 
     /// The address of the API server (0) or of a replica of the manager (from 1).

@@ -133,7 +133,8 @@ pub async fn remove(client: &Client, name: &str, cluster: &ClusterId, pool: &str
 pub async fn renew_lease(context: Context, name: String, stop: CancellationToken) {
     loop {
         let wait = match renew(&context, &name).await {
-            Ok(()) => RENEWAL_INTERVAL,
+            Ok(true) => RENEWAL_INTERVAL,
+            Ok(false) => RENEWAL_RETRY,
             Err(error) => {
                 tracing::warn!(node = name, %error, "lease not renewed");
                 RENEWAL_RETRY
@@ -147,16 +148,16 @@ pub async fn renew_lease(context: Context, name: String, stop: CancellationToken
     }
 }
 
-async fn renew(context: &Context, name: &str) -> Result<(), Error> {
+/// Returns false if there is no Node yet.
+async fn renew(context: &Context, name: &str) -> Result<bool, Error> {
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), LEASES);
     let (now, key) = (MicroTime(context.now()), Key::new(LEASES, name));
     let patch = json!({ "spec": { "renewTime": now } });
     let answer = leases.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
     if unless_gone(answer).step("renew", "Lease", &key)?.is_some() {
-        return Ok(());
+        return Ok(true);
     }
-    // Without a Node there is nothing to renew.
-    let Some(node) = live(&context.client, name).await? else { return Ok(()) };
+    let Some(node) = live(&context.client, name).await? else { return Ok(false) };
     let lease = Lease {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
@@ -178,7 +179,7 @@ async fn renew(context: &Context, name: &str) -> Result<(), Error> {
         }),
     };
     leases.create(&PostParams::default(), &lease).await.step("create", "Lease", key)?;
-    Ok(())
+    Ok(true)
 }
 
 fn node_key(name: &str) -> Key {

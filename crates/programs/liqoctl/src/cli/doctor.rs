@@ -16,6 +16,9 @@ pub struct Doctor {
     /// Context of another cluster in that kubeconfig (or in this cluster's, if none is given); may be repeated
     #[arg(long, value_name = "NAME")]
     pub remote_context: Vec<String>,
+    /// Also check what must hold in all these clusters together, once nothing changes: each pod runs once, nothing is left of ended peerings, leases are fresh
+    #[arg(long)]
+    pub invariants: bool,
     /// Also show the details of what works
     #[arg(short, long)]
     pub all: bool,
@@ -45,6 +48,7 @@ mod tests {
         let doctor = Doctor {
             remote_kubeconfig: files.iter().map(PathBuf::from).collect(),
             remote_context: contexts.iter().map(ToString::to_string).collect(),
+            invariants: false,
             all: false,
         };
         Some(doctor.clusters(&Access::file("own")).ok()?.iter().map(Access::flags).collect())

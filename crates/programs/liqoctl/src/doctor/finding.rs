@@ -33,6 +33,8 @@ pub enum Area {
     /// Namespaces and pods that are offloaded.
     Offloading,
     Between,
+    /// What holds in all clusters together.
+    Invariants,
 }
 
 impl Area {
@@ -47,6 +49,7 @@ impl Area {
             Self::Peers => "peers",
             Self::Offloading => "offloading",
             Self::Between => "between clusters",
+            Self::Invariants => "invariants",
         }
     }
 }
@@ -154,6 +157,13 @@ checks! {
         TunnelPrefixes = "tunnel-prefixes",
         TunnelMtu = "tunnel-mtu",
         TunnelDirections = "tunnel-directions",
+    }
+    Invariants {
+        LocalPods = "local-pods",
+        RemotePods = "remote-pods",
+        EndedPeerings = "ended-peerings",
+        Leases = "leases",
+        Promises = "promises",
     }
 }
 

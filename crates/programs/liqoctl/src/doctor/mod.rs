@@ -7,7 +7,9 @@
 
 mod decide;
 mod finding;
+pub mod invariants;
 mod render;
+mod snapshot;
 
 use futures::future::join_all;
 
@@ -32,8 +34,8 @@ pub mod advice {
     }
 }
 
-/// Checks these clusters, and each pair of them that are peers.
-pub async fn examine(all: &[Access]) -> anyhow::Result<Report> {
+/// Checks these clusters, and each pair of them that are peers; and, if wanted, what must hold in all of them together.
+pub async fn examine(all: &[Access], with_invariants: bool) -> anyhow::Result<Report> {
     let mut clusters = Vec::new();
     for access in all {
         clusters.push(Cluster::connect(access).await?);
@@ -48,6 +50,11 @@ pub async fn examine(all: &[Access]) -> anyhow::Result<Report> {
                 examined.push(Examined { clusters: vec![first.name.clone(), second.name.clone()], findings });
             }
         }
+    }
+    if with_invariants {
+        let readable: Vec<(&Cluster, &Facts)> =
+            clusters.iter().zip(&facts).filter_map(|(cluster, facts)| Some((cluster, facts.as_ref().ok()?))).collect();
+        examined.push(snapshot::examine(&readable).await);
     }
     Ok(Report::new(examined))
 }

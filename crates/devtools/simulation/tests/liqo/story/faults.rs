@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use liqo_simulation::Faults;
 
-use super::{MILAN, ROME, Story};
+use super::{MILAN, ROME, Story, TURIN, Third};
 
 impl Story {
     fn fault(&mut self, kind: &'static str, event: &str) {
@@ -30,7 +30,7 @@ impl Story {
     }
 
     pub(super) fn kill_manager(&mut self) {
-        let (cluster, number) = (self.draws.one_of(&[ROME, MILAN]), self.draws.one_of(&[1, 2]));
+        let (cluster, number) = (self.cluster(), self.draws.one_of(&[1, 2]));
         if self.dead.contains(&(cluster, number)) {
             return;
         }
@@ -59,7 +59,7 @@ impl Story {
 
     /// A manager hears nothing from its own API server for a while, shorter or longer than its lease.
     pub(super) fn cut_off_manager(&mut self) {
-        let (cluster, number) = (self.draws.one_of(&[ROME, MILAN]), self.draws.one_of(&[1, 2]));
+        let (cluster, number) = (self.cluster(), self.draws.one_of(&[1, 2]));
         let (link, time) = (self.world.clusters[cluster].manager(number).link.clone(), self.draws.up_to(Duration::from_secs(15)));
         link.cut();
         tokio::spawn(async move {
@@ -69,16 +69,23 @@ impl Story {
         self.fault("no API server", &format!("manager-{number} of {} for {time:?}", self.world.clusters[cluster].name));
     }
 
+    /// Nothing arrives any more at a provider from a consumer, or back.
     pub(super) fn cut(&mut self) {
-        let (rome, milan) = (&self.world.clusters[ROME], &self.world.clusters[MILAN]);
-        let (consumer, provider) = ([1, 2].map(|number| rome.address(number)), milan.address(0));
+        let (consumer, provider) = self.draws.one_of(match self.third {
+            Third::IsAbsent => &[(ROME, MILAN)],
+            Third::Lends => &[(ROME, MILAN), (ROME, TURIN)],
+            Third::Borrows => &[(ROME, MILAN), (TURIN, MILAN)],
+        });
+        let (consumer, provider) = (&self.world.clusters[consumer], &self.world.clusters[provider]);
         let is_there = self.draws.per_mille(500);
-        for consumer in consumer {
-            let (from, to) = if is_there { (consumer, provider) } else { (provider, consumer) };
+        for number in [1, 2] {
+            let (manager, server) = (consumer.address(number), provider.address(0));
+            let (from, to) = if is_there { (manager, server) } else { (server, manager) };
             self.world.internet.cut(from, to);
         }
-        let direction = if is_there { "from rome to milan" } else { "from milan to rome" };
-        self.fault("partition", &format!("nothing arrives {direction}"));
+        let (from, to) = if is_there { (&consumer.name, &provider.name) } else { (&provider.name, &consumer.name) };
+        let event = format!("nothing arrives from {from} at {to}");
+        self.fault("partition", &event);
     }
 
     pub(super) fn heal(&mut self) {
@@ -87,7 +94,7 @@ impl Story {
     }
 
     pub(super) fn forget_history(&mut self) {
-        let index = self.draws.one_of(&[ROME, MILAN]);
+        let index = self.cluster();
         self.world.clusters[index].server.compact();
         let name = self.world.clusters[index].name.clone();
         self.fault("history forgotten", &name);

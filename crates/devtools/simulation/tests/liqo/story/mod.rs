@@ -16,20 +16,25 @@ use std::{
 };
 
 use liqo_simulation::Draws;
+use liqoctl::doctor::invariants::{Snapshot, violations};
 use tokio::time::Instant;
 
 use crate::{
-    invariants::{Snapshot, violations},
     safety::Safety,
-    world::{Start, World},
+    world::{Cluster, Start, World},
 };
 
 /// Who borrows, and from whom.
 const ROME: usize = 0;
 const MILAN: usize = 1;
+/// In some stories there is a third cluster.
+const TURIN: usize = 2;
 /// The namespaces that run at the peers, and their strategies.
 const NAMESPACES: [(&str, &str); 2] = [("far", REMOTE), ("both", "LocalAndRemote")];
 const REMOTE: &str = "Remote";
+/// The namespace and the Deployment of a third cluster that borrows, and its pods.
+const GUEST: &str = "guest";
+const GUESTS: u8 = 4;
 const STEPS: usize = 30;
 /// So many pods run from the beginning, and after this many people start nothing new.
 pub const FIRST_PODS: usize = 50;
@@ -86,8 +91,19 @@ impl fmt::Display for Failure {
     }
 }
 
+/// What the third cluster does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Third {
+    IsAbsent,
+    /// It lends to rome, too.
+    Lends,
+    /// It borrows from milan, too, where its pods run.
+    Borrows,
+}
+
 struct Story {
     world: World,
+    third: Third,
     safety: Safety,
     draws: Draws,
     started: Instant,
@@ -120,24 +136,26 @@ struct Wanted {
     cordoned: BTreeSet<(usize, String)>,
 }
 
-impl Wanted {
-    /// Whether pods of a namespace can run anywhere.
-    fn can_run(&self, namespace: &str) -> bool {
-        let must_leave = NAMESPACES.contains(&(namespace, REMOTE)) && self.offloaded.contains(namespace);
-        self.is_peered || !must_leave
-    }
-}
-
 pub async fn run(seed: u64) -> Result<Report, Failure> {
     // The delays before watches are tried again have a random part.
     fastrand::seed(seed);
-    let world = World::peered(Start { seed, replicas: 2, skew_seconds: 3, ..Start::default() }).await;
+    let mut draws = Draws::new(seed);
+    let third = draws.one_of(&[Third::IsAbsent, Third::IsAbsent, Third::Lends, Third::Borrows]);
+    let names: &[&str] = if third == Third::IsAbsent { &["rome", "milan"] } else { &["rome", "milan", "turin"] };
+    let world = World::start(names, Start { seed, replicas: 2, skew_seconds: 3, ..Start::default() }).await;
+    world.peer_and_wait(ROME, MILAN).await;
+    match third {
+        Third::IsAbsent => {}
+        Third::Lends => world.peer_and_wait(ROME, TURIN).await,
+        Third::Borrows => world.peer_and_wait(TURIN, MILAN).await,
+    }
     let safety = Safety::default();
     world.clusters.iter().for_each(|cluster| safety.watch(cluster));
     let mut story = Story {
         world,
+        third,
         safety,
-        draws: Draws::new(seed),
+        draws,
         started: Instant::now(),
         events: Vec::new(),
         wanted: Wanted { is_peered: true, ..Wanted::default() },
@@ -168,6 +186,18 @@ impl Story {
         self.events.push(format!("{:>8.3} s  {}", self.started.elapsed().as_secs_f64(), event.into()));
     }
 
+    /// Whether pods of a namespace can run anywhere.
+    fn can_run(&self, namespace: &str) -> bool {
+        let must_leave = NAMESPACES.contains(&(namespace, REMOTE)) && self.wanted.offloaded.contains(namespace);
+        self.wanted.is_peered || self.third == Third::Lends || !must_leave
+    }
+
+    /// One of the clusters.
+    fn cluster(&mut self) -> usize {
+        let count = self.world.clusters.len() as u64;
+        usize::try_from(self.below(count)).unwrap()
+    }
+
     fn below(&mut self, end: u64) -> u64 {
         self.draws.number() % end
     }
@@ -183,7 +213,14 @@ impl Story {
             self.world.offload(ROME, namespace, strategy).await;
             self.wanted.offloaded.insert(namespace);
         }
+        if self.third == Third::Borrows {
+            self.world.offload(TURIN, GUEST, REMOTE).await;
+        }
         self.begin_faults();
+        if self.third == Third::Borrows {
+            self.world.clusters[TURIN].deploy(GUEST, GUEST, GUESTS).await;
+            self.created += usize::from(GUESTS);
+        }
         for (namespace, _) in NAMESPACES.into_iter().cycle() {
             if self.created >= FIRST_PODS {
                 return;
@@ -250,13 +287,8 @@ impl Story {
     }
 
     async fn violations(&self) -> Vec<String> {
-        let snapshot = |cluster: &crate::world::Cluster| Snapshot {
-            id: cluster.id.clone(),
-            name: cluster.name.clone(),
-            now: cluster.server.now(),
-            objects: cluster.server.objects(),
-        };
-        let mut found = violations(&self.world.clusters.iter().map(snapshot).collect::<Vec<_>>());
+        let snapshots: Vec<Snapshot> = self.world.clusters.iter().map(Cluster::snapshot).collect();
+        let mut found: Vec<String> = violations(&snapshots).into_iter().map(|violation| violation.what).collect();
         found.extend(self.unfulfilled().await);
         found
     }

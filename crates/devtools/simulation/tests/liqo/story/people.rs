@@ -12,8 +12,8 @@ use kube::{
 use liqo_api::PeeringPolicy;
 use serde_json::{Value, json};
 
-use super::{MANY_PODS, MILAN, NAMESPACES, ROME, Story};
-use crate::world::object;
+use super::{GUEST, GUESTS, MANY_PODS, MILAN, NAMESPACES, ROME, Story, TURIN, Third};
+use crate::json::object;
 
 /// The percentages of its free resources that a provider offers.
 const PERCENTAGES: [u8; 3] = [90, 20, 0];
@@ -190,21 +190,30 @@ impl Story {
         if wanted.is_peered && !rome.node_is_ready("milan").await {
             found.push("the virtual node is not Ready".to_owned());
         }
+        if self.third == Third::Lends && !rome.node_is_ready("turin").await {
+            found.push("the virtual node of turin is not Ready".to_owned());
+        }
+        if self.third == Third::Borrows {
+            let ready = self.world.clusters[TURIN].ready_pods(GUEST).await.len();
+            if ready != usize::from(GUESTS) {
+                found.push(format!("turin should have {GUESTS} ready pods, and has {ready}"));
+            }
+        }
         for ((namespace, name), replicas) in &wanted.deployments {
             let status = rome.api::<Deployment>(namespace).get(name).await.unwrap().status.unwrap_or_default();
-            if wanted.can_run(namespace) && status.ready_replicas.unwrap_or_default() != i32::from(*replicas) {
+            if self.can_run(namespace) && status.ready_replicas.unwrap_or_default() != i32::from(*replicas) {
                 found.push(format!("Deployment {namespace}/{name} should have {replicas} ready pods: {status:?}"));
             }
         }
         for ((namespace, name), replicas) in &wanted.stateful_sets {
             let status = rome.api::<StatefulSet>(namespace).get(name).await.unwrap().status.unwrap_or_default();
-            if wanted.can_run(namespace) && status.ready_replicas.unwrap_or_default() != i32::from(*replicas) {
+            if self.can_run(namespace) && status.ready_replicas.unwrap_or_default() != i32::from(*replicas) {
                 found.push(format!("StatefulSet {namespace}/{name} should have {replicas} ready pods: {status:?}"));
             }
         }
         for ((namespace, name), completions) in &wanted.jobs {
             let status = rome.api::<Job>(namespace).get(name).await.unwrap().status.unwrap_or_default();
-            if wanted.can_run(namespace) && status.succeeded.unwrap_or_default() != i32::from(*completions) {
+            if self.can_run(namespace) && status.succeeded.unwrap_or_default() != i32::from(*completions) {
                 found.push(format!("Job {namespace}/{name} should have {completions} completions: {status:?}"));
             }
         }

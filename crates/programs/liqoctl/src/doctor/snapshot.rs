@@ -1,0 +1,140 @@
+//! Reads the objects that [`violations`] judges, and judges them twice.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Namespace, Node, Pod},
+};
+use kube::{
+    Api,
+    api::{ApiResource, DynamicObject, ListParams},
+};
+use liqo_api::{ForeignCluster, ResourceOffer};
+
+use super::{
+    finding::{Area, Check, Examined, Finding},
+    invariants::{Snapshot, Violation, violations},
+};
+use crate::{
+    cluster::Cluster,
+    inspect::{Facts, Read, Reader},
+};
+
+/// Between two looks: a cluster at work violates an invariant for less than that.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
+/// Looks at most. What is seen at each of them does not hold.
+const LOOKS: u8 = 3;
+/// Objects in one answer.
+const PAGE: u32 = 500;
+
+/// Judges all clusters together.
+pub async fn examine(clusters: &[(&Cluster, &Facts)]) -> Examined {
+    let names = clusters.iter().map(|(_, facts)| facts.name.clone()).collect();
+    let findings = match lasting(clusters).await {
+        Ok(found) => findings(&found),
+        Err(why) => vec![Finding::unknown(Check::LocalPods, why)],
+    };
+    Examined { clusters: names, findings }
+}
+
+/// What is violated at each of several looks.
+async fn lasting(clusters: &[(&Cluster, &Facts)]) -> Read<Vec<Violation>> {
+    let mut found = look(clusters).await?;
+    for _ in 1..LOOKS {
+        if found.is_empty() {
+            break;
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+        let again = look(clusters).await?;
+        found.retain(|violation| again.contains(violation));
+    }
+    Ok(found)
+}
+
+async fn look(clusters: &[(&Cluster, &Facts)]) -> Read<Vec<Violation>> {
+    let snapshots = try_join_all(clusters.iter().map(|(cluster, facts)| snapshot(cluster, facts))).await?;
+    Ok(violations(&snapshots))
+}
+
+async fn snapshot(cluster: &Cluster, facts: &Facts) -> Read<Snapshot> {
+    let id = facts.liqo.id().ok_or_else(|| format!("Liqo is not installed in {}, or has no identity yet", facts.name))?;
+    let reader = Reader::new(cluster);
+    let kinds = [
+        ApiResource::erase::<Pod>(&()),
+        ApiResource::erase::<Node>(&()),
+        ApiResource::erase::<Namespace>(&()),
+        ApiResource::erase::<Lease>(&()),
+        ApiResource::erase::<ForeignCluster>(&()),
+        ApiResource::erase::<ResourceOffer>(&()),
+    ];
+    let lists = try_join_all(kinds.into_iter().map(|kind| list(&reader, kind))).await?;
+    let api_server = &facts.api_server;
+    let ahead = api_server.date.map(|date| date - api_server.asked_at).unwrap_or_default();
+    let now = Timestamp::now().checked_add(ahead).unwrap_or_else(|_| Timestamp::now());
+    Ok(Snapshot { id: id.clone(), name: facts.name.clone(), now, objects: lists.into_iter().collect() })
+}
+
+/// The objects of a kind, in pages, with the name of the kind.
+async fn list(reader: &Reader, kind: ApiResource) -> Read<(String, Vec<Arc<serde_json::Value>>)> {
+    let resource = if kind.group.is_empty() { kind.plural.clone() } else { format!("{}.{}", kind.plural, kind.group) };
+    let api: Api<DynamicObject> = Api::all_with(reader.client(), &kind);
+    let (what, mut objects, mut parameters) = (format!("list {resource}"), Vec::new(), ListParams::default().limit(PAGE));
+    loop {
+        let page = reader.read(&what, api.list(&parameters)).await?;
+        let json = page.items.into_iter().filter_map(|object| serde_json::to_value(object).ok());
+        objects.extend(json.map(Arc::new));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters = parameters.continue_token(&token),
+            None => return Ok((resource, objects)),
+        }
+    }
+}
+
+/// A finding for each invariant that holds, and one for each violation.
+fn findings(found: &[Violation]) -> Vec<Finding> {
+    let all = Check::ALL.iter().filter(|check| check.area() == Area::Invariants);
+    let of_check = |check: &Check| {
+        let violated: Vec<Finding> = found.iter().filter(|one| one.check == *check).map(judged).collect();
+        if violated.is_empty() { vec![Finding::ok(*check, "holds")] } else { violated }
+    };
+    all.flat_map(of_check).collect()
+}
+
+fn judged(violation: &Violation) -> Finding {
+    let Violation { check, what } = violation;
+    match check {
+        // A policy may promise more on purpose.
+        Check::Promises => {
+            Finding::warn(*check, what, "fine with overcommitPercentage, fixed amounts or a plugin; otherwise please report it")
+        }
+        Check::Leases => Finding::fail(*check, what, "does whoever renews it run, and reach this API server?"),
+        _ => {
+            Finding::fail(*check, what, "if it stays, and no other check fails, please report it with the logs of both managers")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+
+    #[test]
+    fn each_violation_is_told_and_each_invariant_that_holds() {
+        let found = |check, what: &str| Violation { check, what: what.to_owned() };
+        let findings = findings(&[found(Check::LocalPods, "a"), found(Check::LocalPods, "b"), found(Check::Promises, "c")]);
+        let verdicts: Vec<(Check, Verdict)> = findings.iter().map(|finding| (finding.check, finding.verdict)).collect();
+        let expected = [
+            (Check::LocalPods, Verdict::Fail),
+            (Check::LocalPods, Verdict::Fail),
+            (Check::RemotePods, Verdict::Ok),
+            (Check::EndedPeerings, Verdict::Ok),
+            (Check::Leases, Verdict::Ok),
+            (Check::Promises, Verdict::Warn),
+        ];
+        assert_eq!(verdicts, expected);
+    }
+}
