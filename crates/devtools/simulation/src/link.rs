@@ -6,6 +6,7 @@
 //! ```
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     pin::Pin,
     sync::Arc,
@@ -71,8 +72,8 @@ struct Shared {
     way: Mutex<Way>,
     /// Tells who waits that the way changed.
     changed: Notify,
-    /// How often a fault was drawn.
-    count: Mutex<u64>,
+    /// How often each kind of fault was drawn.
+    counts: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Link {
@@ -82,7 +83,7 @@ impl Link {
             draws: Mutex::new(Draws::new(seed)),
             way: Mutex::new(Way::Open),
             changed: Notify::new(),
-            count: Mutex::new(0),
+            counts: Mutex::default(),
         }))
     }
 
@@ -98,9 +99,9 @@ impl Link {
         *self.0.faults.lock() = faults;
     }
 
-    /// How often a fault was drawn so far. Partitions do not count.
-    pub fn count(&self) -> u64 {
-        *self.0.count.lock()
+    /// How often each kind of fault was drawn so far. Partitions do not count.
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.0.counts.lock().clone()
     }
 
     /// Nothing passes any more until [`Link::heal`]. Watches hear nothing.
@@ -134,9 +135,11 @@ impl Link {
     }
 
     /// Whether something with this chance goes wrong now.
-    fn fails(&self, chance: impl FnOnce(Faults) -> u32) -> bool {
+    fn fails(&self, kind: &'static str, chance: impl FnOnce(Faults) -> u32) -> bool {
         let fails = self.draw(|draws, faults| draws.per_mille(chance(faults)));
-        *self.0.count.lock() += u64::from(fails);
+        if fails {
+            *self.0.counts.lock().entry(kind).or_default() += 1;
+        }
         fails
     }
 
@@ -202,10 +205,10 @@ impl OverLink {
         let link = self.link.clone();
         let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
         link.delay().await;
-        if link.way() != Way::Open || link.fails(|faults| faults.lost_requests) {
+        if link.way() != Way::Open || link.fails("request lost", |faults| faults.lost_requests) {
             return Err(link.silence().await);
         }
-        if link.fails(|faults| faults.refusals) {
+        if link.fails("request refused", |faults| faults.refusals) {
             let (parts, body) = request.into_parts();
             let (code, reason) = link.draw(|draws, _| draws.one_of(&REFUSALS));
             // A conflict means that somebody else wrote the object, and watches tell about that.
@@ -214,7 +217,7 @@ impl OverLink {
             }
             request = http::Request::from_parts(parts, body);
         }
-        let answered = if link.fails(|faults| faults.late_requests) {
+        let answered = if link.fails("request late", |faults| faults.late_requests) {
             let lateness = link.draw(|draws, faults| draws.up_to(faults.lateness));
             // It is on its way, and arrives whatever becomes of its sender.
             let arrives = tokio::spawn(async move {
@@ -230,7 +233,7 @@ impl OverLink {
             Err(never) => match never {},
         };
         link.delay().await;
-        if link.way() != Way::Open || link.fails(|faults| faults.lost_answers) {
+        if link.way() != Way::Open || link.fails("answer lost", |faults| faults.lost_answers) {
             return Err(link.silence().await);
         }
         let (parts, body) = answer.into_parts();
@@ -247,7 +250,7 @@ fn watched(link: Link, body: Answered) -> Carried {
         let data = frames.next().await?.ok()?.into_data().ok()?;
         link.opened().await;
         link.delay().await;
-        if link.fails(|faults| faults.broken_watches) {
+        if link.fails("watch broken off", |faults| faults.broken_watches) {
             let half = data.slice(..data.len() / 2);
             return Some((Ok::<_, BoxError>(Frame::data(half)), None));
         }

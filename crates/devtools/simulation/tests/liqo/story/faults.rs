@@ -14,15 +14,15 @@ impl Story {
 
     /// From now on, requests of the managers go wrong.
     pub(super) fn begin_faults(&mut self) {
-        let mut below = |end| u32::try_from(self.below(end)).unwrap();
+        let mut up_to = |end| 1 + u32::try_from(self.below(end)).unwrap();
         let bad = Faults {
             delay: Duration::from_millis(500),
-            lost_requests: below(20),
-            lost_answers: below(20),
-            late_requests: below(10),
+            lost_requests: up_to(20),
+            lost_answers: up_to(20),
+            late_requests: up_to(10),
             lateness: Duration::from_secs(20),
-            refusals: below(30),
-            broken_watches: below(30),
+            refusals: up_to(30),
+            broken_watches: up_to(30),
         };
         for manager in self.world.clusters.iter().flat_map(|cluster| &cluster.managers) {
             manager.link.set_faults(bad);
@@ -116,16 +116,16 @@ impl Story {
     pub(super) fn end_faults(&mut self) {
         self.revive_managers();
         self.world.internet.heal();
-        let mut drawn = 0;
         for cluster in &mut self.world.clusters {
             cluster.settings.send_modify(|settings| settings.nodes_without_power.clear());
             for number in 1..=2 {
-                drawn += cluster.manager(number).link.count();
+                for (kind, count) in cluster.manager(number).link.counts() {
+                    *self.faults.entry(kind).or_default() += count;
+                }
                 cluster.manager(number).link.set_faults(Faults::default());
             }
         }
         self.restart_ended();
-        self.faults.insert("request lost, late, refused or broken off", drawn);
         self.tell("all faults end");
     }
 }

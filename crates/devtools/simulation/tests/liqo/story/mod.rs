@@ -37,7 +37,7 @@ const GUEST: &str = "guest";
 const GUESTS: u8 = 4;
 const STEPS: usize = 30;
 /// So many pods run from the beginning, and after this many people start nothing new.
-pub const FIRST_PODS: usize = 50;
+const FIRST_PODS: usize = 50;
 const MANY_PODS: usize = 60;
 /// How long the clusters may take to come to rest, and for how long nothing changes then.
 const REST_LIMIT: Duration = Duration::from_secs(1800);
@@ -56,6 +56,13 @@ pub struct Report {
     pub simulated: Duration,
     /// Of the names and versions of all objects at the end: the same for the same seed.
     pub history: u64,
+}
+
+impl Report {
+    /// Whether it says something about the system.
+    pub fn tells_much(&self) -> bool {
+        self.pods >= FIRST_PODS && self.faults.len() >= 5 && self.faults.values().sum::<u64>() >= 20
+    }
 }
 
 impl fmt::Display for Report {
