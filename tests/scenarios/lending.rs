@@ -1,24 +1,16 @@
-//! Offers stay correct when nodes die and pools go, and when a consumer is a provider, too.
+//! Offers stay correct when a consumer is a provider, too, and when nothing enforces `NetworkPolicies`.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{Api, ResourceExt as _};
+use k8s_openapi::api::core::v1::Pod;
 use liqo_api::{Quantity, ResourceList};
-use liqo_playground::{FAKE_NODE_LABEL, fake_node_resources};
+use liqo_playground::fake_node_resources;
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{
-    pods::{deployment, node_of},
+    pods::node_of,
     policies::{allocatable, apply_policy, offer},
 };
 
@@ -58,79 +50,11 @@ fn pod_with(namespace: &str, name: &str, requests: &[(&str, &str)]) -> String {
     pod.to_string()
 }
 
-async fn node_ready(cluster: &Cluster, node: &str) -> Result<bool> {
-    let node = Api::<Node>::all(cluster.client.clone()).get(node).await?;
-    let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
-    Ok(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
-}
-
 /// Whether a pod is available, as disruption budgets count.
 pub fn is_healthy(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     pod.metadata.deletion_timestamp.is_none()
         && conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-pub async fn when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends(world: Arc<World>) -> Result<()> {
-    const SLOT: &str = "example.com/slot";
-    let (rome, milan) = (&world.rome, &world.milan);
-    fake_nodes(&world, 2, "cpu=1,memory=1Gi,pods=5,example.com/slot=1").await?;
-    lend(milan, "mortal", rome, json!({ "percentage": 100, "noticeSeconds": 4 })).await?;
-    let slots = async |count: i64, within: u64| {
-        eventually(&format!("{count} slots are offered, and rome's node has them"), Duration::from_secs(within), || async {
-            let offered = offer(milan, rome).await?.context("there is no offer")?.spec.resource_quota.hard.get(SLOT);
-            let node = allocatable(rome, "milan").await?.get(SLOT);
-            ensure!((offered, node) == (Quantity::from_units(count), Quantity::from_units(count)), "{offered}, {node}");
-            Ok(Some(()))
-        })
-        .await
-    };
-    slots(2, 30).await?;
-    rome.offloaded_namespace("mortal", "Remote").await?;
-    let mapped = rome.remote_namespace("mortal", milan).await?;
-    for name in ["elder", "younger"] {
-        rome.apply(&pod_with("mortal", name, &[("cpu", "10m"), (SLOT, "1")])).await?;
-        rome.ready_pods("mortal", &format!("app={name}"), 1).await?;
-        // Creation times have a resolution of one second.
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-    let elder = milan.api::<Pod>(&mapped).get("elder").await?.uid();
-    let dying = milan.api::<Pod>(&mapped).get("younger").await?.spec.and_then(|spec| spec.node_name).context("no node")?;
-
-    // Without this label kwok no longer simulates the node's kubelet.
-    let (label, fake) = FAKE_NODE_LABEL;
-    milan.kubectl(&["label", "node", &dying, &format!("{label}-")]).await?;
-    eventually("the node is dead", Duration::from_secs(90), || async { Ok((!node_ready(milan, &dying).await?).then_some(())) })
-        .await?;
-    slots(1, 30).await?;
-    let remote = async |name: &str| anyhow::Ok(milan.api::<Pod>(&mapped).get(name).await?.metadata);
-    eventually("the excess pod is being deleted", TIMEOUT, || async {
-        Ok(remote("younger").await?.deletion_timestamp.map(drop))
-    })
-    .await?;
-
-    // Its node is dead and cannot report that the pod ended. After the grace period and some time the provider counts it as ended.
-    eventually("the pod has ended, and home says why", Duration::from_secs(120), || async {
-        let status = rome.api::<Pod>("mortal").get("younger").await?.status.unwrap_or_default();
-        let message = status.message.unwrap_or_default();
-        ensure!(
-            status.reason.as_deref() == Some("Evicted") && message.contains("took back") && message.contains(SLOT),
-            "{message}"
-        );
-        Ok(Some(()))
-    })
-    .await?;
-    // An administrator deletes pods that are left on a lost node. kwok would not end this one.
-    milan.kubectl(&["-n", &mapped, "delete", "pod", "younger", "--force", "--grace-period=0", "--ignore-not-found"]).await?;
-    milan.kubectl(&["label", "node", &dying, &format!("{label}={fake}")]).await?;
-    slots(2, 60).await?;
-    let staying = remote("elder").await?;
-    ensure!((&staying.uid, &staying.deletion_timestamp) == (&elder, &None), "a pod within the offer was ended");
-    rome.ready_pods("mortal", "app=elder", 1).await?;
-    rome.end_namespace("mortal").await?;
-    milan.kubectl(&["delete", "peeringpolicy", "mortal"]).await?;
-    world.machinery(milan)?.scale_fake_nodes(1).await?;
-    slots(0, 30).await
 }
 
 pub async fn two_clusters_lend_to_each_other(world: Arc<World>) -> Result<()> {
@@ -191,46 +115,6 @@ pub async fn two_clusters_lend_to_each_other(world: Arc<World>) -> Result<()> {
         Ok((allocatable(rome, "milan").await?.get(GPU).is_zero()).then_some(()))
     })
     .await
-}
-
-pub async fn a_withdrawn_pool_is_drained_within_disruption_budgets(world: Arc<World>) -> Result<()> {
-    const NOTICE: Duration = Duration::from_secs(240);
-    let (rome, milan) = (&world.rome, &world.milan);
-    // All pods start at milan and may come home later. New pods become ready slowly, so evicting all at once would show.
-    rome.kubectl(&["cordon", "rome-1"]).await?;
-    rome.offloaded_namespace("moving", "LocalAndRemote").await?;
-    let slow =
-        "    readinessProbe: { exec: { command: [\"true\"] }, initialDelaySeconds: 3, periodSeconds: 1 }\n        resources:";
-    rome.apply(&deployment("moving", "web", 3).replace("    resources:", slow)).await?;
-    let before = rome.ready_pods("moving", "app=web", 3).await?;
-    let nodes = |pods: &[Pod]| pods.iter().map(|pod| node_of(pod).to_owned()).collect::<Vec<_>>();
-    ensure!(nodes(&before) == ["milan"; 3], "not all pods are at milan: {:?}", nodes(&before));
-    let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web", "namespace": "moving" },
-        "spec": { "minAvailable": 2, "selector": { "matchLabels": { "app": "web" } } } });
-    rome.apply(&budget.to_string()).await?;
-    rome.wait_for(&["-n", "moving", "pdb/web"], "jsonpath={.status.disruptionsAllowed}=1", 30).await?;
-    rome.kubectl(&["uncordon", "rome-1"]).await?;
-
-    // No node has this label, so there are no pools any more.
-    let none = json!({ "by": "NodeLabel", "label": "example.com/shelf" });
-    let taken_back = Instant::now();
-    lend(milan, "none", rome, json!({ "granularity": none, "noticeSeconds": NOTICE.as_secs() })).await?;
-    let fewest = AtomicUsize::new(before.len());
-    eventually("the node is empty and gone", NOTICE, || async {
-        let healthy = rome.pods("moving", "app=web").await?.iter().filter(|pod| is_healthy(pod)).count();
-        fewest.fetch_min(healthy, Ordering::Relaxed);
-        Ok(rome.object(&["node", "milan"]).await?.is_none().then_some(()))
-    })
-    .await?;
-    ensure!(taken_back.elapsed() < NOTICE, "the node stayed until the end of the notice");
-    let fewest = fewest.into_inner();
-    ensure!(fewest == 2, "at one time only {fewest} of 3 pods were available; the budget requires 2");
-    let after = rome.ready_pods("moving", "app=web", 3).await?;
-    ensure!(nodes(&after) == ["rome-1"; 3], "not all pods came home: {:?}", nodes(&after));
-
-    milan.kubectl(&["delete", "peeringpolicy", "none"]).await?;
-    rome.end_namespace("moving").await?;
-    eventually("the node is back", TIMEOUT, || async { node_ready(rome, "milan").await.map(|ready| ready.then_some(())) }).await
 }
 
 /// Whether `NetworkPolicies` are enforced in a cluster, as the condition of its `ClusterConfig` says: status and message.

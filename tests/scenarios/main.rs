@@ -175,8 +175,7 @@ fn settled() -> Vec<Scenario> {
 fn jobs_and_metering() -> Vec<Scenario> {
     scenarios! {
         jobs:
-            a_finished_job_never_runs_again,
-            a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
+            a_finished_job_never_runs_again;
         metering:
             both_sides_count_the_same_seconds_over_restarts_and_sign_receipts;
         // It ends the peering of rome and milan, and peers them again.
@@ -430,10 +429,8 @@ fn at_home_and_lending() -> Vec<Scenario> {
             kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer;
         // They change milan's offer to rome, or milan's nodes.
         lending:
-            when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends,
             two_clusters_lend_to_each_other,
-            without_enforced_network_policies_a_cluster_lends_only_after_an_explicit_yes,
-            a_withdrawn_pool_is_drained_within_disruption_budgets;
+            without_enforced_network_policies_a_cluster_lends_only_after_an_explicit_yes;
     }
 }
 
@@ -442,7 +439,6 @@ fn offers() -> Vec<Scenario> {
     scenarios! {
         sharing:
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
-            a_request_limits_the_offer,
             the_ledgers_metrics_show_what_is_offered_and_used;
         policies:
             two_peers_with_different_policies_get_different_offers,

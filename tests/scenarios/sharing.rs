@@ -79,24 +79,6 @@ pub async fn pods_that_exceed_the_offer_are_refused_with_a_reason(world: Arc<Wor
     rome.end_namespace("beyond").await
 }
 
-pub async fn a_request_limits_the_offer(world: Arc<World>) -> Result<()> {
-    let rome = &world.rome;
-    let patch = |resources: &str| format!(r#"{{"spec":{{"request":{{"resources":{resources}}}}}}}"#);
-    rome.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", &patch(r#"{"cpu":"100m","pods":"3"}"#)]).await?;
-    let small: Quantity = "100m".parse()?;
-    eventually("the node is as small as asked", Duration::from_secs(30), || async {
-        Ok((allocatable(rome, "milan", "cpu").await? == small).then_some(()))
-    })
-    .await?;
-    rome.offloaded_namespace("limited", "Remote").await?;
-    rome.apply(&deployment("limited", "web", 5)).await?;
-    rome.kubectl(&["-n", "limited", "wait", "--for=jsonpath={.status.readyReplicas}=3", "deployment/web", "--timeout=60s"])
-        .await?;
-    rome.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", &patch("null")]).await?;
-    rome.ready_pods("limited", "app=web", 5).await?;
-    rome.end_namespace("limited").await
-}
-
 /// The values of one of milan's ledger metrics for a consumer, by resource.
 async fn metric(milan: &Cluster, name: &str, consumer: &str) -> Result<ResourceList> {
     let leader = milan.pods("liqo", "liqo.io/leader=true").await?.pop().and_then(|pod| pod.metadata.name).context("no leader")?;

@@ -62,7 +62,7 @@ impl Seen {
         if running.len() > 1 {
             self.violations.insert(format!("{about} is one of {} that run for the same pod", running.len()));
         }
-        if pod["spec"]["restartPolicy"] == "Never" && phase(pod) != "Pending" {
+        if pod["spec"]["restartPolicy"] == "Never" && ["Running", "Succeeded"].contains(&phase(pod)) {
             let started = self.started.entry(local.to_owned()).or_default();
             started.insert(uid.to_owned());
             if started.len() > 1 {

@@ -123,7 +123,7 @@ pub async fn remove(client: &Client, name: &str, cluster: &ClusterId, pool: &str
         delete_if_present(&nodes(client), name, &only(uid)).await.step("delete", "Node", node_key(name))?;
         tracing::info!(node = name, cluster = %cluster, pool, "virtual node deleted");
     }
-    // Also if an earlier attempt came no further. A lease that is renewed at this moment goes with the Node, which owns it.
+    // Also if an earlier attempt came no further. A lease that is created at this moment goes with the Node, which owns it.
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASES);
     delete_if_present(&leases, name, &DeleteParams::default()).await.step("delete", "Lease", Key::new(LEASES, name))?;
     Ok(())

@@ -19,6 +19,9 @@ use crate::pod::shadow_pod::MAX_GRACE_SECONDS;
 /// provider's answer.
 pub const SENDING: &str = OffloadedReason::Sending.as_str();
 
+/// Why the pods of a namespace run at no provider any more.
+const ENDED: [&str; 2] = [OffloadedReason::NamespaceNotOffloaded.as_str(), OffloadedReason::OffloadingIsLocal.as_str()];
+
 /// How long the watch may not show a shadow pod that we created, before the controller asks for it.
 pub const VISIBLE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -232,9 +235,11 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
             or(&shadow.reason, OffloadedReason::Refused.as_str()),
             or(&shadow.message, "the provider refused the pod"),
         ),
-        // What it waits for never comes if its namespace has left the provider.
+        // What it waits for never comes if its namespace is not offloaded any more.
         ShadowPodPhase::Pending if shadow.waits() => match &facts.namespace {
-            NamespaceState::Refused { reason, message } => refuse(facts, home, (*reason).to_owned(), message.clone()),
+            NamespaceState::Refused { reason, message } if ENDED.contains(reason) => {
+                refuse(facts, home, (*reason).to_owned(), message.clone())
+            }
             _ => Decision::of([Action::Refuse { reason: shadow.reason.clone(), message: shadow.message.clone() }]),
         },
         ShadowPodPhase::Pending => Decision::nothing(),

@@ -4,13 +4,15 @@
 //!   objects of all clusters --> violations: a check and a sentence for each
 //! ```
 //!
-//! A cluster at work violates some of this for moments: who looks at running clusters looks twice. The simulated clusters in
+//! A cluster at work violates some of this for moments: who looks at running clusters looks several times. The simulated clusters in
 //! `crates/devtools/simulation` are judged by the same rules.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
-use liqo_api::{CONTROLLER_MANAGER, ClusterId, SYSTEM_NAMESPACE, labels, provider_namespace, tenant_namespace};
+use liqo_api::{
+    CONTROLLER_MANAGER, ClusterId, ForeignCluster, SYSTEM_NAMESPACE, labels, pods, provider_namespace, tenant_namespace,
+};
 use liqo_quantity::ResourceList;
 use serde_json::Value;
 
@@ -40,6 +42,8 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
     pub check: Check,
+    /// The object, or the clusters: the same at each look.
+    pub about: String,
     pub what: String,
 }
 
@@ -59,11 +63,11 @@ impl Snapshot {
         nodes.filter_map(|node| Some((name(node), label(node, labels::REMOTE_CLUSTER_ID)?))).collect()
     }
 
-    /// Whether this cluster knows another one as a peer.
-    fn knows(&self, peer: &ClusterId) -> bool {
-        let is_it =
-            |known: &Value| known["spec"]["clusterID"] == peer.as_str() && known["metadata"]["deletionTimestamp"].is_null();
-        self.of(PEERS).any(is_it)
+    /// Whether this cluster borrows from another one, or still ends that.
+    fn borrows_from(&self, provider: &ClusterId) -> bool {
+        let peers = self.of(PEERS).filter_map(|peer| serde_json::from_value::<ForeignCluster>(peer.clone()).ok());
+        let mut those = peers.filter(|peer| peer.spec.cluster_id == *provider);
+        those.any(|peer| peer.metadata.deletion_timestamp.is_some() || peer.wants_outgoing())
     }
 }
 
@@ -80,71 +84,63 @@ pub fn violations(clusters: &[Snapshot]) -> Vec<Violation> {
     found
 }
 
-fn add(found: &mut Vec<Violation>, check: Check, what: String) {
-    found.push(Violation { check, what });
+fn add(found: &mut Vec<Violation>, check: Check, about: String, what: &str) {
+    let what = format!("{about} {what}");
+    found.push(Violation { check, about, what });
 }
 
 /// Each pod on a virtual node that has not ended runs exactly once at its provider, or says why it does not run; and both are equal.
+/// Those that are being deleted do not count.
 fn local_pods(home: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Violation>) {
     let nodes = home.virtual_nodes();
-    for pod in home.of(PODS).filter(|pod| !is_finished(pod)) {
+    for pod in home.of(PODS).filter(|pod| !is_finished(pod) && !ends(pod)) {
         let Some(provider) = pod["spec"]["nodeName"].as_str().and_then(|node| nodes.get(node)) else { continue };
         let Some(provider) = clusters.iter().find(|cluster| cluster.id.as_str() == *provider) else { continue };
         let remote: Vec<&Value> = provider.remote_pods().filter(|(of, _)| *of == uid(pod)).map(|(_, pod)| pod).collect();
-        let about = format!("pod {} of {} at {}", place(pod), home.name, provider.name);
         let what = match remote.as_slice() {
             [] if says_why(pod) => continue,
-            [] => format!("{about} does not run there, and does not say why: {}", pod["status"]),
-            [one] => {
-                let states = |pod: &Value| (pod["status"]["phase"].clone(), is_ready(pod));
-                if states(pod) == states(one) || !pod["metadata"]["deletionTimestamp"].is_null() {
-                    continue;
-                }
-                format!("{about} is {}, and there {}", state(pod), state(one))
-            }
-            more => format!("{about} runs {} times", more.len()),
+            [] => format!("is {}, does not run there, and does not say why", state(pod)),
+            [one] if state(pod) == state(one) || ends(one) => continue,
+            [one] => format!("is {}, and there {}", state(pod), state(one)),
+            more => format!("runs {} times", more.len()),
         };
-        add(found, Check::LocalPods, what);
+        add(found, Check::LocalPods, format!("pod {} of {} at {}", place(pod), home.name, provider.name), &what);
     }
 }
 
 /// Each pod that runs for another cluster has a pod there.
 fn remote_pods(provider: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Violation>) {
-    for (uid_there, pod) in provider.remote_pods() {
+    for (uid_there, pod) in provider.remote_pods().filter(|(_, pod)| !ends(pod)) {
+        let about = format!("pod {} of {}", place(pod), provider.name);
         let Some(consumer) = label(pod, labels::CONSUMER_ID) else {
-            add(found, Check::RemotePods, format!("pod {} at {} runs for nobody", place(pod), provider.name));
+            add(found, Check::RemotePods, about, "runs for nobody");
             continue;
         };
         let Some(home) = clusters.iter().find(|cluster| cluster.id.as_str() == consumer) else { continue };
         if !home.of(PODS).any(|local| uid(local) == uid_there) {
-            let what = format!("pod {} at {} runs for a pod of {} that does not exist", place(pod), provider.name, home.name);
-            add(found, Check::RemotePods, what);
+            add(found, Check::RemotePods, about, &format!("runs for a pod of {} that does not exist", home.name));
         }
     }
 }
 
 /// Nothing is left of a peering that has ended.
 fn ended_peerings(consumer: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Violation>) {
-    for provider in clusters.iter().filter(|provider| provider.id != consumer.id && !consumer.knows(&provider.id)) {
-        let mut left = |cluster: &Snapshot, what: &str| {
-            let (consumer, provider, cluster) = (&consumer.name, &provider.name, &cluster.name);
-            add(
-                found,
-                Check::EndedPeerings,
-                format!("{consumer} does not borrow from {provider}, but {cluster} still has {what}"),
-            );
+    for provider in clusters.iter().filter(|provider| provider.id != consumer.id && !consumer.borrows_from(&provider.id)) {
+        let mut left = |cluster: &Snapshot, what: String| {
+            let why = format!("is left, although {} does not borrow from {}", consumer.name, provider.name);
+            add(found, Check::EndedPeerings, format!("{what} of {}", cluster.name), &why);
         };
         let (tenant, own) = (tenant_namespace(&consumer.id), provider_namespace(&provider.id));
         for namespace in provider.of(NAMESPACES) {
             if name(namespace) == tenant || label(namespace, labels::CONSUMER_ID) == Some(consumer.id.as_str()) {
-                left(provider, &format!("namespace {}", name(namespace)));
+                left(provider, format!("namespace {}", name(namespace)));
             }
         }
         if consumer.of(NAMESPACES).any(|namespace| name(namespace) == own) {
-            left(consumer, &format!("namespace {own}"));
+            left(consumer, format!("namespace {own}"));
         }
         for (node, _) in consumer.virtual_nodes().iter().filter(|(_, of)| **of == provider.id.as_str()) {
-            left(consumer, &format!("node {node}"));
+            left(consumer, format!("node {node}"));
         }
     }
 }
@@ -161,7 +157,8 @@ fn leases(cluster: &Snapshot, found: &mut Vec<Violation>) {
         let Some(renewed) = spec["renewTime"].as_str().and_then(|time| time.parse::<Timestamp>().ok()) else { continue };
         let lasts = SignedDuration::from_secs(spec["leaseDurationSeconds"].as_i64().unwrap_or_default());
         if renewed + lasts < cluster.now {
-            add(found, Check::Leases, format!("lease {} of {} was last renewed at {renewed}", place(lease), cluster.name));
+            let about = format!("lease {} of {}", place(lease), cluster.name);
+            add(found, Check::Leases, about, &format!("was last renewed at {renewed}"));
         }
     }
 }
@@ -178,7 +175,8 @@ fn promises(provider: &Snapshot, found: &mut Vec<Violation>) {
     let offered: ResourceList = offered.iter().sum();
     if let Err(shortages) = offered.fits_in(&exists.iter().sum()) {
         let names: Vec<String> = shortages.iter().map(ToString::to_string).collect();
-        add(found, Check::Promises, format!("{} offers more than its nodes have: {}", provider.name, names.join(", ")));
+        let what = format!("offers more than its nodes have: {}", names.join(", "));
+        add(found, Check::Promises, provider.name.clone(), &what);
     }
 }
 
@@ -220,12 +218,16 @@ fn state(pod: &Value) -> String {
     format!("{phase} and {}", if is_ready(pod) { "ready" } else { "not ready" })
 }
 
-/// Whether a pod shows a person why it does not run.
+fn ends(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Whether a pod shows a person why it does not run: its provider, or Liqo, refuses it.
 fn says_why(pod: &Value) -> bool {
-    let status = &pod["status"];
-    let mut conditions = status["conditions"].as_array().into_iter().flatten();
-    status["message"].is_string()
-        || conditions.any(|one| one["status"] == "False" && one["message"].as_str().is_some_and(|text| !text.is_empty()))
+    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|one| {
+        one["type"] == pods::OFFLOADED && one["status"] != "True" && one["message"].as_str().is_some_and(|text| !text.is_empty())
+    })
 }
 
 #[cfg(test)]
@@ -243,13 +245,20 @@ mod tests {
         Snapshot { id: ClusterId::of_public_key(&[number; 32]), name: name.to_owned(), now, objects: by_resource }
     }
 
+    fn borrows_from(id: &ClusterId) -> Value {
+        json!({
+            "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ForeignCluster", "metadata": { "name": "peer" },
+            "spec": { "clusterID": id, "outgoingPeering": "Yes" },
+        })
+    }
+
     fn pair(local: &[(&str, Value)], remote: &[(&str, Value)]) -> Vec<(Check, String)> {
         let milan = ClusterId::of_public_key(&[2; 32]);
         let node = json!({ "metadata": { "name": "milan", "labels": { "liqo.io/type": "virtual-node", "liqo.io/remote-cluster-id": milan } } });
-        let peer = json!({ "metadata": { "name": "milan" }, "spec": { "clusterID": milan } });
+        let peer = borrows_from(&milan);
         let home = [&[(NODES, node), (PEERS, peer)], local].concat();
         let rome = ClusterId::of_public_key(&[1; 32]);
-        let back = json!({ "metadata": { "name": "rome" }, "spec": { "clusterID": rome } });
+        let back = borrows_from(&rome);
         let there = [&[(PEERS, back)], remote].concat();
         let found = violations(&[snapshot(1, "rome", &home), snapshot(2, "milan", &there)]);
         found.into_iter().map(|violation| (violation.check, violation.what)).collect()
@@ -282,7 +291,8 @@ mod tests {
             let found = pair(&local, &remote);
             assert_eq!(found.iter().map(|(check, _)| *check).collect::<Vec<_>>(), [expected], "{found:?}");
         }
-        assert!(pair(&[local_pod(&json!({ "phase": "Pending", "message": "the offer is exceeded" }))], &[]).is_empty());
+        let refused = json!({ "type": "liqo.io/Offloaded", "status": "False", "message": "the offer is exceeded" });
+        assert!(pair(&[local_pod(&json!({ "phase": "Pending", "conditions": [refused] }))], &[]).is_empty());
     }
 
     #[test]
@@ -291,7 +301,7 @@ mod tests {
         let left = json!({ "metadata": { "name": tenant_namespace(&rome) } });
         let found = violations(&[snapshot(1, "rome", &[]), snapshot(2, "milan", &[(NAMESPACES, left.clone())])]);
         assert_eq!(found.len(), 1, "{found:?}");
-        let peer = json!({ "metadata": { "name": "milan" }, "spec": { "clusterID": milan } });
+        let peer = borrows_from(&milan);
         assert!(violations(&[snapshot(1, "rome", &[(PEERS, peer)]), snapshot(2, "milan", &[(NAMESPACES, left)])]).is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! Reads the objects that [`violations`] judges, and judges them twice.
+//! Reads the objects that [`violations`] judges, several times as long as something does not hold.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,8 +34,8 @@ const PAGE: u32 = 500;
 pub async fn examine(clusters: &[(&Cluster, &Facts)]) -> Examined {
     let names = clusters.iter().map(|(_, facts)| facts.name.clone()).collect();
     let findings = match lasting(clusters).await {
-        Ok(found) => findings(&found),
-        Err(why) => vec![Finding::unknown(Check::LocalPods, why)],
+        Ok(found) => findings(&found, clusters.len()),
+        Err(why) => invariants().map(|check| Finding::unknown(check, why.clone())).collect(),
     };
     Examined { clusters: names, findings }
 }
@@ -49,7 +49,7 @@ async fn lasting(clusters: &[(&Cluster, &Facts)]) -> Read<Vec<Violation>> {
         }
         tokio::time::sleep(BETWEEN_LOOKS).await;
         let again = look(clusters).await?;
-        found.retain(|violation| again.contains(violation));
+        found.retain(|one| again.iter().any(|other| (one.check, &one.about) == (other.check, &other.about)));
     }
     Ok(found)
 }
@@ -62,6 +62,8 @@ async fn look(clusters: &[(&Cluster, &Facts)]) -> Read<Vec<Violation>> {
 async fn snapshot(cluster: &Cluster, facts: &Facts) -> Read<Snapshot> {
     let id = facts.liqo.id().ok_or_else(|| format!("Liqo is not installed in {}, or has no identity yet", facts.name))?;
     let reader = Reader::new(cluster);
+    let ahead = facts.api_server.date.map(|date| date - facts.api_server.asked_at).unwrap_or_default();
+    let now = Timestamp::now().checked_add(ahead).unwrap_or_else(|_| Timestamp::now());
     let kinds = [
         ApiResource::erase::<Pod>(&()),
         ApiResource::erase::<Node>(&()),
@@ -71,9 +73,6 @@ async fn snapshot(cluster: &Cluster, facts: &Facts) -> Read<Snapshot> {
         ApiResource::erase::<ResourceOffer>(&()),
     ];
     let lists = try_join_all(kinds.into_iter().map(|kind| list(&reader, kind))).await?;
-    let api_server = &facts.api_server;
-    let ahead = api_server.date.map(|date| date - api_server.asked_at).unwrap_or_default();
-    let now = Timestamp::now().checked_add(ahead).unwrap_or_else(|_| Timestamp::now());
     Ok(Snapshot { id: id.clone(), name: facts.name.clone(), now, objects: lists.into_iter().collect() })
 }
 
@@ -93,18 +92,26 @@ async fn list(reader: &Reader, kind: ApiResource) -> Read<(String, Vec<Arc<serde
     }
 }
 
-/// A finding for each invariant that holds, and one for each violation.
-fn findings(found: &[Violation]) -> Vec<Finding> {
-    let all = Check::ALL.iter().filter(|check| check.area() == Area::Invariants);
-    let of_check = |check: &Check| {
-        let violated: Vec<Finding> = found.iter().filter(|one| one.check == *check).map(judged).collect();
-        if violated.is_empty() { vec![Finding::ok(*check, "holds")] } else { violated }
+fn invariants() -> impl Iterator<Item = Check> {
+    Check::ALL.iter().copied().filter(|check| check.area() == Area::Invariants)
+}
+
+/// A finding for each invariant that holds, and one for each violation. Some invariants are about two clusters.
+fn findings(found: &[Violation], clusters: usize) -> Vec<Finding> {
+    let of_check = |check: Check| {
+        let violated: Vec<Finding> = found.iter().filter(|one| one.check == check).map(judged).collect();
+        let of_one = matches!(check, Check::Leases | Check::Promises);
+        match (violated.is_empty(), of_one || clusters > 1) {
+            (false, _) => violated,
+            (true, false) => vec![Finding::skipped(check, "needs the peers, too: --remote-kubeconfig")],
+            (true, true) => vec![Finding::ok(check, "holds")],
+        }
     };
-    all.flat_map(of_check).collect()
+    invariants().flat_map(of_check).collect()
 }
 
 fn judged(violation: &Violation) -> Finding {
-    let Violation { check, what } = violation;
+    let Violation { check, what, .. } = violation;
     match check {
         // A policy may promise more on purpose.
         Check::Promises => {
@@ -124,8 +131,9 @@ mod tests {
 
     #[test]
     fn each_violation_is_told_and_each_invariant_that_holds() {
-        let found = |check, what: &str| Violation { check, what: what.to_owned() };
-        let findings = findings(&[found(Check::LocalPods, "a"), found(Check::LocalPods, "b"), found(Check::Promises, "c")]);
+        let found = |check, what: &str| Violation { check, about: what.to_owned(), what: what.to_owned() };
+        let found = [found(Check::LocalPods, "a"), found(Check::LocalPods, "b"), found(Check::Promises, "c")];
+        let findings = findings(&found, 2);
         let verdicts: Vec<(Check, Verdict)> = findings.iter().map(|finding| (finding.check, finding.verdict)).collect();
         let expected = [
             (Check::LocalPods, Verdict::Fail),
@@ -136,5 +144,7 @@ mod tests {
             (Check::Promises, Verdict::Warn),
         ];
         assert_eq!(verdicts, expected);
+        let alone = super::findings(&[], 1).into_iter().map(|finding| finding.verdict);
+        assert_eq!(alone.collect::<Vec<_>>(), [Verdict::Skipped, Verdict::Skipped, Verdict::Skipped, Verdict::Ok, Verdict::Ok]);
     }
 }

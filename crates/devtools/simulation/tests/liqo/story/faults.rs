@@ -46,11 +46,11 @@ impl Story {
         }
     }
 
-    /// A manager ends itself if it could not renew its lease in time, and the kubelet starts it again.
+    /// A manager ends itself if it could not renew its lease in time, and the kubelet starts it again. Those that were killed stay dead.
     pub(super) fn restart_ended(&mut self) {
-        for cluster in &mut self.world.clusters {
+        for (index, cluster) in self.world.clusters.iter_mut().enumerate() {
             for number in 1..=2 {
-                if cluster.manager(number).has_ended() {
+                if cluster.manager(number).has_ended() && !self.dead.contains(&(index, number)) {
                     cluster.restart_manager(number);
                 }
             }

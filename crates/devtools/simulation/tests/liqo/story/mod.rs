@@ -174,6 +174,7 @@ pub async fn run(seed: u64) -> Result<Report, Failure> {
     story.begin().await;
     for _ in 0..STEPS {
         story.step().await;
+        story.restart_ended();
         let pause = story.draws.up_to(Duration::from_secs(20));
         tokio::time::sleep(pause).await;
     }

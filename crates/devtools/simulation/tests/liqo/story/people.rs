@@ -190,6 +190,14 @@ impl Story {
         if wanted.is_peered && !rome.node_is_ready("milan").await {
             found.push("the virtual node is not Ready".to_owned());
         }
+        if !wanted.is_peered && rome.knows("milan").await {
+            found.push("the peering does not end".to_owned());
+        }
+        for cluster in &self.world.clusters {
+            let objects = cluster.server.objects().into_iter();
+            let ending = objects.filter(|(_, object)| !object["metadata"]["deletionTimestamp"].is_null());
+            found.extend(ending.map(|(key, _)| format!("{} of {} does not end", key.name, cluster.name)));
+        }
         if self.third == Third::Lends && !rome.node_is_ready("turin").await {
             found.push("the virtual node of turin is not Ready".to_owned());
         }

@@ -327,7 +327,13 @@ async fn unoffload(consumer: &Consumer, namespace: &str, offloading: &NamespaceO
     if !is_empty && !late {
         return Ok(Next::After(POLL_INTERVAL));
     }
-    unscheduled_pods::bring_home(&consumer.context.client, namespace).await?;
+    match unscheduled_pods::bring_home(&consumer.context.client, namespace).await {
+        Ok(true) => {}
+        Ok(false) if !late => return Ok(Next::After(POLL_INTERVAL)),
+        Err(error) if !late => return Err(error.into()),
+        // They do not hold up the end.
+        rest => tracing::warn!(namespace, ?rest, "pods that wait for a virtual node stay: delete them"),
+    }
     consumer.unfollow(namespace);
     let client = &consumer.context.client;
     let (bindings, key): (Api<RoleBinding>, _) = (Api::namespaced(client.clone(), namespace), Key::new(namespace, ROLE_BINDING));

@@ -117,7 +117,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
     }
     let node = local.as_ref().and_then(|pod| consumer.virtual_nodes.get(&pod.virtual_node));
     let namespace = match (&local, &remote, &node) {
-        // It is not asked about a pod that runs: that one goes on.
+        // Whether the namespace is offloaded matters until the remote pod exists.
         (Some(pod), Some(remote), Some(node)) if shadow.as_ref().is_none_or(|shadow| shadow.waits()) => {
             namespace_state(consumer, remote, node, &pod.key.namespace)
         }

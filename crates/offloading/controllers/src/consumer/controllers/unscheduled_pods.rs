@@ -187,17 +187,19 @@ async fn tolerate(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<()
     Ok(())
 }
 
-/// Deletes the pods of a namespace that wait for a virtual node, although the namespace is not offloaded any more.
-pub async fn bring_home(client: &Client, namespace: &str) -> Result<(), StepError> {
+/// Deletes the pods of a namespace that wait for a virtual node, although the namespace is not offloaded any more. Returns false if one
+/// changed meanwhile: look again.
+pub async fn bring_home(client: &Client, namespace: &str) -> Result<bool, StepError> {
+    let mut all = true;
     let without_node = ListParams::default().fields("spec.nodeName=");
     for pod in pods(client, namespace).list(&without_node).await.step("list", "Pods", Key::new(namespace, ""))? {
         let (key, version) = (Key::new(namespace, pod.name_any()), pod.resource_version());
         if let Some(pod) = UnscheduledPod::of(pod).filter(UnscheduledPod::comes_home) {
             tracing::info!(pod = %key, "pod that waits for a virtual node deleted: its namespace is not offloaded any more");
-            delete_version(client, &key, &pod, version).await?;
+            all &= delete_version(client, &key, &pod, version).await?;
         }
     }
-    Ok(())
+    Ok(all)
 }
 
 fn pods(client: &Client, namespace: &str) -> Api<JsonPod> {

@@ -1,0 +1,77 @@
+//! Jobs whose pods run elsewhere.
+
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+
+use crate::{
+    json::object,
+    users::SOON,
+    world::{Cluster, Start, World},
+};
+
+async fn run_job(cluster: &Cluster, name: &str, seconds: u32) {
+    let environment = json!([{ "name": "SIMULATION_RUN_SECONDS", "value": seconds.to_string() }]);
+    let job: Job = object(json!({
+        "metadata": { "name": name },
+        "spec": { "completions": 1, "backoffLimit": 0, "template": {
+            "metadata": { "labels": { "app": name } },
+            "spec": { "restartPolicy": "Never", "containers": [{ "name": "main", "image": "example.com/main:1", "env": environment }] },
+        } },
+    }));
+    cluster.api::<Job>("demo").create(&PostParams::default(), &job).await.unwrap();
+}
+
+/// The namespace of rome's pods at milan, and the phases of those of a Job.
+async fn remote_phases(milan: &Cluster, app: &str) -> Vec<(String, Pod)> {
+    let pods = milan.all::<Pod>().list(&ListParams::default().labels(&format!("app={app}"))).await.unwrap();
+    pods.into_iter().map(|pod| (pod.status.clone().unwrap_or_default().phase.unwrap_or_default(), pod)).collect()
+}
+
+async fn is_in_phase(milan: &Cluster, app: &str, phase: &str) -> bool {
+    matches!(&remote_phases(milan, app).await[..], [(only, _)] if only == phase)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice() {
+    let mut world = World::peered(Start::default()).await;
+    world.offload(0, "demo", "Remote").await;
+    for (name, seconds) in [("short", 30), ("long", 3600)] {
+        run_job(&world.clusters[0], name, seconds).await;
+    }
+    let milan = &world.clusters[1];
+    for name in ["short", "long"] {
+        world.until("the job's pod runs", SOON, async || is_in_phase(milan, name, "Running").await).await;
+    }
+    for cluster in &world.clusters {
+        cluster.manager(1).kill();
+    }
+    world.until("the short job ended", SOON, async || is_in_phase(milan, "short", "Succeeded").await).await;
+    // One pod is deleted: its finalizer keeps it until its end is recorded. The other is deleted by force, without its finalizer.
+    for name in ["short", "long"] {
+        let (_, pod) = remote_phases(milan, name).await.remove(0);
+        let pods: Api<Pod> = milan.api(&pod.namespace().unwrap());
+        if name == "long" {
+            let freed = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+            pods.patch(&pod.name_any(), &PatchParams::default(), &freed).await.unwrap();
+        }
+        let grace = DeleteParams { grace_period_seconds: (name == "long").then_some(0), ..DeleteParams::default() };
+        pods.delete(&pod.name_any(), &grace).await.unwrap();
+    }
+    for cluster in &mut world.clusters {
+        cluster.restart_manager(1);
+    }
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    let condition = async |name: &str, wanted: &str| {
+        let status = rome.api::<Job>("demo").get(name).await.unwrap().status.unwrap_or_default();
+        status.conditions.unwrap_or_default().iter().any(|one| one.type_ == wanted && one.status == "True")
+    };
+    world.until("the short job is complete", SOON, async || condition("short", "Complete").await).await;
+    world.until("the long job has failed", SOON, async || condition("long", "Failed").await).await;
+    world.until("nothing is left at milan", SOON, async || remote_phases(milan, "short").await.is_empty()).await;
+    tokio::time::sleep(SOON).await;
+    assert!(remote_phases(milan, "long").await.is_empty(), "it runs again");
+}

@@ -1,0 +1,166 @@
+//! What is lent changes, and what becomes of the pods.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams, PostParams},
+};
+use liqo_api::{ForeignCluster, PeeringPolicy};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{
+    json::object,
+    users::SOON,
+    world::{Cluster, Start, World},
+};
+
+const SLOT: &str = "example.com/slot";
+
+/// Changes what a cluster provides to everybody.
+async fn provide(cluster: &Cluster, change: Value) {
+    let patch = Patch::Merge(json!({ "spec": { "provide": change } }));
+    cluster.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &patch).await.unwrap();
+}
+
+/// How much of a resource a node has.
+async fn allocatable(cluster: &Cluster, node: &str, resource: &str) -> String {
+    let node = cluster.all::<Node>().get_opt(node).await.unwrap();
+    let amounts = node.and_then(|node| node.status?.allocatable).unwrap_or_default();
+    amounts.get(resource).map(|amount| amount.0.clone()).unwrap_or_default()
+}
+
+async fn node_of(cluster: &Cluster, pod: &Pod) -> String {
+    let pods: Api<Pod> = cluster.api(&pod.namespace().unwrap());
+    pods.get(&pod.name_any()).await.unwrap().spec.unwrap().node_name.unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends() {
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    for node in ["milan-1", "milan-2"] {
+        let patch = Patch::Merge(json!({ "status": { "capacity": { SLOT: "1" }, "allocatable": { SLOT: "1" } } }));
+        milan.all::<Node>().patch_status(node, &PatchParams::default(), &patch).await.unwrap();
+    }
+    provide(milan, json!({ "percentage": 100, "noticeSeconds": 4 })).await;
+    let has_slots = async |count: &str| allocatable(rome, "milan", SLOT).await == count;
+    world.until("two slots are lent", SOON, async || has_slots("2").await).await;
+    world.offload(0, "demo", "Remote").await;
+    let mut there = Vec::new();
+    for name in ["elder", "younger"] {
+        let resources = json!({ "requests": { "cpu": "10m", SLOT: "1" }, "limits": { SLOT: "1" } });
+        let pod: Pod = object(json!({
+            "metadata": { "name": name, "labels": { "app": name } },
+            "spec": { "containers": [{ "name": "main", "image": "example.com/main:1", "resources": resources }] },
+        }));
+        rome.api::<Pod>("demo").create(&PostParams::default(), &pod).await.unwrap();
+        let is_ready = async || rome.ready_pods("demo").await.iter().any(|pod| pod.name_any() == name);
+        world.until("the pod is ready", SOON, is_ready).await;
+        there.push(object::<Pod>(milan.pods_of(name).remove(0)));
+    }
+    let (elder, younger) = (&there[0], &there[1]);
+    let dying = node_of(milan, younger).await;
+    milan.settings.send_modify(|settings| _ = settings.nodes_without_power.insert(dying));
+    world.until("one slot is lent", SOON, async || has_slots("1").await).await;
+    let status = async |name: &str| rome.api::<Pod>("demo").get(name).await.unwrap().status.unwrap_or_default();
+    world
+        .until("the younger pod has ended, and says why", SOON * 2, async || {
+            let status = status("younger").await;
+            let message = status.message.unwrap_or_default();
+            status.reason.as_deref() == Some("Evicted") && message.contains("took back") && message.contains(SLOT)
+        })
+        .await;
+    milan.settings.send_modify(|settings| settings.nodes_without_power.clear());
+    world.until("two slots are lent again", SOON, async || has_slots("2").await).await;
+    let after: Pod = object(milan.pods_of("elder").remove(0));
+    assert_eq!((after.uid(), after.metadata.deletion_timestamp), (elder.uid(), None), "a pod within the offer was ended");
+    assert!(rome.ready_pods("demo").await.iter().any(|pod| pod.name_any() == "elder"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_withdrawn_pool_is_drained_within_disruption_budgets() {
+    const NOTICE: Duration = Duration::from_secs(240);
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    // All pods start at milan and may come home later.
+    for node in ["rome-1", "rome-2"] {
+        assert!(rome.drain(node).await);
+    }
+    world.offload(0, "demo", "LocalAndRemote").await;
+    rome.deploy("demo", "web", 3).await;
+    world.until("three pods run at milan", SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    assert_eq!(milan.pods_of("web").len(), 3);
+    let budget: PodDisruptionBudget = object(json!({
+        "metadata": { "name": "web" }, "spec": { "minAvailable": 2, "selector": { "matchLabels": { "app": "web" } } },
+    }));
+    rome.api::<PodDisruptionBudget>("demo").create(&PostParams::default(), &budget).await.unwrap();
+    let allowed = async || {
+        let status = rome.api::<PodDisruptionBudget>("demo").get("web").await.unwrap().status.unwrap_or_default();
+        status.disruptions_allowed == 1
+    };
+    world.until("the budget allows one disruption", SOON, allowed).await;
+    for node in ["rome-1", "rome-2"] {
+        rome.uncordon(node).await;
+    }
+    let fewest = Arc::new(AtomicUsize::new(3));
+    let (seen, server) = (fewest.clone(), rome.server.clone());
+    let watching = tokio::spawn(async move {
+        loop {
+            let objects = server.objects().into_iter().filter(|(key, _)| key.resource == "pods" && key.namespace == "demo");
+            let is_healthy = |pod: &Value| {
+                let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+                pod["metadata"]["deletionTimestamp"].is_null()
+                    && conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+            };
+            seen.fetch_min(objects.filter(|(_, pod)| is_healthy(pod)).count(), Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    // No node has this label, so there are no pools any more.
+    let none = json!({ "by": "NodeLabel", "label": "example.com/shelf" });
+    let taken_back = Instant::now();
+    provide(milan, json!({ "granularity": none, "noticeSeconds": NOTICE.as_secs() })).await;
+    let is_gone = async || rome.all::<Node>().get_opt("milan").await.unwrap().is_none();
+    world.until("the node is empty and gone", NOTICE, is_gone).await;
+    assert!(taken_back.elapsed() < NOTICE, "the node stayed until the end of the notice");
+    world.until("three pods are ready", SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    watching.abort();
+    assert_eq!(fewest.load(Ordering::Relaxed), 2, "of three pods, of which two must be available");
+    for pod in rome.ready_pods("demo").await {
+        assert!(node_of(rome, &pod).await.starts_with("rome-"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_limits_the_offer() {
+    let world = World::peered(Start::default()).await;
+    let rome = &world.clusters[0];
+    let request = async |resources: Value| {
+        let patch = Patch::Merge(json!({ "spec": { "request": { "resources": resources } } }));
+        rome.all::<ForeignCluster>().patch("milan", &PatchParams::default(), &patch).await.unwrap();
+    };
+    request(json!({ "cpu": "500m", "pods": "3" })).await;
+    let is_small = async || {
+        (allocatable(rome, "milan", "cpu").await, allocatable(rome, "milan", "pods").await) == ("500m".to_owned(), "3".to_owned())
+    };
+    world.until("the node is as small as asked", SOON, is_small).await;
+    world.offload(0, "demo", "Remote").await;
+    rome.deploy("demo", "web", 5).await;
+    world.until("three pods run", SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    tokio::time::sleep(SOON).await;
+    assert_eq!(rome.ready_pods("demo").await.len(), 3);
+    request(Value::Null).await;
+    world.until("five pods run", SOON, async || rome.ready_pods("demo").await.len() == 5).await;
+}
