@@ -46,7 +46,7 @@ pub struct Faults {
     /// The request arrives, but only after up to `lateness`, even if its sender has ended meanwhile.
     pub late_requests: u32,
     pub lateness: Duration,
-    /// The API server refuses: 429, 500, 503 or, for a write to an object that somebody else writes at the same moment, 409.
+    /// The API server refuses: 429, 500, 503 or, for a change of an object that somebody else changes at the same moment, 409.
     pub refusals: u32,
     /// A watch ends, in the middle of an event; counted in events.
     pub broken_watches: u32,
@@ -211,8 +211,9 @@ impl OverLink {
         if link.fails("request refused", |faults| faults.refusals) {
             let (parts, body) = request.into_parts();
             let (code, reason) = link.draw(|draws, _| draws.one_of(&REFUSALS));
-            // A conflict means that somebody else wrote the object, and watches tell about that.
-            if code != StatusCode::CONFLICT || parts.method != Method::GET && self.connection.server().touch(&parts) {
+            // A conflict means that somebody else changed the object, and watches tell about that.
+            let is_change = [Method::PUT, Method::PATCH].contains(&parts.method);
+            if code != StatusCode::CONFLICT || is_change && self.connection.server().touch(&parts) {
                 return Ok(refusal(code, reason));
             }
             request = http::Request::from_parts(parts, body);
