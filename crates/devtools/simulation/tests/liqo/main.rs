@@ -31,7 +31,7 @@ use self::{
 };
 
 /// How many stories are told if nobody asks for more.
-const STORIES: u64 = 24;
+const STORIES: u64 = 16;
 
 #[tokio::test(start_paused = true)]
 async fn the_pods_of_an_offloaded_namespace_run_at_the_provider_and_nothing_is_left_of_an_ended_peering() {
