@@ -43,7 +43,7 @@ pub struct Watcher {
     pub events: mpsc::UnboundedSender<WatchEvent>,
 }
 
-/// What a watcher hears.
+/// An event of a watch.
 pub struct WatchEvent {
     /// `ADDED`, `MODIFIED`, `DELETED` or `ERROR`.
     pub kind: &'static str,
@@ -59,7 +59,7 @@ impl WatchEvent {
 }
 
 impl Watcher {
-    /// What this watcher hears about a change. `text` is of its newest object.
+    /// The event of this watch for a change; `None` if it does not select the object. All watches of the change share `text`.
     pub fn event(&self, change: &Change, text: &Arc<OnceLock<String>>) -> Option<WatchEvent> {
         let is_meant =
             change.key.resource == self.resource && (self.namespace.is_empty() || change.key.namespace == self.namespace);
@@ -86,17 +86,7 @@ impl Watcher {
 
 impl State {
     pub fn new(seed: u64, clock: Box<dyn Fn() -> Timestamp + Send>) -> Self {
-        let mut state = Self {
-            kinds: Kinds::built_in(),
-            store: Store::default(),
-            watchers: Vec::new(),
-            changed: Arc::default(),
-            requests: 0,
-            webhooks: None,
-            observer: None,
-            clock,
-            draws: Draws::new(seed),
-        };
+        let mut state = Self::with(Kinds::built_in(), Store::default(), seed, clock);
         for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
             state.create_namespace(name);
         }
@@ -105,9 +95,13 @@ impl State {
 
     /// Another API server with the same objects, whose watchers see only what happens from now on.
     pub fn copy(&self, seed: u64, clock: Box<dyn Fn() -> Timestamp + Send>) -> Self {
+        Self::with(self.kinds.clone(), self.store.copy(), seed, clock)
+    }
+
+    fn with(kinds: Kinds, store: Store, seed: u64, clock: Box<dyn Fn() -> Timestamp + Send>) -> Self {
         Self {
-            kinds: self.kinds.clone(),
-            store: self.store.copy(),
+            kinds,
+            store,
             watchers: Vec::new(),
             changed: Arc::default(),
             requests: 0,

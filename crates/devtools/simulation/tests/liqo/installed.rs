@@ -29,7 +29,7 @@ pub const API_PORT: u16 = 6443;
 /// After this silence a provider ends the peering with a consumer.
 const EXPIRY_SECONDS: u32 = 900;
 
-/// What a cluster is made of.
+/// Name, number and size of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Plan {
     pub name: String,
@@ -127,7 +127,7 @@ async fn add(user: &Client, object: &DynamicObject) {
     }
 }
 
-/// What every cluster has, and no controller of the simulation makes.
+/// Objects of every cluster that the simulated controllers do not create.
 fn kubernetes() -> Vec<DynamicObject> {
     let reader = "extension-apiserver-authentication";
     [

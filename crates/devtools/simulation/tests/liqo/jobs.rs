@@ -3,29 +3,16 @@
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 
 use crate::{
-    json::object,
     users::SOON,
     world::{Cluster, Start, World},
 };
 
-async fn run_job(cluster: &Cluster, name: &str, seconds: u32) {
-    let environment = json!([{ "name": "SIMULATION_RUN_SECONDS", "value": seconds.to_string() }]);
-    let job: Job = object(json!({
-        "metadata": { "name": name },
-        "spec": { "completions": 1, "backoffLimit": 0, "template": {
-            "metadata": { "labels": { "app": name } },
-            "spec": { "restartPolicy": "Never", "containers": [{ "name": "main", "image": "example.com/main:1", "env": environment }] },
-        } },
-    }));
-    cluster.api::<Job>("demo").create(&PostParams::default(), &job).await.unwrap();
-}
-
-/// The namespace of rome's pods at milan, and the phases of those of a Job.
+/// The pods with this label at milan, with their phases.
 async fn remote_phases(milan: &Cluster, app: &str) -> Vec<(String, Pod)> {
     let pods = milan.all::<Pod>().list(&ListParams::default().labels(&format!("app={app}"))).await.unwrap();
     pods.into_iter().map(|pod| (pod.status.clone().unwrap_or_default().phase.unwrap_or_default(), pod)).collect()
@@ -40,7 +27,7 @@ async fn a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_ru
     let mut world = World::peered(Start::default()).await;
     world.offload(0, "demo", "Remote").await;
     for (name, seconds) in [("short", 30), ("long", 3600)] {
-        run_job(&world.clusters[0], name, seconds).await;
+        world.clusters[0].run_job("demo", name, 1, seconds, 0).await;
     }
     let milan = &world.clusters[1];
     for name in ["short", "long"] {

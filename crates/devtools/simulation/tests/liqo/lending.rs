@@ -1,4 +1,4 @@
-//! What is lent changes, and what becomes of the pods.
+//! Offers that shrink or end, and the pods that use them.
 
 use std::{
     sync::{

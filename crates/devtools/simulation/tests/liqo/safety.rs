@@ -1,4 +1,4 @@
-//! What must hold at every moment, also while things go wrong. Looks at each change of each cluster.
+//! Invariants that hold at every moment, also during faults. They are checked at each change of each cluster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

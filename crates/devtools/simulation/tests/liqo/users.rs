@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::{
-    apps::v1::Deployment,
+    apps::v1::{Deployment, StatefulSet},
+    batch::v1::Job,
     core::v1::{Namespace, Node, Pod, Secret},
 };
 use kube::{
@@ -103,6 +104,30 @@ impl Cluster {
         self.api::<Deployment>(namespace).create(&PostParams::default(), &deployment).await.unwrap();
     }
 
+    pub async fn run_stateful_set(&self, namespace: &str, name: &str, replicas: u8) {
+        let set: StatefulSet = object(json!({
+            "metadata": { "name": name },
+            "spec": {
+                "replicas": replicas, "serviceName": name, "selector": { "matchLabels": { "app": name } },
+                "template": template(name, &json!([]), "Always"),
+            },
+        }));
+        self.api::<StatefulSet>(namespace).create(&PostParams::default(), &set).await.unwrap();
+    }
+
+    /// Creates a Job whose pods, all at once, run for this time.
+    pub async fn run_job(&self, namespace: &str, name: &str, completions: u8, seconds: u64, backoff_limit: u8) {
+        let environment = json!([{ "name": "SIMULATION_RUN_SECONDS", "value": seconds.to_string() }]);
+        let job: Job = object(json!({
+            "metadata": { "name": name },
+            "spec": {
+                "completions": completions, "parallelism": completions, "backoffLimit": backoff_limit,
+                "template": template(name, &environment, "Never"),
+            },
+        }));
+        self.api::<Job>(namespace).create(&PostParams::default(), &job).await.unwrap();
+    }
+
     pub async fn scale(&self, namespace: &str, name: &str, replicas: u8) {
         let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
         self.api::<Deployment>(namespace).patch(name, &PatchParams::default(), &patch).await.unwrap();
@@ -193,4 +218,14 @@ impl Cluster {
         });
         of_peer.map(|key| format!("{} {}/{}", key.resource, key.namespace, key.name)).collect()
     }
+}
+
+fn template(app: &str, environment: &Value, restart_policy: &str) -> Value {
+    let resources = json!({ "requests": { "cpu": "100m", "memory": "64Mi" } });
+    json!({
+        "metadata": { "labels": { "app": app } },
+        "spec": { "restartPolicy": restart_policy, "containers": [{
+            "name": "main", "image": "example.com/main:1", "env": environment, "resources": resources,
+        }] },
+    })
 }

@@ -11,8 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::json::{items, text};
-use crate::pod::carry::obstacle::obstacle_of_controller;
-use crate::pod::controller::Controller;
+use crate::pod::controller::{Controller, has_pods_for_nodes};
 use crate::pod::local_state::JsonPod;
 use crate::pod::local_status::is_final;
 use crate::pod::refusals::{RefusedOwner, avoided};
@@ -67,7 +66,7 @@ impl UnscheduledPod {
     /// Whether it is deleted when its namespace is not offloaded any more: it waits for a virtual node that it does not get, and its
     /// controller creates it again, in this cluster.
     pub fn comes_home(&self) -> bool {
-        let is_created_again = |controller: &Controller| obstacle_of_controller(&controller.kind).is_none();
+        let is_created_again = |controller: &Controller| !has_pods_for_nodes(&controller.kind);
         self.controller.as_ref().is_some_and(is_created_again) && must_leave(&self.json())
     }
 

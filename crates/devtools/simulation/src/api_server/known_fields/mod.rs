@@ -205,7 +205,10 @@ impl Decoder {
                 decoded.insert(key, value);
             }
         }
-        for field in fields.iter().filter(|field| field.always && !decoded.contains_key(field.name)).collect::<Vec<_>>() {
+        for field in fields.iter().filter(|field| field.always) {
+            if decoded.contains_key(field.name) {
+                continue;
+            }
             let value = match field.kind {
                 // Go tells missing bytes from empty ones.
                 Kind::Scalar(Scalar::Bytes) => Value::Null,

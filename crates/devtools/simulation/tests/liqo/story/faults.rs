@@ -1,4 +1,4 @@
-//! What goes wrong in a story, and how it ends.
+//! The faults of a story, and their end.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ use crate::{
     world::{Cluster, Start, World},
 };
 
-/// Who borrows, and from whom.
+/// The consumer, and its provider.
 const ROME: usize = 0;
 const MILAN: usize = 1;
 /// In some stories there is a third cluster.

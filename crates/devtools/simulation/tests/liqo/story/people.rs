@@ -7,13 +7,12 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use liqo_api::PeeringPolicy;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{GUEST, GUESTS, MANY_PODS, MILAN, NAMESPACES, ROME, Story, TURIN, Third};
-use crate::json::object;
 
 /// The percentages of its free resources that a provider offers.
 const PERCENTAGES: [u8; 3] = [90, 20, 0];
@@ -35,14 +34,7 @@ impl Story {
             return;
         }
         let (name, replicas) = (format!("db-{}", self.wanted.stateful_sets.len()), 1 + u8::try_from(self.below(3)).unwrap());
-        let set: StatefulSet = object(json!({
-            "metadata": { "name": name },
-            "spec": {
-                "replicas": replicas, "serviceName": name, "selector": { "matchLabels": { "app": name } },
-                "template": template(&name, &json!([]), "Always"),
-            },
-        }));
-        self.world.clusters[ROME].api::<StatefulSet>(namespace).create(&PostParams::default(), &set).await.unwrap();
+        self.world.clusters[ROME].run_stateful_set(namespace, &name, replicas).await;
         self.created += usize::from(replicas);
         self.tell(format!("StatefulSet {namespace}/{name} with {replicas} pods"));
         self.wanted.stateful_sets.insert((namespace, name), replicas);
@@ -54,15 +46,7 @@ impl Story {
         }
         let (name, completions, seconds) =
             (format!("job-{}", self.wanted.jobs.len()), 1 + u8::try_from(self.below(4)).unwrap(), 1 + self.below(60));
-        let environment = json!([{ "name": "SIMULATION_RUN_SECONDS", "value": seconds.to_string() }]);
-        let job: Job = object(json!({
-            "metadata": { "name": name },
-            "spec": {
-                "completions": completions, "parallelism": completions, "backoffLimit": 100,
-                "template": template(&name, &environment, "Never"),
-            },
-        }));
-        self.world.clusters[ROME].api::<Job>(namespace).create(&PostParams::default(), &job).await.unwrap();
+        self.world.clusters[ROME].run_job(namespace, &name, completions, seconds, 100).await;
         self.created += usize::from(completions);
         self.tell(format!("Job {namespace}/{name} with {completions} pods for {seconds} s"));
         self.wanted.jobs.insert((namespace, name), completions);
@@ -227,14 +211,4 @@ impl Story {
         }
         found
     }
-}
-
-fn template(app: &str, environment: &Value, restart_policy: &str) -> Value {
-    let resources = json!({ "requests": { "cpu": "100m", "memory": "64Mi" } });
-    json!({
-        "metadata": { "labels": { "app": app } },
-        "spec": { "restartPolicy": restart_policy, "containers": [{
-            "name": "main", "image": "example.com/main:1", "env": environment, "resources": resources,
-        }] },
-    })
 }
