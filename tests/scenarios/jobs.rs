@@ -1,10 +1,13 @@
-//! A job runs once, whatever happens in between.
+//! A job runs once, whatever happens in between, and is not charged for what a provider does.
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
-use liqo_tests::{World, eventually, still};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{ResourceExt as _, api::ListParams};
+use liqo_tests::{Cluster, World, eventually, still};
+use serde_json::json;
 
 fn job(namespace: &str, name: &str, script: &str) -> String {
     format!(
@@ -49,4 +52,52 @@ pub async fn a_finished_job_never_runs_again(world: Arc<World>) -> Result<()> {
     let job = rome.api::<Job>("jobs").get("once").await?.status.unwrap_or_default();
     ensure!(job.succeeded == Some(1) && job.failed.unwrap_or(0) == 0, "the job's status changed: {job:?}");
     rome.end_namespace("jobs").await
+}
+
+/// A Job that may not fail, and does not count pods that something else than the pod ended.
+fn job_that_ignores_disruptions(namespace: &str) -> String {
+    let policy =
+        json!({ "rules": [{ "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }] }] });
+    let manifest = job(namespace, "work", "trap 'exit 143' TERM; sleep 3600 & wait");
+    manifest.replace("  backoffLimit: 0\n", &format!("  backoffLimit: 0\n  podFailurePolicy: {policy}\n"))
+}
+
+/// The pods of both Jobs at turin that are not being deleted.
+async fn working(turin: &Cluster) -> Result<Vec<Pod>> {
+    let mut pods = turin.all::<Pod>().list(&ListParams::default().labels("app=work")).await?.items;
+    pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+    Ok(pods)
+}
+
+/// Milan runs a Job at turin, and so does rome, through milan. Rome knows only milan.
+pub async fn a_job_outlives_a_drain_at_its_provider_and_behind_a_broker(world: Arc<World>) -> Result<()> {
+    let (milan, turin) = (&world.milan, &world.turin);
+    let consumers = [(&world.rome, "drained-far"), (milan, "drained-near")];
+    for (consumer, namespace) in consumers {
+        consumer.offloaded_namespace(namespace, "Remote").await?;
+        consumer.apply(&job_that_ignores_disruptions(namespace)).await?;
+    }
+    for (consumer, namespace) in consumers {
+        consumer.ready_pods(namespace, "app=work", 1).await?;
+    }
+    let before = working(turin).await?;
+    ensure!(before.len() == 2, "{} pods run at turin", before.len());
+    let nodes: Vec<&str> = before.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
+    for node in &nodes {
+        turin.kubectl(&["drain", node, "--ignore-daemonsets", "--force", "--pod-selector=app=work", "--timeout=90s"]).await?;
+        turin.kubectl(&["uncordon", node]).await?;
+    }
+    eventually("other pods of both Jobs run", Duration::from_secs(60), || async {
+        let now = working(turin).await?;
+        let is_new = |pod: &Pod| before.iter().all(|one| one.uid() != pod.uid());
+        Ok((now.len() == 2 && now.iter().all(is_new)).then_some(()))
+    })
+    .await?;
+    for (consumer, namespace) in consumers {
+        consumer.ready_pods(namespace, "app=work", 1).await?;
+        let status = consumer.api::<Job>(namespace).get("work").await?.status.unwrap_or_default();
+        ensure!(status.failed.unwrap_or(0) == 0 && status.active == Some(1), "the Job in {namespace}: {status:?}");
+        consumer.end_namespace(namespace).await?;
+    }
+    Ok(())
 }

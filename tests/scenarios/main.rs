@@ -192,6 +192,8 @@ fn behind_a_broker() -> Vec<Scenario> {
             a_pod_behind_a_broker_and_its_home_reach_each_other_and_see_who_calls,
             a_pod_behind_a_broker_reads_its_configuration_and_what_it_is_at_home,
             nobody_is_offered_what_comes_from_itself;
+        jobs:
+            a_job_outlives_a_drain_at_its_provider_and_behind_a_broker;
         direct_path:
             packets_take_the_direct_path_while_both_ends_answer_and_else_pass_through_the_broker;
         // They peer rome with turin, cut milan and turin off, and end the peering of rome and milan.

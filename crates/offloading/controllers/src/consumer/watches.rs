@@ -206,8 +206,8 @@ pub fn remote(
     };
     let (enqueue, seen) = (at_peer(), peer.clone());
     let shadows =
-        Cache::watch_provider(&connection, config.clone(), stop.clone(), Shadow::stored_len, Shadow::of, move |key, _, _| {
-            seen.shadow_seen(&key.name);
+        Cache::watch_provider(&connection, config.clone(), stop.clone(), Shadow::stored_len, Shadow::of, move |key, old, new| {
+            seen.shadow_seen(&key.name, old.filter(|_| new.is_none()));
             enqueue(triggers::shadow_pod(&key.name).into());
         });
     let enqueue = at_peer();

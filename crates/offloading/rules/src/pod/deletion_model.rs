@@ -75,7 +75,8 @@ struct World {
     consumers_shadow: Option<Value>,
     providers_shadow: Option<Value>,
     seen_remote: Option<Value>,
-    gone: Option<String>,
+    /// The last pod that the watch reported as gone, as it was then.
+    gone: Option<Value>,
     /// What the processes remember.
     sent: Option<Sent>,
     reported: Option<ReportedStatus>,
@@ -206,7 +207,7 @@ impl World {
     fn provider_sees_remote(&mut self) {
         let uid = |pod: &Option<Value>| pod.as_ref().map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned());
         if uid(&self.seen_remote) != uid(&self.remote) {
-            self.gone = uid(&self.seen_remote);
+            self.gone.clone_from(&self.seen_remote);
         }
         self.provider_is_due |= self.seen_remote != self.remote;
         self.seen_remote.clone_from(&self.remote);
@@ -410,8 +411,10 @@ impl World {
         for _ in 0..writes {
             let reported = self.reported.clone().unwrap_or_else(|| shadow.reported.clone());
             let expected_uid = reported.remote_uid.clone().or(self.created.clone());
+            let gone = self.gone.as_ref().map(reduced).filter(|pod| Some(&pod.uid) == expected_uid.as_ref());
             let snapshot = Snapshot {
-                observed_deletion: expected_uid.is_some() && expected_uid == self.gone,
+                observed_deletion: gone.is_some(),
+                ended_and_gone: gone.filter(|pod| pod.end.is_some()),
                 reported,
                 expected_uid,
                 seen: self.seen_remote.iter().map(reduced).collect(),

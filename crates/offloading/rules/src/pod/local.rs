@@ -162,6 +162,9 @@ pub fn decide(facts: &Facts) -> Decision {
         (PeerState::Answers, Some(grace), shadow) => deletion(facts, home, grace, shadow),
         (PeerState::Answers, None, Some(shadow)) if !home.finished => running(facts, home, shadow),
         (PeerState::Answers, None, None) if !home.finished => not_sent(facts, home),
+        (PeerState::Answers, None, Some(shadow)) if home.lacks_ends && shadow.phase.is_final() => {
+            Decision::of([Action::PatchLocalStatus])
+        }
         // The shadow pod of a pod that has ended stays: it is the reason why the pod never runs again.
         (PeerState::Answers | PeerState::Down | PeerState::Silent, ..) => Decision::nothing(),
     };
@@ -182,7 +185,7 @@ fn deletion(facts: &Facts, home: &LocalPod, grace: i64, shadow: Option<&Shadow>)
         return match facts.sent {
             Sent::Created(ago) if ago < VISIBLE_WITHIN => Decision::later(VISIBLE_WITHIN.saturating_sub(ago)),
             // As a kubelet does, which records an end before a pod goes: whoever holds the pod lets go when it knows the end.
-            _ if home.has_finalizers && !home.restarts && !home.finished => Decision::of([Action::ShowDeletion]),
+            _ if home.has_finalizers && !home.finished => Decision::of([Action::ShowDeletion]),
             _ if facts.removed || home.only_finalizers_keep_it() => Decision::nothing(),
             _ => Decision::of([Action::RemoveLocalPod]),
         };
@@ -216,7 +219,8 @@ fn may_delete(home: &LocalPod, grace: i64, shadow: &Shadow) -> bool {
     // Without the finalizer the shadow pod would be gone before the remote pod.
     let stays = shadow.has_finalizer;
     // A provider records no end for a shadow pod that is being deleted, and limits its grace.
-    let end_is_known = home.restarts || home.finished;
+    let end_matters = !home.restarts || home.has_finalizers;
+    let end_is_known = home.finished || !end_matters;
     stays && end_is_known && grace <= MAX_GRACE_SECONDS
 }
 

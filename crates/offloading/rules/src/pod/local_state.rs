@@ -16,7 +16,7 @@ use crate::pod::carry::{Refusal, outgoing};
 use crate::pod::controller::Controller;
 use crate::pod::ephemeral;
 use crate::pod::eviction;
-use crate::pod::local_status::is_final;
+use crate::pod::local_status::{is_final, lacks_ends};
 use crate::pod::references::{References, refs};
 use crate::pod::remote::default_grace;
 
@@ -37,6 +37,8 @@ pub struct LocalPod {
     pub has_finalizers: bool,
     /// Its phase is final.
     pub finished: bool,
+    /// It has ended, and how its containers did is not known of all of them.
+    pub lacks_ends: bool,
     /// Its restart policy is Always.
     pub restarts: bool,
     pub offloaded: Option<OffloadedCondition>,
@@ -80,6 +82,7 @@ impl LocalPod {
             deletion,
             has_finalizers,
             finished: is_final(&whole),
+            lacks_ends: lacks_ends(&whole),
             restarts: text(&whole, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
             offloaded: offloaded(&whole),
             sent_to,

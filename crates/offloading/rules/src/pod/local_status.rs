@@ -1,8 +1,8 @@
 //! The status of a local pod: the remote pod's status is merged into it, not copied.
 //!
 //! Liqo writes phase, reason, message, start time, the statuses of containers in the home spec, and the conditions Initialized,
-//! `PodReadyToStartContainers`, `ContainersReady`, Ready and those of a resize. The home cluster writes everything else. All functions return the body
-//! of a strategic merge patch for `pods/status`, or `None` if nothing changes.
+//! `PodReadyToStartContainers`, `ContainersReady`, Ready, those of a resize, and, when the pod ends, `DisruptionTarget`. The home cluster
+//! writes everything else. All functions return the body of a strategic merge patch for `pods/status`, or `None` if nothing changes.
 //!
 //! The API server accepts almost any change of a status, so this module makes sure that a terminal phase stays terminal.
 
@@ -42,7 +42,7 @@ pub struct Link<'a> {
 /// Merges the remote pod's reduced status (see `reduce_status`) into the local pod.
 pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Option<Value> {
     if is_final(home) {
-        return None;
+        return late_ends_patch(home, remote, link.now);
     }
     let mut status = Map::new();
     let phase = text(remote, "/phase").filter(|phase| PHASES.contains(phase)).unwrap_or("Pending");
@@ -50,15 +50,7 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Opti
     set(&mut status, home, "reason", text(remote, "/reason").map(|reason| reduce::cut(reason).into()));
     set(&mut status, home, "message", text(remote, "/message").map(|message| reduce::cut(message).into()));
     start(&mut status, home, remote, link.now);
-    for (field, list) in [
-        ("containerStatuses", "/spec/containers"),
-        ("initContainerStatuses", "/spec/initContainers"),
-        (EPHEMERAL_STATUSES, EPHEMERAL_CONTAINERS),
-    ] {
-        if let Some(statuses) = containers::merged(home, remote, field, list, link.now) {
-            status.insert(field.into(), statuses.into());
-        }
-    }
+    container_statuses(&mut status, home, remote, link.now);
     addresses::show(&mut status, home, link);
 
     let mut conditions = Conditions::of(home, link.now);
@@ -70,6 +62,12 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Opti
     if condition(remote, "/conditions", "ContainersReady").is_some() || !link.peer_answers {
         let (ready, reason, message) = readiness(home, remote, link);
         conditions.set("Ready", if ready { "True" } else { "False" }, reason.as_deref(), message.as_deref());
+    }
+    // Only with the end: what a provider means to do is no news, and it may still let the pod run.
+    if let Some(theirs) = condition(remote, "/conditions", DISRUPTION_TARGET).filter(|theirs| yes_or_no(theirs) == "True")
+        && is_end(phase)
+    {
+        conditions.set(DISRUPTION_TARGET, "True", text(theirs, "/reason"), text(theirs, "/message"));
     }
     remote_scheduling(&mut conditions, home, remote);
     offloaded(&mut conditions, home, link.amiss);
@@ -89,6 +87,29 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Opti
     patch(addresses::annotation(home, remote), status)
 }
 
+/// A kubelet says that it evicted a pod before it says how the containers ended: adds ends to a pod that has ended already.
+fn late_ends_patch(home: &Value, remote: &Value, now: Timestamp) -> Option<Value> {
+    if text(home, "/status/phase") != text(remote, "/phase") {
+        return None;
+    }
+    let mut status = Map::new();
+    container_statuses(&mut status, home, remote, now);
+    patch(Map::new(), status)
+}
+
+/// Adds the statuses of containers that changed.
+fn container_statuses(status: &mut Map<String, Value>, home: &Value, remote: &Value, now: Timestamp) {
+    for (field, list) in [
+        ("containerStatuses", "/spec/containers"),
+        ("initContainerStatuses", INIT_CONTAINERS),
+        (EPHEMERAL_STATUSES, EPHEMERAL_CONTAINERS),
+    ] {
+        if let Some(statuses) = containers::merged(home, remote, field, list, now) {
+            status.insert(field.into(), statuses.into());
+        }
+    }
+}
+
 /// Shows that the provider refuses the pod, why, and what to do. The pod stays Pending.
 pub fn refused_patch(home: &Value, reason: &str, message: &str, now: Timestamp) -> Option<Value> {
     if is_final(home) {
@@ -101,9 +122,10 @@ pub fn refused_patch(home: &Value, reason: &str, message: &str, now: Timestamp) 
     patch(Map::new(), status)
 }
 
-/// Ends a local pod whose remote pod is gone and must not run again: its own controller decides what to do.
+/// Ends a local pod whose remote pod is gone and must not run again: its own controller decides what to do. As for a pod whose node is
+/// gone, a Job can distinguish this from the pod's own failure by the condition `DisruptionTarget`.
 pub fn lost_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
-    failed(home, pods::REMOTE_POD_LOST, message, LOST_CONTAINER, now, None)
+    failed(home, pods::REMOTE_POD_LOST, message, LOST_CONTAINER, now, Some(pods::REMOTE_POD_LOST))
 }
 
 /// Ends a local pod that was deleted before an end was recorded. Its remote pod is gone, or never existed.
@@ -114,17 +136,17 @@ pub fn deleted_patch(home: &Value, now: Timestamp) -> Option<Value> {
 /// Ends a local pod because the provider took back its resources. Its controller replaces it, as after a node evicted it. A Job can
 /// distinguish this from the pod's own failure by the condition `DisruptionTarget`.
 pub fn evicted_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
-    failed(home, "Evicted", message, EVICTED_CONTAINER, now, Some(("DisruptionTarget", OFFER_RECLAIMED)))
+    failed(home, "Evicted", message, EVICTED_CONTAINER, now, Some(OFFER_RECLAIMED))
 }
 
-/// Ends a local pod, and sets one more condition to true.
+/// Ends a local pod. `disruption` is the reason of [`DISRUPTION_TARGET`], if something else than the pod ended it.
 fn failed(
     home: &Value,
     reason: &str,
     message: &str,
     container: (&str, &str),
     now: Timestamp,
-    because: Option<(&str, &str)>,
+    disruption: Option<&str>,
 ) -> Option<Value> {
     if is_final(home) {
         return None;
@@ -142,8 +164,8 @@ fn failed(
     for kind in ["Ready", "ContainersReady"] {
         conditions.set(kind, "False", Some("PodFailed"), None);
     }
-    if let Some((kind, reason)) = because {
-        conditions.set(kind, "True", Some(reason), Some(message));
+    if let Some(reason) = disruption {
+        conditions.set(DISRUPTION_TARGET, "True", Some(reason), Some(message));
     }
     conditions.put_into(&mut status);
     patch(Map::new(), status)
@@ -164,8 +186,38 @@ pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
 
 /// Whether a pod has ended for good.
 pub fn is_final(pod: &Value) -> bool {
-    matches!(text(pod, "/status/phase"), Some("Succeeded" | "Failed"))
+    text(pod, "/status/phase").is_some_and(is_end)
 }
+
+fn is_end(phase: &str) -> bool {
+    matches!(phase, "Succeeded" | "Failed")
+}
+
+/// Whether a pod that has ended has containers whose end is not known.
+pub fn lacks_ends(pod: &Value) -> bool {
+    is_final(pod) && containers::lack_ends(&pod["status"])
+}
+
+/// The reduced status of an ended pod, with the ends of containers that a later status knows; `None` if it knows none.
+pub fn with_late_ends(shown: &Value, later: &Value) -> Option<Value> {
+    let is_same_end = text(shown, "/phase") == text(later, "/phase");
+    (is_same_end && containers::lack_ends(shown)).then(|| containers::with_ends(shown, later)).flatten()
+}
+
+/// The reduced status of a pod that failed, with [`DISRUPTION_TARGET`] for this reason, unless it has one.
+pub(crate) fn with_disruption(mut status: Value, (reason, message): (&str, &str)) -> Value {
+    if condition(&status, "/conditions", DISRUPTION_TARGET).is_some_and(|known| yes_or_no(known) == "True") {
+        return status;
+    }
+    let mut conditions = items(&status, "/conditions").to_vec();
+    conditions.retain(|one| text(one, "/type") != Some(DISRUPTION_TARGET));
+    conditions.push(json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message}));
+    status["conditions"] = conditions.into();
+    status
+}
+
+/// The condition of a pod that something else ends than the pod itself: an eviction, a preemption, its node. Jobs read it.
+pub(crate) const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// The condition of a resize that was not begun. Source: KEP-1287 (in-place update of pod resources).
 pub(crate) const RESIZE_PENDING: &str = "PodResizePending";
@@ -173,6 +225,7 @@ pub(crate) const RESIZE_PENDING: &str = "PodResizePending";
 /// The conditions of a pod that is being resized. They exist only until it has its new size.
 pub(crate) const RESIZE_CONDITIONS: [&str; 2] = [RESIZE_PENDING, "PodResizeInProgress"];
 
+const INIT_CONTAINERS: &str = "/spec/initContainers";
 /// The list of ephemeral containers in a pod.
 pub(crate) const EPHEMERAL_CONTAINERS: &str = "/spec/ephemeralContainers";
 /// The list of their statuses, in the status of a pod.

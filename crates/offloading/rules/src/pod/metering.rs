@@ -117,6 +117,7 @@ mod tests {
             expected_uid: None,
             seen: Vec::new(),
             observed_deletion: false,
+            ended_and_gone: None,
             name_taken: false,
             live: Live::NotAsked,
             refusal: None,

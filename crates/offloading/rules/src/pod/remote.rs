@@ -37,8 +37,9 @@ use crate::namespace::mapped::{Destination, DestinationState};
 use crate::pod::admission::{OBJECT_TAKEN, Refusal};
 use crate::pod::carry::resize::{self, PendingResize};
 use crate::pod::ephemeral::{self, RefusedContainers};
-use crate::pod::local_status::EPHEMERAL_STATUSES;
+use crate::pod::local_status::{self, EPHEMERAL_STATUSES};
 use crate::pod::metering::{self, Metering};
+use crate::pod::recreated::RECREATED as REMOTE_POD_DELETED;
 use crate::pod::remote_pod::{End, RemotePod};
 use crate::pod::reported_status::{PodStatusText, ReportedStatus};
 use crate::pod::shadow_pod::{MAX_GRACE_SECONDS, Shadow};
@@ -95,6 +96,8 @@ pub struct Snapshot {
     pub seen: Vec<Arc<RemotePod>>,
     /// Whether the watch reported that the expected pod is gone.
     pub observed_deletion: bool,
+    /// The expected pod as it was last, if it ended and is gone.
+    pub ended_and_gone: Option<Arc<RemotePod>>,
     /// Whether the watch shows another pod of the wanted name.
     pub name_taken: bool,
     pub live: Live,
@@ -233,6 +236,19 @@ impl Snapshot {
         (then != now).then(|| OUTDATED_DELAY.saturating_sub(age))
     }
 
+    /// Whether the consumer, which asked for the deletion of the pod, waits for a report of its end.
+    fn end_is_awaited(&self) -> bool {
+        let nobody_reads_it = self.shadow.deleted || self.shadow.deletion_grace == Some(0);
+        !nobody_reads_it && !self.reported.phase.is_final()
+    }
+
+    /// The recorded end of the pod, with what a later status says of its containers.
+    fn with_late_ends(&self) -> Option<ReportedStatus> {
+        let (shown, pod) = (self.reported.pod.as_ref()?, self.pod()?);
+        let status = local_status::with_late_ends(&shown.value(), &pod.status.value())?;
+        Some(ReportedStatus { pod: Some(PodStatusText::of(&status)), ..self.reported.clone() })
+    }
+
     fn is_evicted(&self, pod: &RemotePod) -> bool {
         self.evicted_uid.as_ref() == Some(&pod.uid)
     }
@@ -329,6 +345,9 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
         if !snapshot.observed_deletion && !never_named && snapshot.live == Live::NotAsked {
             return Step::ReadLive;
         }
+        if let Some(pod) = snapshot.ended_and_gone.as_ref().filter(|_| snapshot.end_is_awaited()) {
+            return Step::Report(ReportedStatus { charges: snapshot.charges_if_gone(), ..status_of(pod) });
+        }
         return snapshot.unstored_usage().map_or(Step::Release, Step::StoreUsage);
     }
     for pod in &pods {
@@ -346,14 +365,10 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
         if let Some(step) = delete(pod, grace) {
             return step;
         }
-        if !pod.has_finalizer {
-            continue;
-        }
-        let nobody_reads_the_end = shadow.deleted || shadow.deletion_grace == Some(0);
-        if nobody_reads_the_end || ends_unseen(pod) || snapshot.reported.phase.is_final() {
+        if pod.has_finalizer && (!snapshot.end_is_awaited() || ends_unseen(pod)) {
             return Step::StripFinalizer(pod.clone());
         }
-        if pod.end.is_some() {
+        if pod.end.is_some() && snapshot.end_is_awaited() {
             return Step::Report(snapshot.status_of(pod));
         }
     }
@@ -362,6 +377,9 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
 
 /// The end of the pod is recorded. The pod stays, with its logs, as long as the local pod.
 fn ended(snapshot: &Snapshot) -> Step {
+    if let Some(status) = snapshot.with_late_ends() {
+        return Step::Report(status);
+    }
     for pod in snapshot.pods() {
         if (snapshot.reported.phase == ShadowPodPhase::Lost || snapshot.unwanted(&pod))
             && let Some(step) = delete(&pod, Some(bounded_grace(&pod)))
@@ -409,6 +427,8 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         // It ends only because somebody here deletes it, and is created again: its owner sees no end.
         wanted.phase = ShadowPodPhase::Created;
         wanted.pod.clone_from(&snapshot.reported.pod);
+    } else if leaving && pod.end == Some(End::Failed) {
+        wanted.pod = wanted.pod.map(|status| deleted_here(&status));
     }
     if leaving && pod.has_finalizer && ends_unseen(pod) {
         return Step::StripFinalizer(pod.clone());
@@ -514,6 +534,12 @@ fn evicted(reported: ReportedStatus, reason: &str) -> ReportedStatus {
         pod: Some(PodStatusText::of(&status)),
         ..reported
     }
+}
+
+/// The status of a pod that failed because somebody here deleted it: not by itself, whatever its exit code says.
+fn deleted_here(status: &PodStatusText) -> PodStatusText {
+    let message = "the pod was deleted in the other cluster";
+    PodStatusText::of(&local_status::with_disruption(status.value(), (REMOTE_POD_DELETED, message)))
 }
 
 /// The end of a pod whose fate is unknown.

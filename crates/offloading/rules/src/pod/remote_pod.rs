@@ -172,8 +172,8 @@ fn addresses(status: &Value) -> Vec<IpAddr> {
 #[derive(Default)]
 pub struct PodIndex {
     by_shadow: HashMap<Key, BTreeMap<Key, Arc<RemotePod>>>,
-    /// UID of the last pod of a shadow pod that the watch reported as gone.
-    gone: HashMap<Key, String>,
+    /// The last pod of a shadow pod that the watch reported as gone, as it was then.
+    gone: HashMap<Key, Arc<RemotePod>>,
     /// Shadow pods that wait for the name of a pod.
     waiting_for_name: HashMap<Key, BTreeSet<Key>>,
 }
@@ -190,7 +190,7 @@ impl PodIndex {
                     self.by_shadow.remove(&shadow);
                 }
             }
-            self.gone.insert(shadow, old.uid.clone());
+            self.gone.insert(shadow, old.clone());
             freed.extend(self.waiting_for_name.remove(&old.key).unwrap_or_default());
         }
         if let Some(new) = new {
@@ -209,7 +209,12 @@ impl PodIndex {
     }
 
     pub fn observed_deletion(&self, shadow: &Key, uid: &str) -> bool {
-        self.gone.get(shadow).is_some_and(|gone| gone == uid)
+        self.gone.get(shadow).is_some_and(|gone| gone.uid == uid)
+    }
+
+    /// The pod that the watch reported as gone, if it had ended by then. A kubelet writes the end of a pod a moment before it removes it.
+    pub fn ended(&self, shadow: &Key, uid: &str) -> Option<Arc<RemotePod>> {
+        self.gone.get(shadow).filter(|gone| gone.uid == uid && gone.end.is_some()).cloned()
     }
 
     /// Whether the watch ever showed this pod of a shadow pod.

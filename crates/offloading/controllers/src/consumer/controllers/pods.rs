@@ -337,8 +337,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Writes that the local pod failed because it was deleted, unless the API server shows an end that the watch does not show yet, or that
-    /// of the provider shows a record of the pod after all.
+    /// Writes the end of a local pod that was deleted: the one that the provider told last, or else that it failed. Not if the API server
+    /// shows an end that the watch does not show yet, or that of the provider shows a record of the pod after all.
     async fn show_deletion(&self, now: Timestamp) -> Result<Option<Duration>, RequestError> {
         let Some(remote) = self.remote.filter(|remote| remote.shadow(&self.pod.uid).is_none()) else { return Ok(None) };
         if self.has_unseen_record(remote).await? {
@@ -348,7 +348,13 @@ impl Pass<'_> {
         let api: Api<JsonPod> = Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Pod>(&()));
         let live = api.get_opt(&key.name).await.step("read", "Pod", key)?;
         let live = live.and_then(|live| LocalPod::of(live, &self.pod.virtual_node)).filter(|live| live.uid == self.pod.uid);
-        self.patch_status(live.and_then(|live| deleted_patch(&live.json(), now))).await?;
+        let told = self.peer.told_end(&self.pod.uid).and_then(|shadow| shadow.remote_status());
+        let link = Link { pod_ips: &[], host_ip: None, peer_answers: true, amiss: None, now };
+        let patch = live.and_then(|live| match &told {
+            Some(status) => local_status_patch(&live.json(), status, &link),
+            None => deleted_patch(&live.json(), now),
+        });
+        self.patch_status(patch).await?;
         Ok(None)
     }
 

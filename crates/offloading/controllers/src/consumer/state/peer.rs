@@ -139,6 +139,8 @@ struct PodMemory {
     asked_for_token: Option<Instant>,
     /// The API server accepted its removal.
     removed: bool,
+    /// Its shadow pod, which is gone, if it told an end.
+    end: Option<Arc<Shadow>>,
     /// The provider's charges that were seen last, and the pool.
     charges: Option<SeenCharges>,
 }
@@ -341,9 +343,19 @@ impl PeerState {
         });
     }
 
-    /// The watch shows the shadow pod of this pod, or that it is gone.
-    pub fn shadow_seen(&self, uid: &str) {
-        self.remember(uid, |pod| pod.sent = None);
+    /// The watch shows the shadow pod of this pod, or that it is gone. The end that it told then is kept while somebody waits for it.
+    pub fn shadow_seen(&self, uid: &str, gone: Option<&Arc<Shadow>>) {
+        let is_awaited = || self.pod(uid).is_some_and(|pod| pod.has_finalizers && !pod.finished);
+        let end = gone.filter(|shadow| shadow.phase.is_final() && is_awaited());
+        self.remember(uid, |pod| {
+            pod.sent = None;
+            pod.end = end.cloned();
+        });
+    }
+
+    /// The shadow pod of this pod as it was last, if it is gone and told an end that somebody waits for.
+    pub fn told_end(&self, uid: &str) -> Option<Arc<Shadow>> {
+        self.recall(uid, |pod| pod.end.clone())
     }
 
     /// The API server accepted the removal of this pod.

@@ -361,10 +361,10 @@ impl Pass<'_> {
         let reported = self.memory.reported.clone().unwrap_or_else(|| shadow.reported.clone());
         let expected_uid = reported.remote_uid.clone().or(self.memory.created.clone());
         let name_taken = self.provider.pods.get(&pod_key(&shadow, &destination)).is_some_and(|pod| pod.shadow_key() != *self.key);
+        let index = &self.provider.index;
         Snapshot {
-            observed_deletion: expected_uid
-                .as_ref()
-                .is_some_and(|uid| self.provider.index.lock().observed_deletion(self.key, uid)),
+            observed_deletion: expected_uid.as_ref().is_some_and(|uid| index.lock().observed_deletion(self.key, uid)),
+            ended_and_gone: expected_uid.as_ref().and_then(|uid| index.lock().ended(self.key, uid)),
             expected_uid,
             seen,
             name_taken,

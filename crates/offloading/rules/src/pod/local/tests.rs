@@ -341,7 +341,34 @@ fn the_home_pod_goes_when_its_remote_pod_is_gone() {
 fn a_home_pod_that_only_a_finalizer_holds_is_not_removed_again() {
     let mut held = terminating(0);
     held["metadata"]["finalizers"] = json!(["example.com/other"]);
+    held["status"] = json!({"phase": "Failed"});
     assert_eq!(actions(Some(&home(held)), None), []);
+}
+
+#[test]
+fn the_end_of_a_pod_that_somebody_holds_is_asked_for_and_shown_also_if_the_pod_restarts() {
+    let mut held = terminating(30);
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    let there = shadow(json!({"status": {"pod": null}}));
+    assert_eq!(actions(Some(&home(held.clone())), Some(&there)), [Action::AskDeletion(30)], "the provider would tell no end");
+    assert_eq!(actions(Some(&home(held.clone())), None), [Action::ShowDeletion]);
+    held["status"] = json!({"phase": "Failed"});
+    assert_eq!(actions(Some(&home(held)), None), [Action::RemoveLocalPod]);
+}
+
+#[test]
+fn the_end_of_a_container_that_comes_after_that_of_its_pod_is_shown() {
+    let evicted = |state: Value| {
+        let statuses = json!([{"name": "c", "state": state}]);
+        once(
+            json!({"status": {"phase": "Failed", "containerStatuses": statuses, "conditions": offloaded("True")["status"]["conditions"]}}),
+        )
+    };
+    let failed = shadow(json!({"status": {"phase": "Failed"}}));
+    let waiting = evicted(json!({"waiting": {"reason": "ContainerCreating"}}));
+    assert_eq!(actions(Some(&waiting), Some(&failed)), [Action::PatchLocalStatus]);
+    assert_eq!(actions(Some(&waiting), Some(&shadow(json!({"status": {"phase": "Created"}})))), []);
+    assert_eq!(actions(Some(&evicted(json!({"terminated": {"exitCode": 137}}))), Some(&failed)), []);
 }
 
 #[test]
@@ -374,6 +401,7 @@ fn nobody_at_a_broker_forces_the_end_of_a_pod_of_a_consumer() {
 fn a_home_pod_whose_removal_was_interrupted_is_removed_again_and_not_after_that() {
     let mut held = terminating(30);
     held["metadata"]["finalizers"] = json!(["example.com/other"]);
+    held["status"] = json!({"phase": "Failed"});
     for pod in [home(terminating(0)), once(terminating(0)), home(terminating(30)), home(held)] {
         assert_eq!(actions(Some(&pod), None), [Action::RemoveLocalPod]);
         assert_eq!(decide(&Facts { removed: true, ..facts(Some(&pod), None) }).actions, []);

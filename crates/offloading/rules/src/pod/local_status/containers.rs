@@ -1,4 +1,4 @@
-//! The statuses of the containers in the home spec, in its order.
+//! The statuses of the containers in the home spec, in the order of a kubelet: by name, and those of init containers as in the spec.
 
 use jiff::Timestamp;
 use liqo_quantity::Quantity;
@@ -6,13 +6,14 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::json::{items, name, text};
-use crate::pod::local_status::{EPHEMERAL_CONTAINERS, reduce, stamp, times};
+use crate::pod::local_status::{EPHEMERAL_CONTAINERS, INIT_CONTAINERS, is_final, reduce, stamp, times};
 
 /// The list to write at this time, if it differs.
 pub fn merged(home: &Value, remote: &Value, field: &str, list: &str, time: Timestamp) -> Option<Vec<Value>> {
     let ours = items(home, &format!("/status/{field}"));
     let theirs = items(remote, &format!("/{field}"));
-    let wanted: Vec<Value> = items(home, list)
+    let is_final = is_final(home);
+    let mut wanted: Vec<Value> = items(home, list)
         .iter()
         .filter_map(|container| {
             let now = ours.iter().find(|status| name(status) == name(container));
@@ -20,13 +21,21 @@ pub fn merged(home: &Value, remote: &Value, field: &str, list: &str, time: Times
             let said = said.map(|said| with_own_mounts(reduce::container_status(said), container));
             let said = said.map(|said| with_own_amounts(said, container, now));
             let said = said.map(|said| times::not_in_the_future(said, now, time));
-            match now.filter(|now| has_ended_for_good(home, list, container, now)) {
+            let said_ended = said.as_ref().is_some_and(has_ended);
+            match now {
+                // What is recorded of a pod that has ended stays.
+                Some(now) if is_final && (has_ended(now) || !said_ended) => Some(now.clone()),
                 // A container that ended for good cannot run again, and the API server refuses a status that says so.
-                Some(now) if said.as_ref().is_none_or(|said| said.pointer("/state/terminated").is_none()) => Some(now.clone()),
+                Some(now) if !said_ended && has_ended_for_good(home, list, container, now) => Some(now.clone()),
+                None if is_final && !said_ended => None,
                 _ => said,
             }
         })
         .collect();
+    if list != INIT_CONTAINERS {
+        // `kubectl` shows the state of the first one that says something.
+        wanted.sort_by(|one, other| name(one).cmp(name(other)));
+    }
     let equal = |wanted: &Value, now: &Value| substance(&without_dropped(wanted, now)) == substance(now);
     let same = wanted.len() == ours.len() && wanted.iter().zip(ours).all(|(wanted, now)| equal(wanted, now));
     (!same).then_some(wanted)
@@ -35,12 +44,12 @@ pub fn merged(home: &Value, remote: &Value, field: &str, list: &str, time: Times
 /// The list in which every container that ran has ended, with this reason and message.
 pub fn ended(home: &Value, field: &str, (reason, message): (&str, &str), now: Timestamp) -> Option<Vec<Value>> {
     let ours = items(home, &format!("/status/{field}"));
-    if ours.iter().all(|status| status.pointer("/state/terminated").is_some()) {
+    if ours.iter().all(has_ended) {
         return None;
     }
     let ended = ours.iter().map(|status| {
         let mut status = status.clone();
-        if status.pointer("/state/terminated").is_none() {
+        if !has_ended(&status) {
             let since = status.pointer("/state/running/startedAt").cloned();
             status["state"] = json!({"terminated": {"exitCode": 137, "reason": reason, "message": message, "startedAt": since, "finishedAt": stamp(now)}});
         }
@@ -49,6 +58,32 @@ pub fn ended(home: &Value, field: &str, (reason, message): (&str, &str), now: Ti
         status
     });
     Some(ended.collect())
+}
+
+/// Whether the status of a pod has containers whose end it does not say.
+pub fn lack_ends(status: &Value) -> bool {
+    LISTS.iter().flat_map(|list| items(status, list)).any(|one| !has_ended(one))
+}
+
+/// A status with the ends of containers that a later one knows; `None` if it knows none.
+pub fn with_ends(shown: &Value, later: &Value) -> Option<Value> {
+    let mut status = shown.clone();
+    let mut is_news = false;
+    for list in LISTS {
+        for one in status.pointer_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let end = items(later, list).iter().find(|end| name(end) == name(one) && has_ended(end));
+            if let Some(end) = end.filter(|_| !has_ended(one)) {
+                (*one, is_news) = (end.clone(), true);
+            }
+        }
+    }
+    is_news.then_some(status)
+}
+
+const LISTS: [&str; 3] = ["/initContainerStatuses", "/containerStatuses", "/ephemeralContainerStatuses"];
+
+fn has_ended(status: &Value) -> bool {
+    status.pointer("/state/terminated").is_some()
 }
 
 /// Some mounts of the remote container are not the local one's, such as that of the token which the API server adds.

@@ -7,7 +7,7 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, text};
-use crate::pod::local_status::{EPHEMERAL_STATUSES, RESIZE_CONDITIONS, stamp};
+use crate::pod::local_status::{DISRUPTION_TARGET, EPHEMERAL_STATUSES, RESIZE_CONDITIONS, is_final, stamp};
 
 /// Maximum length of one text: the kubelet's own limit for a termination message.
 const MAX_LEN: usize = 4096;
@@ -19,7 +19,8 @@ const MAX_NAME_LEN: usize = 317;
 
 const TIMES: [&str; 4] = ["startTime", "lastTransitionTime", "startedAt", "finishedAt"];
 
-/// The conditions that the local pod's conditions are derived from. Those of Liqo are on a pod that the provider lends on.
+/// The conditions that the local pod's conditions are derived from; [`DISRUPTION_TARGET`] only at the pod's end. Those of Liqo are on a
+/// pod that the provider lends on.
 const CONDITIONS: [&str; 7] = [
     "ContainersReady",
     "Initialized",
@@ -43,8 +44,10 @@ pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
     if addresses.len() > 1 {
         reduced.insert("podIPs".into(), addresses.into_iter().map(|ip| json!({"ip": ip})).collect());
     }
+    let has_ended = is_final(remote_pod);
     let is_shown = |condition: &&Value| {
-        text(condition, "/type").is_some_and(|kind| CONDITIONS.contains(&kind) || RESIZE_CONDITIONS.contains(&kind))
+        let kind = text(condition, "/type").unwrap_or_default();
+        CONDITIONS.contains(&kind) || RESIZE_CONDITIONS.contains(&kind) || (has_ended && kind == DISRUPTION_TARGET)
     };
     let conditions: Vec<Value> = items(remote_pod, "/status/conditions").iter().filter(is_shown).map(condition).collect();
     if !conditions.is_empty() {

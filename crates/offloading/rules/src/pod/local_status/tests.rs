@@ -142,6 +142,62 @@ fn container_statuses_are_those_of_containers_that_the_home_spec_has() {
 }
 
 #[test]
+fn statuses_are_in_the_order_of_a_kubelet() {
+    let mut home = home();
+    home["spec"]["containers"] = json!([{"name": "main"}, {"name": "database"}]);
+    home["spec"]["initContainers"] = json!([{"name": "second"}, {"name": "first"}]);
+    let mut remote = remote();
+    remote["containerStatuses"] = json!([ended("database", 0), ended("main", 3)]);
+    remote["initContainerStatuses"] = json!([ended("second", 0), ended("first", 0)]);
+    let status = merged_with(home, &remote, &link())["status"].clone();
+    let names = |list: &str| items(&status, list).iter().map(|one| one["name"].clone()).collect::<Vec<_>>();
+    assert_eq!(names("/containerStatuses"), ["database", "main"]);
+    assert_eq!(names("/initContainerStatuses"), ["second", "first"]);
+}
+
+#[test]
+fn the_ends_of_containers_that_come_after_that_of_the_pod_are_added_and_nothing_else() {
+    let mut early = remote();
+    early["phase"] = json!("Failed");
+    early["reason"] = json!("Evicted");
+    early["containerStatuses"] = json!([{"name": "c", "image": "nginx:1", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"waiting": {"reason": "ContainerCreating"}}}]);
+    let home = merged(&early);
+    assert!(lacks_ends(&home));
+    let mut late = early.clone();
+    late["containerStatuses"] = json!([ended("c", 137)]);
+    late["reason"] = json!("Other");
+    assert_eq!(with_late_ends(&early, &late).unwrap()["reason"], "Evicted");
+    assert_eq!(with_late_ends(&late, &late), None);
+    let home = merged_with(home, &late, &link());
+    assert_eq!(home["status"]["containerStatuses"], json!([ended("c", 137)]));
+    assert_eq!((&home["status"]["reason"], lacks_ends(&home)), (&json!("Evicted"), false));
+    // What is known of an end stays.
+    late["containerStatuses"] = json!([ended("c", 0)]);
+    assert_eq!(local_status_patch(&home, &late, &link()), None);
+    late["phase"] = json!("Succeeded");
+    assert_eq!(with_late_ends(&early, &late), None);
+}
+
+#[test]
+fn what_ended_a_pod_comes_home_with_its_end_and_no_sooner() {
+    let status = |phase: &str, is_target: &str| {
+        let conditions =
+            json!([{"type": "DisruptionTarget", "status": is_target, "reason": "EvictionByEvictionAPI", "message": "drained"}]);
+        reduce_status(&json!({"status": {"phase": phase, "conditions": conditions}}))
+    };
+    assert_eq!(status("Running", "True").get("conditions"), None, "it is not worth a write of its own");
+    let pod = merged(&status("Failed", "True"));
+    let shown = condition(&pod, "/status/conditions", "DisruptionTarget").unwrap();
+    assert_eq!((&shown["status"], &shown["reason"]), (&json!("True"), &json!("EvictionByEvictionAPI")));
+    assert_eq!(says(&merged(&status("Failed", "False")), "DisruptionTarget"), Value::Null);
+    // Whatever a provider sends.
+    let mut early = status("Failed", "True");
+    early["phase"] = json!("Running");
+    assert_eq!(says(&merged(&early), "DisruptionTarget"), Value::Null);
+}
+
+#[test]
 fn an_ephemeral_container_is_shown_and_never_runs_again() {
     let mut home = home();
     home["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "busybox"}]);

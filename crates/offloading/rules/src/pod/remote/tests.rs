@@ -32,6 +32,7 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         shadow,
         seen: Vec::new(),
         observed_deletion: false,
+        ended_and_gone: None,
         name_taken: false,
         live: Live::NotAsked,
         refusal: None,

@@ -183,6 +183,67 @@ fn the_end_of_a_job_that_is_being_deleted_is_recorded_unless_nobody_reads_it() {
 }
 
 #[test]
+fn the_end_of_a_pod_that_restarts_is_recorded_if_its_consumer_asked_for_the_deletion() {
+    let mut wanted = snapshot(created("Always", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 20 })));
+    let ended = going("Failed", false, 20);
+    wanted.seen = vec![ended.clone()];
+    let recorded_end = recorded(decide(&wanted));
+    assert_eq!(recorded_end.phase, ShadowPodPhase::Failed);
+    // A kubelet removes it a moment later.
+    wanted.seen = Vec::new();
+    wanted.observed_deletion = true;
+    wanted.ended_and_gone = Some(ended);
+    assert_eq!(recorded(decide(&wanted)), recorded_end);
+    wanted.reported = recorded_end;
+    assert_eq!(decide(&wanted), Step::Release);
+    wanted.reported = wanted.shadow.reported.clone();
+    wanted.ended_and_gone = None;
+    assert_eq!(decide(&wanted), Step::Release, "nobody knows its end");
+}
+
+#[test]
+fn a_pod_that_failed_because_somebody_here_deleted_it_says_so() {
+    let reason = |pod: Arc<RemotePod>| {
+        let mut failed = snapshot(created("Never", |_| {}));
+        failed.seen = vec![pod];
+        let status = recorded(decide(&failed)).pod.unwrap().value();
+        status["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|one| one["type"] == "DisruptionTarget")
+            .map(|one| one["reason"].clone())
+    };
+    assert_eq!(reason(going("Failed", true, 30)), Some("RemotePodDeleted".into()));
+    assert_eq!(reason(live("u1", "Failed")), None, "it failed by itself");
+    assert_eq!(reason(going("Succeeded", true, 30)), None);
+    let drained = pod("web", "u1", |object| {
+        object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        object["status"] = json!({ "phase": "Failed",
+            "conditions": [{ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI" }] });
+    });
+    assert_eq!(reason(Arc::new(drained)), Some("EvictionByEvictionAPI".into()));
+}
+
+#[test]
+fn ends_of_containers_that_come_late_are_recorded_once() {
+    let evicted = |state: Value| {
+        Arc::new(pod("web", "u1", |object| {
+            object["status"] =
+                json!({ "phase": "Failed", "reason": "Evicted", "containerStatuses": [{ "name": "c", "state": state }] });
+        }))
+    };
+    let mut late = snapshot(created("Never", |_| {}));
+    late.seen = vec![evicted(json!({ "waiting": { "reason": "ContainerCreating" } }))];
+    late.reported = recorded(decide(&late));
+    assert_eq!(decide(&late), Step::Wait);
+    late.seen = vec![evicted(json!({ "terminated": { "exitCode": 137 } }))];
+    late.reported = recorded(decide(&late));
+    assert_eq!(late.reported.pod.as_ref().unwrap().value()["containerStatuses"][0]["state"]["terminated"]["exitCode"], 137);
+    assert_eq!(decide(&late), Step::Wait);
+}
+
+#[test]
 fn a_shadow_pod_that_its_consumer_deletes_ends_its_pod_and_goes_after_it() {
     let deleted = |grace: Option<i64>| {
         created("Always", |object| {
