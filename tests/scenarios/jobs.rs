@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{ResourceExt as _, api::ListParams};
+use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_tests::{Cluster, World, eventually, still};
 use serde_json::json;
 
@@ -64,7 +64,7 @@ fn job_that_ignores_disruptions(namespace: &str) -> String {
 
 /// The pods of both Jobs at turin that are not being deleted.
 async fn working(turin: &Cluster) -> Result<Vec<Pod>> {
-    let mut pods = turin.all::<Pod>().list(&ListParams::default().labels("app=work")).await?.items;
+    let mut pods = Api::<Pod>::all(turin.client.clone()).list(&ListParams::default().labels("app=work")).await?.items;
     pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
     Ok(pods)
 }
@@ -87,16 +87,16 @@ pub async fn a_job_outlives_a_drain_at_its_provider_and_behind_a_broker(world: A
         turin.kubectl(&["drain", node, "--ignore-daemonsets", "--force", "--pod-selector=app=work", "--timeout=90s"]).await?;
         turin.kubectl(&["uncordon", node]).await?;
     }
-    eventually("other pods of both Jobs run", Duration::from_secs(60), || async {
-        let now = working(turin).await?;
-        let is_new = |pod: &Pod| before.iter().all(|one| one.uid() != pod.uid());
-        Ok((now.len() == 2 && now.iter().all(is_new)).then_some(()))
-    })
-    .await?;
     for (consumer, namespace) in consumers {
-        consumer.ready_pods(namespace, "app=work", 1).await?;
-        let status = consumer.api::<Job>(namespace).get("work").await?.status.unwrap_or_default();
-        ensure!(status.failed.unwrap_or(0) == 0 && status.active == Some(1), "the Job in {namespace}: {status:?}");
+        eventually(&format!("another pod of the Job in {namespace} is ready"), Duration::from_secs(60), || async {
+            let status = consumer.api::<Job>(namespace).get("work").await?.status.unwrap_or_default();
+            ensure!(status.failed.unwrap_or(0) == 0, "the Job in {namespace} counts the drain: {status:?}");
+            let is_new = |pod: &Pod| before.iter().all(|one| one.uid() != pod.uid());
+            Ok((status.ready == Some(1) && working(turin).await?.iter().all(is_new)).then_some(()))
+        })
+        .await?;
+    }
+    for (consumer, namespace) in consumers {
         consumer.end_namespace(namespace).await?;
     }
     Ok(())

@@ -3,11 +3,12 @@
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 
 use crate::{
+    json::object,
     users::SOON,
     world::{Cluster, Start, World},
 };
@@ -61,4 +62,38 @@ async fn a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_ru
     world.until("nothing is left at milan", SOON, async || remote_phases(milan, "short").await.is_empty()).await;
     tokio::time::sleep(SOON).await;
     assert!(remote_phases(milan, "long").await.is_empty(), "it runs again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn home_sees_how_a_pod_ended_that_somebody_holds_and_what_ended_one_of_a_job() {
+    let world = World::peered(Start::default()).await;
+    world.offload(0, "demo", "Remote").await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    rome.run_job("demo", "work", 1, 3600, 0).await;
+    let pods = rome.api::<Pod>("demo");
+    let held: Pod = object(json!({
+        "metadata": { "name": "held", "labels": { "app": "held" }, "finalizers": ["example.com/hold"] },
+        "spec": { "containers": [{ "name": "main", "image": "example.com/main:1" }] },
+    }));
+    pods.create(&PostParams::default(), &held).await.unwrap();
+    for name in ["work", "held"] {
+        world.until("the pod runs", SOON, async || is_in_phase(milan, name, "Running").await).await;
+    }
+    pods.delete("held", &DeleteParams::default()).await.unwrap();
+    let (_, drained) = remote_phases(milan, "work").await.remove(0);
+    assert!(milan.drain(drained.spec.unwrap().node_name.as_deref().unwrap()).await);
+
+    let end = async |app: &str| {
+        let pod = pods.list(&ListParams::default().labels(&format!("app={app}"))).await.unwrap().items.remove(0);
+        let status = serde_json::to_value(pod.status).unwrap();
+        matches!(status["phase"].as_str(), Some("Succeeded" | "Failed")).then_some(status)
+    };
+    for name in ["held", "work"] {
+        world.until("the pod has ended at home", SOON, async || end(name).await.is_some()).await;
+    }
+    let (held, work) = (end("held").await.unwrap(), end("work").await.unwrap());
+    let reason = &held["containerStatuses"][0]["state"]["terminated"]["reason"];
+    assert!(reason == "Error" || reason == "Completed", "what the kubelet at milan says: {held}");
+    let cause = work["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "DisruptionTarget");
+    assert_eq!(cause.map(|one| one["reason"].clone()), Some("EvictionByEvictionAPI".into()), "{work}");
 }
