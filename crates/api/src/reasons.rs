@@ -333,6 +333,10 @@ reasons! {
         NotReflected = "NotReflected",
         /// The provider accepted the pod and reports an address for it that is outside of the provider's prefixes.
         AddressRefused = "AddressRefused",
+        /// The provider accepted the pod, and finds no node for it.
+        Unschedulable = "Unschedulable",
+        /// The provider accepted the pod, and cannot start it.
+        NotStarted = "NotStarted",
         /// The provider has no route to this cluster's API server. Also the reason of an event.
         NoApiServer = "NoApiServer",
         ApiServerNotAllowed = "ApiServerNotAllowed",

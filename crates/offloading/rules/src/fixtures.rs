@@ -51,6 +51,7 @@ pub fn with_node_spec<T>(peer_labels: &[(&str, &str)], outage: Outage, then: imp
         pool: "default",
         peer_labels: &peer_labels,
         resources: &resources,
+        allocatable: &resources,
         address: "10.0.0.5",
         port: 20250,
         version: "v1.34.4",

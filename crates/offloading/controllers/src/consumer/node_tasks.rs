@@ -31,6 +31,7 @@ pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str
         pods,
         serving: None,
         outage: Outage::None,
+        surcharge: None,
         draining: None,
         told_removal: HashSet::new(),
         delayed_evictions: DelayedEvictions::new(),

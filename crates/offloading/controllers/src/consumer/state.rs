@@ -12,6 +12,7 @@ use std::{
 use liqo_api::reflection::passes;
 use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy, VirtualNode};
 use liqo_controller_runtime::{Cache, Context, Key, Queue, watch};
+use liqo_quantity::ResourceList;
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::{
@@ -138,6 +139,8 @@ pub struct NodeTasks {
     pub serving: Option<Serving>,
     /// The outage of the peer at the last reconciliation.
     pub outage: Outage,
+    /// What its pods are charged beyond their requests, as its Node shows it, and since when.
+    pub surcharge: Option<(ResourceList, Instant)>,
     /// Since when it is drained.
     pub draining: Option<Instant>,
     /// UIDs of pods with an event about that.

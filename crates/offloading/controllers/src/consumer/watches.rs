@@ -35,7 +35,8 @@ use tokio_util::sync::CancellationToken;
 use super::kubelet_index;
 use super::node_objects;
 use super::state::{
-    Consumer, EventWatch, FollowedNamespace, LocalObjects, NewPeer, PeerState, PeerStates, PolicySources, Queues, RemoteState,
+    Consumer, EventWatch, FollowedNamespace, LocalObjects, NewPeer, NodeKey, PeerState, PeerStates, PolicySources, Queues,
+    RemoteState,
 };
 use super::triggers;
 use super::triggers::{Trigger, enqueue, enqueue_everywhere, enqueue_keys};
@@ -173,7 +174,7 @@ pub fn pods(
     node: &str,
     stop: CancellationToken,
 ) -> Cache<LocalPod> {
-    let (state, virtual_node) = (Arc::downgrade(consumer), virtual_node.clone());
+    let (state, virtual_node, node_key) = (Arc::downgrade(consumer), virtual_node.clone(), virtual_node.clone());
     Cache::watch(
         Api::<JsonPod>::all_with(consumer.context.client.clone(), &ApiResource::erase::<Pod>(&())),
         watcher::Config::default().fields(&format!("spec.nodeName={node}")),
@@ -182,6 +183,9 @@ pub fn pods(
         move |_, old, new| {
             peer.pod_changed(old, new);
             if let Some(consumer) = state.upgrade() {
+                if old.and_then(|old| old.extra_charge()) != new.and_then(|new| new.extra_charge()) {
+                    consumer.queues.nodes.add(NodeKey::VirtualNode(node_key.clone()));
+                }
                 enqueue(&consumer, &peer, triggers::local_pod(old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
             }
         },

@@ -51,6 +51,11 @@ impl ResolverService {
         self.services.synced().await && self.slices.synced().await
     }
 
+    /// The domain of this cluster, if it is known.
+    pub fn domain(&self) -> Option<&str> {
+        self.domain.as_deref()
+    }
+
     /// The resolver, for pods of a cluster with this domain, or with ours if it announces none. `None` if there is none. Pods ask it
     /// even if no pod of it is ready now, because they keep their name servers for life.
     pub fn for_pods_of(&self, home_domain: Option<&str>) -> Option<Resolver> {

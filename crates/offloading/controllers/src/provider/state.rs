@@ -405,6 +405,11 @@ impl Provider {
         self.pods.in_namespace(namespace).iter().any(|(_, pod)| pod.is_lent_on)
     }
 
+    /// The DNS domain of this cluster, if it is known.
+    pub fn domain(&self) -> Option<&str> {
+        self.resolver.domain()
+    }
+
     /// The resolver that new pods of this tenant ask. `None` if there is none.
     pub fn resolver_for(&self, tenant: &str) -> Option<Resolver> {
         self.resolver.for_pods_of(self.map(tenant).as_deref().and_then(announced_domain))

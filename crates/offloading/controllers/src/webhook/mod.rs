@@ -48,7 +48,7 @@ use crate::server::{self, Certificate, Tls, TlsError};
 use liqo_offloading_rules::namespace::{lent_on, node_selector};
 use liqo_offloading_rules::node::priced::{PricedNode, charged_json};
 use liqo_offloading_rules::pod::preference::{self, prefer};
-use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner};
+use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner, avoided};
 use liqo_offloading_rules::pod::scheduling::{Placement, held, place};
 
 pub use certificate::CertificateError;
@@ -302,8 +302,11 @@ impl Webhook {
         };
         let config = self.config.borrow().clone();
         let choice = Choice { nodes: &nodes, own_name: &config.spec.cluster_name };
-        let placement = offloading.place(&pod, choice, self.clock.now());
-        response.warnings = placement.warning().map(|warning| vec![warning]);
+        let now = self.clock.now();
+        let placement = offloading.place(&pod, choice, now);
+        let refusals = offloading.refusals_of(&pod, now);
+        let kept = (placement.may_leave && !refusals.is_empty()).then(|| avoided(&refusals));
+        response.warnings = placement.warning().or(kept).map(|warning| vec![warning]);
         if placement.patch.is_empty() {
             return response;
         }

@@ -14,6 +14,8 @@ use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
+use liqo_offloading_rules::pod::refusals::{Cause, NewRefusal};
+
 use super::configuration::{configure, entries};
 use super::*;
 
@@ -231,19 +233,25 @@ async fn a_pod_with_a_claim_comes_with_a_warning() {
 async fn a_pod_avoids_a_provider_that_refused_one_of_its_owner() {
     let store = store_with("LocalAndRemote");
     let milan = liqo_api::ClusterId::of_public_key(&[2; 32]);
-    let refusals = Refusals::default().with("o", (&milan, "milan"), liqo_api::OffloadedReason::NotAllowed, now()).unwrap();
+    let (cluster, reason) = ((&milan, "milan"), liqo_api::OffloadedReason::NotAllowed);
+    let refusal = NewRefusal { owner: "o", cluster, reason, cause: Cause::Lasts };
+    let refusals = Refusals::default().with(refusal, now()).unwrap();
     let mut offloading = store.get(OFFLOADING);
     offloading["metadata"]["annotations"] = json!({ annotations::REFUSED_PODS: refusals.to_annotation() });
     store.put(OFFLOADING, offloading);
-    let patch = async |owner: &str| {
+    let answer = async |owner: &str| {
         let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": owner, "controller": true});
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "ownerReferences": [owner]}, "spec": {"containers": []}});
         let response = answered(&store, review(&pod).to_string()).await;
         let patch: Vec<u8> = serde_json::from_value(response["patch"].clone()).unwrap();
-        String::from_utf8(patch).unwrap()
+        (
+            String::from_utf8(patch).unwrap().contains(milan.as_str()),
+            response["warnings"][0].as_str().unwrap_or_default().to_owned(),
+        )
     };
-    assert!(patch("o").await.contains(milan.as_str()));
-    assert!(!patch("another").await.contains(milan.as_str()));
+    let (avoids, warning) = answer("o").await;
+    assert!(avoids && warning.contains("not sent to milan (it refused one for NotAllowed)"), "{warning}");
+    assert_eq!(answer("another").await, (false, String::new()));
 }
 
 #[tokio::test]

@@ -60,8 +60,10 @@ pub struct NodeSpec<'a> {
     pub pool: &'a str,
     /// Labels that the provider advertises, unfiltered.
     pub peer_labels: &'a BTreeMap<String, String>,
-    /// Capacity and allocatable, as Kubernetes prints quantities.
+    /// The capacity, as Kubernetes prints quantities.
     pub resources: &'a Map<String, Value>,
+    /// The amounts that pods can still request in all: the provider charges some more than they request.
+    pub allocatable: &'a Map<String, Value>,
     /// Address of our kubelet API.
     pub address: &'a str,
     pub port: u16,
@@ -182,7 +184,7 @@ pub(crate) fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
     let label = |key: &str| spec.peer_labels.get(key).map_or("", String::as_str);
     json!({
         "capacity": spec.resources,
-        "allocatable": spec.resources,
+        "allocatable": spec.allocatable,
         "addresses": [{"type": "InternalIP", "address": spec.address}, {"type": "Hostname", "address": spec.name}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": spec.port}},
         "nodeInfo": {

@@ -299,6 +299,9 @@ impl World {
             removed: self.removed,
             eviction_delay: None,
             is_lent_on: self.held,
+            may_run_here: false,
+            missing: None,
+            has_all: true,
             refusal_timeout: Duration::from_secs(300),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
         };

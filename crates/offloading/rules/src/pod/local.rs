@@ -1,7 +1,15 @@
 //! What to do about one offloaded pod: a pure function of the local pod, its shadow pod and the peer.
 //!
 //! The rules, most important first: a pod that has ended never runs again; a pod that may run only once is sent only once; the
-//! silence of a peer proves nothing.
+//! silence of a peer proves nothing; what is not started there comes home, if it may run here and its controller creates it again.
+//!
+//! ```text
+//!   why it does not start                                since                                replaced
+//!   refused, or kept waiting, with a reason              condition Offloaded is False         at once if the reason lasts,
+//!   no node there                                        condition RemoteScheduled is False   else after the refusal timeout
+//!   an object does not get there                         containers are not ready             (the same)
+//!   image, sandbox                                       containers are not ready             after the refusal timeout
+//! ```
 
 use std::time::Duration;
 
@@ -13,7 +21,9 @@ use crate::pod::carry::Refusal;
 use crate::pod::carry::api_server::ApiServerChoice;
 use crate::pod::carry::obstacle::obstacle_of_controller;
 use crate::pod::local_state::{LocalPod, Shadow};
+use crate::pod::refusals::{self, Cause};
 use crate::pod::shadow_pod::MAX_GRACE_SECONDS;
+use crate::pod::waiting::Waiting;
 
 /// Reason of the condition on a pod that may run only once, or that gets a token: written before the pod is sent, replaced by the
 /// provider's answer.
@@ -78,9 +88,67 @@ pub struct Facts<'a> {
     pub eviction_delay: Option<EvictionDelay>,
     /// Whether the namespace is that of a consumer of ours, whose pods this cluster creates.
     pub is_lent_on: bool,
+    /// Whether the pods of the namespace may run in this cluster, too.
+    pub may_run_here: bool,
+    /// The objects that the pod names and that do not get to the provider, if the pod waits there.
+    pub missing: Option<&'a Missing>,
+    /// Whether the provider has all that the pod names: what keeps it then is not of this cluster.
+    pub has_all: bool,
     /// A refused pod that is created again is deleted after this time.
     pub refusal_timeout: Duration,
     pub now: Timestamp,
+}
+
+/// The objects that a pod names and that do not get to its provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// All of them, and why.
+    pub message: String,
+    /// Kind and name, such as `ConfigMap/settings`, of those that get there only if a person changes something.
+    pub lasting: Vec<String>,
+}
+
+/// Why a pod does not run at its provider.
+#[derive(Debug, Clone)]
+struct Obstacle {
+    reason: String,
+    message: String,
+    cause: Cause,
+    objects: Vec<String>,
+}
+
+/// What follows for a pod that was not sent, because an object that it names will not get to the provider: it would wait there for what
+/// never comes. Nothing for a pod that may not run in this cluster: the provider keeps it until a person changes the object.
+pub fn kept_from(home: &LocalPod, missing: &Missing, may_run_here: bool) -> Vec<Action> {
+    if !may_run_here || missing.lasting.is_empty() {
+        return Vec::new();
+    }
+    let obstacle = Obstacle::missing(missing);
+    let refusal = obstacle.refusal();
+    let is_replaced = home.controller.is_some() && belongs_to_node(home).is_none();
+    std::iter::once(refusal).chain(is_replaced.then(|| obstacle.replacement())).collect()
+}
+
+impl Obstacle {
+    fn of(reason: &str, message: String) -> Self {
+        let cause = refusals::remembered(reason).map_or(Cause::Passes, |(_, cause)| cause);
+        Self { reason: reason.to_owned(), message, cause, objects: Vec::new() }
+    }
+
+    fn missing(missing: &Missing) -> Self {
+        let cause = if missing.lasting.is_empty() { Cause::Passes } else { Cause::Lasts };
+        let (message, objects) = (missing.message.clone(), missing.lasting.clone());
+        Self { reason: OffloadedReason::NotReflected.into(), message, cause, objects }
+    }
+
+    fn refusal(&self) -> Action {
+        Action::Refuse { reason: self.reason.clone(), message: self.message.clone() }
+    }
+
+    fn replacement(self) -> Action {
+        let Self { reason, message, cause, objects } = self;
+        Action::Replace { reason, message, cause, objects }
+    }
 }
 
 /// What to do. Each action is safe to do twice.
@@ -116,11 +184,17 @@ pub enum Action {
         /// For the pod's owner, with the next step.
         message: String,
     },
-    /// Delete a pod that was refused for long, so that another one replaces it.
+    /// Evict a pod that does not run there, so that another one replaces it.
     Replace {
-        /// Why it was refused.
+        /// Why it does not run.
         reason: String,
+        message: String,
+        cause: Cause,
+        /// The objects that keep all pods away which name them; if empty, those of the same owner.
+        objects: Vec<String>,
     },
+    /// Tell that a pod does not start, which stays where it is.
+    Tell { reason: String, message: String },
     /// End the local pod, because the provider took back what it used. Its controller may create another one elsewhere.
     Evicted(String),
     /// End the local pod if a live GET confirms that the shadow pod is gone: the pod may have run, and must not run again.
@@ -233,26 +307,30 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
         ShadowPodPhase::Failed if shadow.reason == OFFER_RECLAIMED => {
             return Decision::of([Action::Evicted(or(&shadow.message, "the provider took back what the pod used"))]);
         }
-        ShadowPodPhase::Refused => refuse(
-            facts,
-            home,
-            or(&shadow.reason, OffloadedReason::Refused.as_str()),
-            or(&shadow.message, "the provider refused the pod"),
-        ),
+        ShadowPodPhase::Refused => {
+            let reason = or(&shadow.reason, OffloadedReason::Refused.as_str());
+            refuse(facts, home, Obstacle::of(&reason, or(&shadow.message, "the provider refused the pod")))
+        }
         // What it waits for never comes if its namespace is not offloaded any more.
         ShadowPodPhase::Pending if shadow.waits() => match &facts.namespace {
             NamespaceState::Refused { reason, message } if ENDED.contains(reason) => {
-                refuse(facts, home, (*reason).to_owned(), message.clone())
+                refuse(facts, home, Obstacle::of(reason, message.clone()))
             }
-            _ => Decision::of([Action::Refuse { reason: shadow.reason.clone(), message: shadow.message.clone() }]),
+            _ => {
+                let obstacle = Obstacle::of(&shadow.reason, shadow.message.clone());
+                if facts.may_run_here { refuse(facts, home, obstacle) } else { Decision::of([obstacle.refusal()]) }
+            }
         },
         ShadowPodPhase::Pending => Decision::nothing(),
         ShadowPodPhase::Created | ShadowPodPhase::Succeeded | ShadowPodPhase::Failed => {
+            let mut decision = Decision::nothing();
             if shadow.remote_status().is_some() {
-                Decision::of([Action::PatchLocalStatus])
-            } else {
-                Decision::nothing()
+                decision.actions.push(Action::PatchLocalStatus);
             }
+            if let Some(waiting) = home.waiting.as_ref().filter(|_| shadow.phase == ShadowPodPhase::Created) {
+                not_started(facts, home, waiting, &mut decision);
+            }
+            decision
         }
     };
     // Every field may still change of a remote pod that does not exist yet.
@@ -278,8 +356,8 @@ fn not_sent(facts: &Facts, home: &LocalPod) -> Decision {
         return Decision::of([Action::Refuse { reason: refusal.reason.to_owned(), message: refusal.message }]);
     }
     match (&home.carried, &facts.namespace) {
-        (_, NamespaceState::Refused { reason, message }) => refuse(facts, home, (*reason).to_owned(), message.clone()),
-        (Err(refusal), _) => refuse(facts, home, refusal.reason.to_owned(), refusal.message.clone()),
+        (_, NamespaceState::Refused { reason, message }) => refuse(facts, home, Obstacle::of(reason, message.clone())),
+        (Err(refusal), _) => refuse(facts, home, Obstacle::of(refusal.reason, refusal.message.clone())),
         (_, NamespaceState::Ready) => {
             let marked = if home.restarts {
                 // Only a pod that was sent gets tokens. A provider can make us believe anything except that mark.
@@ -325,20 +403,54 @@ fn belongs_to_node(home: &LocalPod) -> Option<Refusal> {
     obstacle_of_controller(&home.controller.as_ref()?.kind)
 }
 
-/// A refusal that may end. If it lasts and the pod is created again, the next one may run elsewhere.
-fn refuse(facts: &Facts, home: &LocalPod, reason: String, message: String) -> Decision {
-    let refusal = Action::Refuse { reason: reason.clone(), message };
+/// A refusal that may end. If it does not and the pod is created again, the next one may run elsewhere.
+fn refuse(facts: &Facts, home: &LocalPod, obstacle: Obstacle) -> Decision {
+    let refusal = obstacle.refusal();
     if home.recreated_by(facts.is_lent_on).is_none() || belongs_to_node(home).is_some() {
         return Decision::of([refusal]);
     }
-    let refused_for =
-        home.offloaded.as_ref().filter(|offloaded| offloaded.status == Some(false)).map_or(Duration::ZERO, |offloaded| {
-            Duration::try_from(facts.now.duration_since(offloaded.since)).unwrap_or_default()
-        });
-    match facts.refusal_timeout.checked_sub(refused_for).filter(|rest| !rest.is_zero()) {
+    let refused = home.offloaded.as_ref().filter(|offloaded| offloaded.status == Some(false));
+    match patience(facts, &obstacle, refused.map(|offloaded| offloaded.since)) {
         Some(rest) => Decision { actions: vec![refusal], again: Some(rest) },
-        None => Decision::of([refusal, Action::Replace { reason }]),
+        None => Decision::of([refusal, obstacle.replacement()]),
     }
+}
+
+/// The provider accepted the pod, and none of its containers has started: adds what follows. A pod that may run in this cluster, too, is
+/// replaced; about another one its owner is told.
+fn not_started(facts: &Facts, home: &LocalPod, waiting: &Waiting, decision: &mut Decision) {
+    let obstacle = match (facts.missing, &waiting.cause) {
+        (Some(missing), _) => Obstacle::missing(missing),
+        (None, Some((reason, message))) if facts.has_all || *reason == OffloadedReason::Unschedulable => {
+            Obstacle::of(reason.as_str(), message.clone())
+        }
+        _ => return,
+    };
+    if let Some(rest) = patience(facts, &obstacle, waiting.since) {
+        decision.again = Some(rest);
+        return;
+    }
+    if belongs_to_node(home).is_some() {
+        return;
+    }
+    let stays = match (facts.may_run_here, &home.controller) {
+        (true, Some(_)) => return decision.actions.push(obstacle.replacement()),
+        (true, None) => "nothing creates it again: delete it, and create it anew for another cluster",
+        (false, _) => {
+            "it stays there, because the pods of its namespace run in other clusters only (podOffloadingStrategy Remote)"
+        }
+    };
+    decision.actions.push(Action::Tell { reason: obstacle.reason, message: format!("{}; {stays}", obstacle.message) });
+}
+
+/// How much longer a pod waits for an obstacle to go, which it has had since then. A pod that may run in this cluster does not wait for one
+/// that lasts.
+fn patience(facts: &Facts, obstacle: &Obstacle, since: Option<Timestamp>) -> Option<Duration> {
+    if facts.may_run_here && obstacle.cause == Cause::Lasts {
+        return None;
+    }
+    let waited = since.map_or(Duration::ZERO, |since| Duration::try_from(facts.now.duration_since(since)).unwrap_or_default());
+    facts.refusal_timeout.checked_sub(waited).filter(|rest| !rest.is_zero())
 }
 
 fn or(text: &str, otherwise: &str) -> String {

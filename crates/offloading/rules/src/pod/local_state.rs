@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Object;
 use liqo_api::record_text::{self, MAX_POD_LEN};
-use liqo_api::{EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods};
+use liqo_api::{EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods, requests};
 use liqo_metering::charges::MAX_CHARGES_LEN;
+use liqo_quantity::ResourceList;
 use serde_json::{Map, Value, json};
 
 use crate::json::{fingerprint, items, name, text};
+use crate::node::priced::charged;
 use crate::pod::carry::api_server::{ApiServerChoice, choose, secret, uses};
 use crate::pod::carry::{Refusal, outgoing};
 use crate::pod::controller::Controller;
@@ -19,6 +22,7 @@ use crate::pod::eviction;
 use crate::pod::local_status::{is_final, lacks_ends};
 use crate::pod::references::{References, refs};
 use crate::pod::remote::default_grace;
+use crate::pod::waiting::Waiting;
 
 /// A pod as JSON, so that unknown fields survive.
 pub type JsonPod = Object<Value, Value>;
@@ -31,8 +35,13 @@ pub struct LocalPod {
     pub key: Key,
     /// The `VirtualNode` of its node.
     pub virtual_node: Key,
+    pub created: Timestamp,
     /// The grace in seconds, if it is being deleted.
     pub deletion: Option<i64>,
+    /// What a provider charges for it beyond what it requests, if anything: for containers without requests.
+    pub surcharge: Option<Box<ResourceList>>,
+    /// If no container of it has started yet.
+    pub waiting: Option<Waiting>,
     /// Liqo adds none to local pods.
     pub has_finalizers: bool,
     /// Its phase is final.
@@ -72,6 +81,7 @@ impl LocalPod {
         let key = Key::new(metadata.namespace.clone()?, metadata.name.clone()?);
         let deletion = metadata.deletion_timestamp.is_some().then(|| metadata.deletion_grace_period_seconds.unwrap_or(0));
         let has_finalizers = metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
+        let created = metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let controller = Controller::among(&json!(metadata.owner_references));
         let sent_to = metadata.annotations.as_ref().and_then(|all| all.get(annotations::SENT_TO)).cloned();
         let whole = json!({ "metadata": travelling(metadata), "spec": spec, "status": status });
@@ -79,7 +89,10 @@ impl LocalPod {
             uid,
             key,
             virtual_node: virtual_node.clone(),
+            created,
             deletion,
+            surcharge: surcharge(&whole).map(Box::new),
+            waiting: Waiting::of(&whole),
             has_finalizers,
             finished: is_final(&whole),
             lacks_ends: lacks_ends(&whole),
@@ -113,10 +126,31 @@ impl LocalPod {
         controller.or_else(|| (is_lent_on && self.restarts).then(|| self.key.to_string()))
     }
 
+    /// What it takes of its node beyond what it requests.
+    pub fn extra_charge(&self) -> Option<&ResourceList> {
+        self.surcharge.as_deref().filter(|_| !self.finished)
+    }
+
     /// The pod as JSON: metadata (names, UID, labels, annotations), spec and status.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.json).unwrap_or_default()
     }
+}
+
+/// What a provider with the default policy charges for a pod beyond its requests. `None` for most pods, which say what they need.
+fn surcharge(pod: &Value) -> Option<ResourceList> {
+    let says = |container: &Value, resource: &str| {
+        let amounts = ["requests", "limits"].into_iter().filter_map(|kind| container.pointer(&format!("/resources/{kind}")));
+        amounts.into_iter().any(|amounts| amounts.get(resource).is_some())
+    };
+    let mut containers = ["/spec/containers", "/spec/initContainers"].iter().flat_map(|list| items(pod, list));
+    if containers.all(|container| says(container, "cpu") && says(container, "memory")) {
+        return None;
+    }
+    let spec: PodSpec = serde_json::from_value(pod.get("spec")?.clone()).ok()?;
+    let requested = requests::of_pod(&spec);
+    let more = charged(spec).saturating_sub(&requested);
+    (!more.is_zero()).then_some(more)
 }
 
 /// The metadata that decisions or the provider need.
@@ -315,6 +349,21 @@ mod tests {
             Some((None, "Sending"))
         );
         assert!(reduced.refs.secrets.contains("s"));
+    }
+
+    #[test]
+    fn a_pod_without_requests_takes_more_of_its_node_than_it_requests_until_it_ends() {
+        let pod = |containers: Value, phase: &str| {
+            home(json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"},
+                "spec": {"containers": containers}, "status": {"phase": phase}}))
+        };
+        let full = json!({"name": "a", "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}});
+        let plain = json!({"name": "b"});
+        assert_eq!(pod(json!([full]), "Running").extra_charge(), None);
+        let more = pod(json!([full, plain]), "Running");
+        let more = more.extra_charge().unwrap();
+        assert_eq!((more.get("cpu").to_string(), more.get("memory").to_string()), ("10m".into(), "32Mi".into()));
+        assert_eq!(pod(json!([plain]), "Succeeded").extra_charge(), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod controller;
 pub mod ephemeral;
 pub mod eviction;
 pub mod homecoming;
+pub mod host_name;
 pub mod ledger;
 pub mod local;
 pub mod local_state;
@@ -27,6 +28,7 @@ pub mod scheduling;
 pub mod shadow_pod;
 pub mod unscheduled;
 pub mod usage;
+pub mod waiting;
 
 #[cfg(test)]
 mod deletion_model;

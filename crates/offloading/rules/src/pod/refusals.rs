@@ -1,4 +1,5 @@
-//! Which providers refused a pod of which owner, for a reason that lasts. A pod that replaces a refused one is not sent there again.
+//! Which providers refused a pod of which owner, could not start it, or do not get an object that pods name. A pod that replaces such a
+//! one is not sent there again for a while.
 //!
 //! Every replica of the manager serves the webhook, so the list is stored where all of them see it: in an annotation of the
 //! `NamespaceOffloading`. It is bounded, and each entry expires.
@@ -10,25 +11,55 @@ use serde_json::Value;
 
 use crate::json::text;
 use crate::pod::controller::Controller;
+use crate::pod::references::{References, refs};
 
-/// After this time a provider is tried again: its policy may have changed.
-const LIFETIME: SignedDuration = SignedDuration::from_hours(1);
+/// How long a provider is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// It holds for the next pod, too, until a person changes something: an hour.
+    Lasts,
+    /// It may be over soon: ten minutes.
+    Passes,
+}
+
+impl Cause {
+    /// After this time the provider is tried again.
+    const fn lifetime(self) -> SignedDuration {
+        match self {
+            Self::Lasts => SignedDuration::from_hours(1),
+            Self::Passes => SignedDuration::from_mins(10),
+        }
+    }
+}
 
 /// Maximum number of entries. A full list keeps those that it has: if each new one took the place of an older one, refused pods of
 /// more owners than that would go back to the provider in turns, without end.
 const MAX_ENTRIES: usize = 32;
 
-/// A provider that refused a pod of an owner.
+/// A provider that refused a pod of an owner, or does not get an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedOwner {
-    /// See [`owner`].
+    /// See [`owner`]; or kind and name of an object, such as `ConfigMap/settings`.
     pub owner: String,
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
     pub cluster_name: String,
     pub reason: String,
+    /// Since when this is known. An entry of an earlier version does not say it.
+    #[serde(default)]
+    pub since: Timestamp,
     pub until: Timestamp,
+}
+
+/// What [`Refusals::with`] adds.
+#[derive(Debug, Clone, Copy)]
+pub struct NewRefusal<'a> {
+    /// As in [`RefusedOwner`].
+    pub owner: &'a str,
+    pub cluster: (&'a ClusterId, &'a str),
+    pub reason: OffloadedReason,
+    pub cause: Cause,
 }
 
 /// The refusals in one namespace, the oldest first.
@@ -49,11 +80,10 @@ impl Refusals {
     }
 
     /// The list with one more refusal, and without expired ones; `None` if it contains that already, or is full.
-    pub fn with(&self, owner: &str, cluster: (&ClusterId, &str), reason: OffloadedReason, now: Timestamp) -> Option<Self> {
-        let (cluster_id, cluster_name) = cluster;
+    pub fn with(&self, refusal: NewRefusal, now: Timestamp) -> Option<Self> {
+        let NewRefusal { owner, cluster: (cluster_id, cluster_name), reason, cause } = refusal;
         let mut valid: Vec<RefusedOwner> = self.0.iter().filter(|one| one.until > now).cloned().collect();
-        let is_known = valid.iter().any(|one| one.owner == owner && one.cluster_id == *cluster_id);
-        if is_known || valid.len() >= MAX_ENTRIES {
+        if self.known(owner, cluster_id, now).is_some() || valid.len() >= MAX_ENTRIES {
             return None;
         }
         valid.push(RefusedOwner {
@@ -61,23 +91,41 @@ impl Refusals {
             cluster_id: cluster_id.clone(),
             cluster_name: cluster_name.chars().take(63).collect(),
             reason: reason.into(),
-            until: now + LIFETIME,
+            since: now,
+            until: now + cause.lifetime(),
         });
         Some(Self(valid))
     }
 
-    /// The refusals of pods of the same owner as this pod.
+    /// The valid entry of an owner, or an object, and a cluster.
+    pub fn known(&self, owner: &str, cluster: &ClusterId, now: Timestamp) -> Option<&RefusedOwner> {
+        self.0.iter().find(|one| one.owner == owner && one.cluster_id == *cluster && one.until > now)
+    }
+
+    /// The refusals of pods of the same owner as this pod, and of objects that it names.
     pub fn of_pod(&self, pod: &Value, now: Timestamp) -> Vec<&RefusedOwner> {
-        let Some(controller) = Controller::of(pod) else { return Vec::new() };
-        let owner = owner(&controller.uid, pod);
-        self.0.iter().filter(|one| one.owner == owner && one.until > now).collect()
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let owner = Controller::of(pod).map(|controller| owner(&controller.uid, pod));
+        let References { config_maps, secrets } = refs(pod);
+        let concerns = |one: &&RefusedOwner| match one.owner.split_once('/') {
+            Some(("ConfigMap", name)) => config_maps.contains(name),
+            Some(("Secret", name)) => secrets.contains(name),
+            _ => owner.as_ref() == Some(&one.owner),
+        };
+        self.0.iter().filter(|one| one.until > now).filter(concerns).collect()
     }
 }
 
-/// Why a pod is not sent to providers that refused another one of its owner.
+/// Why a pod is not sent to providers that refused another one of its owner, or do not get what it names.
 pub fn avoided(refusals: &[&RefusedOwner]) -> String {
     let each = refusals.iter().map(|one| {
-        format!("{} (it refused one for {}) before {}", one.cluster_name, one.reason, one.until.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        let why = match one.owner.split_once('/') {
+            Some((kind @ ("ConfigMap" | "Secret"), name)) => format!("{kind} {name} does not get there"),
+            _ => format!("it refused one for {}", one.reason),
+        };
+        format!("{} ({why}) before {}", one.cluster_name, one.until.strftime("%Y-%m-%dT%H:%M:%SZ"))
     });
     format!(
         "pods with this template are not sent to {}; a changed template is tried at once",
@@ -94,29 +142,32 @@ pub fn owner(controller: &str, pod: &Value) -> String {
     }
 }
 
-/// The reason of a refusal, if it holds for the next pod of the same owner, too.
-pub fn lasting(reason: &str) -> Option<OffloadedReason> {
+/// The reason for which a pod does not run at a provider, and how long it counts for the next pod of the same owner. `None` if the rules
+/// of this cluster decide anew for each pod.
+pub fn remembered(reason: &str) -> Option<(OffloadedReason, Cause)> {
     use OffloadedReason as Reason;
     // A provider of a later version may give other reasons.
     let reason = OffloadedReason::parse(reason).unwrap_or(Reason::Refused);
     match reason {
         Reason::Offloaded
         | Reason::Sending
-        | Reason::NotReflected
         | Reason::AddressRefused
         | Reason::NoOffer
-        | Reason::OfferExceeded
         | Reason::PoolWithdrawn
-        | Reason::ContractNotInForce
         | Reason::BudgetSpent
         | Reason::NodeLeaving
         | Reason::NamespaceNotOffloaded
-        | Reason::NamespaceNotReady
         | Reason::OffloadingIsLocal
         | Reason::ClusterNotSelected
-        | Reason::NameTaken
         | Reason::DaemonSet
         | Reason::Node => None,
+        Reason::NotReflected
+        | Reason::OfferExceeded
+        | Reason::ContractNotInForce
+        | Reason::NamespaceNotReady
+        | Reason::NameTaken
+        | Reason::Unschedulable
+        | Reason::NotStarted => Some((reason, Cause::Passes)),
         Reason::ApiServerNotAllowed
         // A provider that borrows what it lends.
         | Reason::NoApiServer
@@ -138,7 +189,7 @@ pub fn lasting(reason: &str) -> Option<OffloadedReason> {
         | Reason::KindNotAllowed
         | Reason::TooLarge
         | Reason::ImageNotAllowed
-        | Reason::ProbeHost => Some(reason),
+        | Reason::ProbeHost => Some((reason, Cause::Lasts)),
     }
 }
 
@@ -157,7 +208,8 @@ mod tests {
     }
 
     fn refused(refusals: &Refusals, owner: &str, minute: i64) -> Option<Refusals> {
-        refusals.with(owner, (&milan(), "milan"), OffloadedReason::NotAllowed, at(minute))
+        let cluster = (&milan(), "milan");
+        refusals.with(NewRefusal { owner, cluster, reason: OffloadedReason::NotAllowed, cause: Cause::Lasts }, at(minute))
     }
 
     fn pod(controller: &str, revision: Option<&str>) -> Value {
@@ -197,7 +249,8 @@ mod tests {
         let mut refusals = Refusals::default();
         let with = |refusals: &Refusals, number: usize, minute: i64| {
             let owner = owner(&format!("{number:036}"), &pod("o", Some(&name)));
-            refusals.with(&owner, (&milan(), &name), OffloadedReason::NotAllowed, at(minute))
+            let (cluster, reason) = ((&milan(), name.as_str()), OffloadedReason::NotAllowed);
+            refusals.with(NewRefusal { owner: &owner, cluster, reason, cause: Cause::Lasts }, at(minute))
         };
         for number in 0..MAX_ENTRIES {
             refusals = with(&refusals, number, 0).unwrap();
@@ -209,16 +262,34 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_over_soon_is_not_remembered() {
-        for reason in ["OfferExceeded", "PoolWithdrawn", "NameTaken", "NamespaceNotReady"] {
-            assert_eq!(lasting(reason), None, "{reason}");
-        }
-        assert_eq!(lasting("NotAllowed"), Some(OffloadedReason::NotAllowed));
-        assert_eq!(
-            lasting("NoApiServer"),
-            Some(OffloadedReason::NoApiServer),
-            "from behind a broker, no API server is reached later either"
+    fn an_object_that_does_not_get_there_keeps_all_pods_that_name_it_away() {
+        let (owner, cluster) = ("ConfigMap/bundle", (&milan(), "milan"));
+        let refusal = NewRefusal { owner, cluster, reason: OffloadedReason::NotReflected, cause: Cause::Lasts };
+        let refusals = Refusals::default().with(refusal, at(0)).unwrap();
+        let naming = |kind: &str, field: &str| json!({ "spec": { "volumes": [{ "name": "v", kind: { field: "bundle" } }] } });
+        assert_eq!(refusals.of_pod(&naming("configMap", "name"), at(59)).len(), 1);
+        assert!(refusals.of_pod(&naming("secret", "secretName"), at(59)).is_empty(), "another kind");
+        assert!(
+            avoided(&refusals.of_pod(&naming("configMap", "name"), at(0)))
+                .contains("milan (ConfigMap bundle does not get there)")
         );
-        assert_eq!(lasting("ReasonOfALaterVersion"), Some(OffloadedReason::Refused));
+    }
+
+    #[test]
+    fn what_may_be_over_soon_is_remembered_for_a_shorter_time() {
+        let cause = |reason: &str| remembered(reason).map(|(_, cause)| cause);
+        for reason in ["OfferExceeded", "NameTaken", "NamespaceNotReady", "Unschedulable", "NotStarted"] {
+            assert_eq!(cause(reason), Some(Cause::Passes), "{reason}");
+        }
+        for reason in ["PoolWithdrawn", "BudgetSpent", "OffloadingIsLocal"] {
+            assert_eq!(cause(reason), None, "{reason}");
+        }
+        // From behind a broker, no API server is reached later either.
+        assert_eq!((cause("NotAllowed"), cause("NoApiServer")), (Some(Cause::Lasts), Some(Cause::Lasts)));
+        assert_eq!(remembered("ReasonOfALaterVersion"), Some((OffloadedReason::Refused, Cause::Lasts)));
+        let refusal =
+            NewRefusal { owner: "o", cluster: (&milan(), "milan"), reason: OffloadedReason::NotStarted, cause: Cause::Passes };
+        let refusals = Refusals::default().with(refusal, at(0)).unwrap();
+        assert_eq!((refusals.of_pod(&pod("o", None), at(9)).len(), refusals.of_pod(&pod("o", None), at(10)).len()), (1, 0));
     }
 }

@@ -289,6 +289,7 @@ mod tests {
             cluster_id,
             cluster_name: "milan".into(),
             reason: "NotAllowed".into(),
+            since: at(0),
             until: at(3600),
         };
         let repaired = |placement: &Placement, second| {

@@ -25,6 +25,7 @@ use liqo_api::{
 };
 use liqo_controller_runtime::{
     Key, Next,
+    eviction::{self, Outcome},
     peers::call,
     writes::{RequestError, Step as _, delete_if_present, unless_changed, unless_gone},
 };
@@ -34,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::consumer::events;
 use crate::consumer::local_pods::delete_pod;
+use crate::consumer::records;
 use crate::consumer::state::{Consumer, PeerState, RemoteState};
 use crate::consumer::triggers;
 use crate::webhook;
@@ -41,10 +43,11 @@ use liqo_offloading_rules::json::OFFER_RECLAIMED;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::pod::ephemeral::newly_refused;
-use liqo_offloading_rules::pod::eviction;
+use liqo_offloading_rules::pod::eviction::tolerations;
 use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local::Action;
 use liqo_offloading_rules::pod::local::Facts;
+use liqo_offloading_rules::pod::local::Missing;
 use liqo_offloading_rules::pod::local::NamespaceState;
 use liqo_offloading_rules::pod::local::decide;
 use liqo_offloading_rules::pod::local_state::Shadow;
@@ -59,7 +62,7 @@ use liqo_offloading_rules::pod::local_status::not_ready_patch;
 use liqo_offloading_rules::pod::local_status::pod_addresses;
 use liqo_offloading_rules::pod::local_status::refused_patch;
 use liqo_offloading_rules::pod::recreated::{RECREATED, RECREATED_MESSAGE, is_newly_recreated};
-use liqo_offloading_rules::pod::refusals;
+use liqo_offloading_rules::pod::refusals::{self, Cause, NewRefusal};
 use liqo_offloading_rules::replica::record::Reference;
 
 /// Pods that are handled at the same time, for each provider.
@@ -124,6 +127,8 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         _ => NamespaceState::Waiting,
     };
     let tenancy = remote.as_ref().and_then(|remote| remote.tenancy());
+    let waiting = local.as_ref().filter(|pod| pod.waiting.is_some() && shadow.is_some()).zip(remote.as_ref());
+    let missing = waiting.and_then(|(pod, remote)| missing(peer, remote, pod));
     let facts = Facts {
         home: local.as_deref(),
         shadow: shadow.as_deref(),
@@ -134,6 +139,9 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         removed: peer.is_removed(uid),
         eviction_delay: local.as_ref().and_then(|pod| eviction_delay(consumer, &pod.key.namespace)),
         is_lent_on: local.as_ref().is_some_and(|pod| consumer.is_lent_on(&pod.key.namespace)),
+        may_run_here: local.as_ref().is_some_and(|pod| may_run_here(consumer, &pod.key.namespace)),
+        missing: missing.as_ref(),
+        has_all: missing.is_none() && waiting.is_some_and(|(pod, remote)| has_all(remote, pod)),
         refusal_timeout: Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into()),
         now: consumer.context.now(),
     };
@@ -158,6 +166,12 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
 /// What the user of a namespace says about pods at providers that do not answer.
 fn eviction_delay(consumer: &Consumer, namespace: &str) -> Option<EvictionDelay> {
     consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING))?.spec.eviction_delay
+}
+
+/// Whether the pods of a namespace may run in this cluster, too.
+fn may_run_here(consumer: &Consumer, namespace: &str) -> bool {
+    let offloading = consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
+    offloading.is_some_and(|offloading| offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::LocalAndRemote)
 }
 
 /// Whether pods of a namespace can run at the provider of this virtual node.
@@ -232,15 +246,30 @@ async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(),
     Ok(())
 }
 
-/// The objects that a pod names and the provider lacks, and why, in a sentence.
-fn missing(peer: &PeerState, remote: &RemoteState, pod: &LocalPod) -> Option<String> {
+/// The objects that a pod names and the provider does not get, and why.
+fn missing(peer: &PeerState, remote: &RemoteState, pod: &LocalPod) -> Option<Missing> {
     let problem = |one: &Reference| peer.obstacle(one).or_else(|| remote.record(one)?.problem.clone());
-    let problems: Vec<String> = Reference::all(pod)
-        .iter()
-        .filter_map(|one| Some(format!("{} {}: {}", one.kind.name(), one.name, problem(one)?)))
-        .collect();
-    let all = problems.join("; ");
-    (!problems.is_empty()).then(|| cut(&format!("the provider accepted the pod, but not all objects that it refers to: {all}")))
+    let problems: Vec<(String, String)> =
+        Reference::all(pod).iter().filter_map(|one| Some((format!("{}/{}", one.kind.name(), one.name), problem(one)?))).collect();
+    let all: Vec<String> =
+        problems.iter().map(|(object, problem)| format!("{}: {problem}", object.replacen('/', " ", 1))).collect();
+    let message = cut(&format!("not all objects that the pod refers to get to the provider: {}", all.join("; ")));
+    let lasting = problems.iter().filter(|(_, problem)| records::lasts(problem)).map(|(object, _)| object.clone()).collect();
+    (!problems.is_empty()).then_some(Missing { message, lasting })
+}
+
+/// Whether the provider has all objects that a pod names, as far as they exist here.
+fn has_all(remote: &RemoteState, pod: &LocalPod) -> bool {
+    Reference::all(pod).iter().all(|one| remote.record(one).is_some_and(|record| record.problem.is_none()))
+}
+
+/// Whether pods of an owner are kept from a provider.
+enum Remembered {
+    /// Since a moment ago: the webhooks learn it now.
+    Now,
+    Since(Timestamp),
+    /// There are too many entries.
+    No,
 }
 
 /// One reconciliation of one local pod.
@@ -292,7 +321,14 @@ impl Pass<'_> {
                 }
             }
             Action::Refuse { reason, message } => self.refuse(&reason, &message, now).await?,
-            Action::Replace { reason } => return self.replace(&reason).await,
+            Action::Replace { reason, message, cause, objects } => {
+                return self.replace(&reason, &message, cause, &objects).await;
+            }
+            Action::Tell { reason, message } => {
+                if self.peer.may_warn(&self.pod.uid) {
+                    self.warn(&reason, &message).await;
+                }
+            }
             Action::Evicted(message) => self.evicted(&message, now).await?,
             Action::Lost(message) => return self.lost(&message, now).await,
         }
@@ -310,7 +346,7 @@ impl Pass<'_> {
         let network = network.filter(|network| network.works);
         let addresses = network.map(|network| pod_addresses(&status, &network.maps.imported)).unwrap_or_default();
         let missing = self.remote.and_then(|remote| missing(self.peer, remote, self.pod));
-        let missing = missing.map(|message| (pods::NOT_REFLECTED, message));
+        let missing = missing.map(|missing| (pods::NOT_REFLECTED, missing.message));
         let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
         let link = Link {
             pod_ips: &addresses.here,
@@ -360,7 +396,7 @@ impl Pass<'_> {
 
     /// Changes the tolerations of the local pod. If somebody added one meanwhile, the API server refuses that: none can be removed.
     async fn set_eviction_delay(&self, delay: EvictionDelay) -> Result<(), RequestError> {
-        let tolerations = eviction::tolerations(&self.pod.json(), delay);
+        let tolerations = tolerations(&self.pod.json(), delay);
         let patch = json!({ "metadata": { "uid": self.pod.uid }, "spec": { "tolerations": tolerations } });
         let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.consumer.context.client.clone(), &self.pod.key.namespace);
         match api.patch(&self.pod.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
@@ -427,17 +463,31 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Deletes a pod that was refused for long, unless another one of its owner was deleted a moment ago. If the reason lasts, the
-    /// webhook keeps the next one away from this provider.
-    async fn replace(&self, reason: &str) -> Result<Option<Duration>, RequestError> {
+    /// Evicts a pod that does not run at this provider, so that its controller creates another one. The provider is remembered first, so
+    /// that the webhook keeps the next one away from it. A pod that came here nevertheless is replaced like one of a provider that cannot
+    /// be remembered: one for each owner in a while.
+    async fn replace(
+        &self,
+        reason: &str,
+        message: &str,
+        cause: Cause,
+        objects: &[String],
+    ) -> Result<Option<Duration>, RequestError> {
         let Some(owner) = self.pod.recreated_by(self.consumer.is_lent_on(&self.pod.key.namespace)) else { return Ok(None) };
-        if let Some(reason) = refusals::lasting(reason)
-            && let Some(controller) = &self.pod.controller
-            && self.remember(&controller.uid, reason).await?
-        {
-            return Ok(Some(REMEMBERED_DELAY));
-        }
-        {
+        let is_avoided = match (refusals::remembered(reason), &self.pod.controller) {
+            (Some((reason, _)), Some(controller)) => {
+                let keys =
+                    if objects.is_empty() { vec![refusals::owner(&controller.uid, &self.pod.json())] } else { objects.to_vec() };
+                match self.remember(&keys, reason, cause).await? {
+                    Remembered::Now => return Ok(Some(REMEMBERED_DELAY)),
+                    // Its times have whole seconds.
+                    Remembered::Since(since) => self.pod.created <= since,
+                    Remembered::No => false,
+                }
+            }
+            _ => false,
+        };
+        if !is_avoided {
             let mut replaced = self.consumer.replaced.lock();
             replaced.retain(|_, at| at.elapsed() < REPLACEMENT_INTERVAL);
             if let Some(at) = replaced.get(&owner) {
@@ -445,19 +495,33 @@ impl Pass<'_> {
             }
             replaced.insert(owner, Instant::now());
         }
-        tracing::info!(pod = %self.pod.key, "pod was refused for long; deleted, so that another one replaces it");
-        delete_pod(&self.consumer.context.client, self.pod, DeleteParams::default()).await?;
-        Ok(None)
+        // A Job that ignores disruptions does not count it. No budget protects a pod that never ran.
+        let evicted = eviction::evict(&self.consumer.context.client, &self.pod.key, &self.pod.uid, None).await;
+        match evicted.step("evict", "Pod", &self.pod.key)? {
+            Outcome::NotAllowed(why) => {
+                tracing::debug!(pod = %self.pod.key, why, "a pod that does not run cannot be evicted yet");
+                Ok(Some(REMEMBERED_DELAY))
+            }
+            Outcome::Accepted | Outcome::Gone => {
+                tracing::info!(pod = %self.pod.key, peer = %self.peer.id, reason, message, "pod does not run there; evicted, so that another one replaces it");
+                Ok(None)
+            }
+        }
     }
 
-    /// Records that this provider refused a pod of this controller. Returns `false` if that is recorded already.
-    async fn remember(&self, controller: &str, reason: OffloadedReason) -> Result<bool, RequestError> {
+    /// Records that pods of this owner, or that name these objects, are not sent to this provider for a while.
+    async fn remember(&self, owners: &[String], reason: OffloadedReason, cause: Cause) -> Result<Remembered, RequestError> {
         let key = Key::new(&self.pod.key.namespace, NAMESPACE_OFFLOADING);
-        let Some(offloading) = self.consumer.offloadings.get(&key) else { return Ok(false) };
+        let Some(offloading) = self.consumer.offloadings.get(&key) else { return Ok(Remembered::No) };
+        let (now, known) = (self.consumer.context.now(), webhook::refusals(&offloading));
+        if let Some(entry) = owners.iter().find_map(|owner| known.known(owner, &self.peer.id, now)) {
+            return Ok(Remembered::Since(entry.since));
+        }
         let name = self.node.map_or("", |node| node.spec.cluster_name.as_str());
-        let owner = refusals::owner(controller, &self.pod.json());
-        let known = webhook::refusals(&offloading);
-        let Some(all) = known.with(&owner, (&self.peer.id, name), reason, self.consumer.context.now()) else { return Ok(false) };
+        let all = owners
+            .iter()
+            .try_fold(known, |all, owner| all.with(NewRefusal { owner, cluster: (&self.peer.id, name), reason, cause }, now));
+        let Some(all) = all else { return Ok(Remembered::No) };
         // Other pods may be refused at the same time: nobody's entry is overwritten.
         let patch = json!({ "metadata": {
             "resourceVersion": offloading.metadata.resource_version,
@@ -466,7 +530,7 @@ impl Pass<'_> {
         let api: Api<NamespaceOffloading> = Api::namespaced(self.consumer.context.client.clone(), &key.namespace);
         let answer = api.patch(NAMESPACE_OFFLOADING, &PatchParams::default(), &Patch::Merge(&patch)).await;
         unless_changed(answer).step("record the refusal in", "NamespaceOffloading", key)?;
-        Ok(true)
+        Ok(Remembered::Now)
     }
 
     /// Ends the local pod, unless the API server of the provider shows a record of it after all.

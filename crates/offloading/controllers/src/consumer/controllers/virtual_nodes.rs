@@ -20,11 +20,13 @@ use liqo_controller_runtime::{
     foreign_clusters::of_peer,
     writes::{Step as _, StepError, add_finalizer, remove_finalizer},
 };
+use liqo_quantity::ResourceList;
 use serde_json::{Map, json};
+use tokio::time::Instant;
 
 use crate::consumer::node_objects;
 use crate::consumer::node_tasks;
-use crate::consumer::state::{ChosenNode, Consumer, NodeKey, recorded_node};
+use crate::consumer::state::{ChosenNode, Consumer, NodeKey, PeerState, recorded_node};
 use crate::consumer::triggers;
 use crate::kubelet::serving::Serving;
 use liqo_offloading_rules::node::difference::free_port;
@@ -41,6 +43,9 @@ const FIRST_PORT: u16 = 20250;
 
 /// Interval between two checks of a virtual node that is drained, or of caches that are not synced yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
+
+/// Minimum time between two writes of what pods can still request, if only charges of pods changed.
+const SURCHARGE_INTERVAL: Duration = Duration::from_secs(5);
 
 const READY: &str = "Ready";
 const KUBELET_SERVING: &str = "KubeletServing";
@@ -109,18 +114,47 @@ async fn reconcile(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error> {
     if !consumer.policy_budgets_known(&node.spec.cluster_id) {
         return Ok(Next::After(POLL_INTERVAL));
     }
-    let written = write_node(consumer, &node, &name, port, outage).await;
+    let (surcharge, surcharge_due) = surcharge(consumer, key, &peer);
+    let written = write_node(consumer, &node, &name, port, (outage, &surcharge)).await;
     write_conditions(consumer, key, &node, ready(&written, outage, &name)).await?;
     written?;
     let moving = withdrawal::follow(consumer, key, &node, &name).await?;
-    Ok([moving, peer.next_outage()].into_iter().flatten().min().map_or(Next::OnChange, Next::After))
+    Ok([moving, peer.next_outage(), surcharge_due].into_iter().flatten().min().map_or(Next::OnChange, Next::After))
+}
+
+/// What the pods of a virtual node are charged beyond their requests, as its Node shows it now, and when to look again: that changes with
+/// many pods, and is written once in a while.
+fn surcharge(consumer: &Consumer, key: &Key, peer: &PeerState) -> (ResourceList, Option<Duration>) {
+    let on_it = peer.pods().into_iter().filter(|pod| pod.virtual_node == *key);
+    let sum = on_it.filter_map(|pod| pod.extra_charge().cloned()).fold(ResourceList::new(), |sum, one| sum + &one);
+    let mut tasks = consumer.node_tasks.lock();
+    let Some(tasks) = tasks.get_mut(key) else { return (sum, None) };
+    if let Some((shown, since)) = &tasks.surcharge
+        && *shown != sum
+        && let Some(rest) = SURCHARGE_INTERVAL.checked_sub(since.elapsed()).filter(|rest| !rest.is_zero())
+    {
+        return (shown.clone(), Some(rest));
+    }
+    if tasks.surcharge.as_ref().is_none_or(|(shown, _)| *shown != sum) {
+        tasks.surcharge = Some((sum.clone(), Instant::now()));
+    }
+    (sum, None)
+}
+
+fn printed(amounts: &ResourceList) -> Map<String, serde_json::Value> {
+    amounts.iter().map(|(name, quantity)| (name.to_owned(), quantity.to_string().into())).collect()
 }
 
 /// Creates the Node, or changes what differs.
-async fn write_node(consumer: &Consumer, node: &VirtualNode, name: &str, port: u16, outage: Outage) -> Result<(), Error> {
+async fn write_node(
+    consumer: &Consumer,
+    node: &VirtualNode,
+    name: &str,
+    port: u16,
+    (outage, surcharge): (Outage, &ResourceList),
+) -> Result<(), Error> {
     let version = version(consumer).await?;
-    let resources: Map<String, serde_json::Value> =
-        node.spec.resources.iter().map(|(name, quantity)| (name.to_owned(), quantity.to_string().into())).collect();
+    let resources = printed(&node.spec.resources);
     let withdrawal = node.spec.withdrawal_timestamp.as_ref().map(|time| rfc3339(time.0));
     let standing = consumer.budgets.read().clone();
     let closed = standing.as_ref().and_then(|standing| standing.closed(&node.spec.cluster_id));
@@ -130,6 +164,7 @@ async fn write_node(consumer: &Consumer, node: &VirtualNode, name: &str, port: u
         pool: &node.spec.pool,
         peer_labels: &node.spec.labels,
         resources: &resources,
+        allocatable: &printed(&node.spec.resources.saturating_sub(surcharge)),
         address: &consumer.context.pod_ip.to_string(),
         port,
         version: &version,

@@ -217,6 +217,11 @@ fn may_pass(kind: Kind, reason: &str) -> bool {
     kind == Kind::EndpointSlice && reason == pods::ADDRESS_REFUSED
 }
 
+/// Whether an object with this problem gets to the provider only if a person changes it, or the provider's policy.
+pub fn lasts(problem: &str) -> bool {
+    [TOO_LARGE, "Invalid", "KindNotAllowed"].contains(&reason_of(problem))
+}
+
 /// The known reason that a problem begins with, whatever its words are.
 fn reason_of(problem: &str) -> &'static str {
     REASONS.into_iter().find(|reason| problem.starts_with(reason)).unwrap_or_default()

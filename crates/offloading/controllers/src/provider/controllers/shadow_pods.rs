@@ -24,6 +24,7 @@ use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
 use liqo_offloading_rules::pod::carry::placement::pool_nodes;
 use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, MissingContainer, RefusedContainers};
+use liqo_offloading_rules::pod::host_name;
 use liqo_offloading_rules::pod::ledger::{AdmissionRequest, ResizeRequest};
 use liqo_offloading_rules::pod::metering::Metering;
 use liqo_offloading_rules::pod::pace::Pace;
@@ -558,7 +559,10 @@ impl Pass<'_> {
             .map_err(|error| invalid(format!("the pod cannot be read: {:.200}", error.to_string())))?;
         // The API server adds the overhead of the RuntimeClass.
         let charge = Effective::of_pod(&spec).with_overhead(&input.overhead);
-        let refusal = negative_quantity(&spec).or_else(|| too_many_resources(&charge));
+        // The host name of a pod that is lent on is a matter of the cluster that runs it.
+        let domain = self.provider.domain().filter(|_| !is_lent_on);
+        let host_name = domain.and_then(|domain| host_name::too_long(&carried, (&key.name, &key.namespace), domain));
+        let refusal = host_name.or_else(|| negative_quantity(&spec)).or_else(|| too_many_resources(&charge));
         if let Some(refusal) = refusal.or_else(|| input.policy.missing_limit(&spec)) {
             return Err(refusal);
         }

@@ -19,7 +19,7 @@ use liqo_controller_runtime::{
 use liqo_network_model::Here;
 use serde_json::{Value, json};
 
-use super::Pass;
+use super::{Pass, may_run_here, missing};
 use crate::consumer::records;
 use crate::consumer::state::RemoteState;
 use liqo_offloading_rules::node::object::described_by;
@@ -33,7 +33,7 @@ use liqo_offloading_rules::pod::carry::api_server::secret;
 use liqo_offloading_rules::pod::carry::api_server::withhold;
 use liqo_offloading_rules::pod::carry::outgoing;
 use liqo_offloading_rules::pod::carry::record;
-use liqo_offloading_rules::pod::local::SENDING;
+use liqo_offloading_rules::pod::local::{SENDING, kept_from};
 use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::local_state::changed;
 use liqo_offloading_rules::pod::references::{leave_out_pull_secrets, pull_secrets};
@@ -61,6 +61,9 @@ const NO_API_SERVER: &str = "the provider has no way to this cluster's API serve
 
 const NO_TOKENS: &str = "the pod's namespace gives providers no tokens of its ServiceAccounts, because a provider can use them. To allow it: \
      `liqoctl offload namespace NAMESPACE --api-server true`; otherwise annotate the pod with liqo.io/api-server: none";
+
+/// Delay before a pod is tried again that names an object which does not get to the provider.
+const KEPT_RETRY: Duration = Duration::from_secs(60);
 
 /// What decides whether a pod can be sent now.
 struct Readiness {
@@ -148,6 +151,9 @@ impl Pass<'_> {
                     }
                 };
                 records::ensure(self.consumer, self.peer, remote, &Reference::all(self.pod)).await;
+                if let Some(again) = self.keep_from(remote).await? {
+                    return Ok(Some(again));
+                }
                 if mark && !self.mark(remote).await? {
                     return Ok(Some(UNMARKED_RETRY));
                 }
@@ -159,6 +165,16 @@ impl Pass<'_> {
                 Ok(again)
             }
         }
+    }
+
+    /// Keeps a pod here that would wait at the provider for an object that does not get there. Returns when to look again, if so.
+    async fn keep_from(&self, remote: &RemoteState) -> Result<Option<Duration>, RequestError> {
+        let Some(missing) = missing(self.peer, remote, self.pod) else { return Ok(None) };
+        let mut again = None;
+        for action in kept_from(self.pod, &missing, may_run_here(self.consumer, &self.pod.key.namespace)) {
+            again = Some(Box::pin(self.act(action, None)).await?.unwrap_or(KEPT_RETRY));
+        }
+        Ok(again)
     }
 
     async fn readiness(&self, remote: &RemoteState, node: &VirtualNode, now: Timestamp) -> Readiness {

@@ -75,6 +75,10 @@ pub fn of_refusal(reason: &str) -> &'static str {
         Some(Reason::NoApiServer) => {
             "pods at the provider need a network to this cluster's API server (network-agreed, tunnel-connected), and a namespace that gives them tokens (`liqoctl offload namespace NAMESPACE --api-server true`); or annotate the pod with liqo.io/api-server=none"
         }
+        Some(Reason::Unschedulable) => UNPLACED,
+        Some(Reason::NotStarted) => {
+            "the provider cannot start the pod: the message says why; its image, its node and its network there decide"
+        }
         Some(Reason::LimitMissing) => {
             "the provider charges limits: set limits of cpu and memory for every container, or for the pod"
         }

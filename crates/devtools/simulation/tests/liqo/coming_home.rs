@@ -1,0 +1,125 @@
+//! Pods that a provider cannot run come home, if they may run here.
+
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        core::v1::{ConfigMap, Pod},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy, annotations};
+use serde_json::{Value, json};
+
+use crate::{
+    json::object,
+    users::SOON,
+    world::{Cluster, Start, World},
+};
+
+const REPLICAS: usize = 4;
+
+/// A Deployment whose pods prefer virtual nodes.
+async fn deploy(rome: &Cluster, name: &str, image: &str, volumes: &Value) {
+    let preference = json!({ "matchExpressions": [{ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] }] });
+    let preferred = json!({ "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100, "preference": preference }] });
+    let requests = json!({ "requests": { "cpu": "10m", "memory": "32Mi" } });
+    let deployment: Deployment = object(json!({
+        "metadata": { "name": name },
+        "spec": { "replicas": REPLICAS, "selector": { "matchLabels": { "app": name } }, "template": {
+            "metadata": { "labels": { "app": name } },
+            "spec": { "affinity": { "nodeAffinity": preferred }, "volumes": volumes,
+                "containers": [{ "name": "main", "image": image, "resources": requests }] },
+        } },
+    }));
+    rome.api::<Deployment>("demo").create(&PostParams::default(), &deployment).await.unwrap();
+}
+
+fn mounted(config_map: &str) -> Value {
+    json!([{ "name": "v", "configMap": { "name": config_map } }])
+}
+
+async fn create_config_map(api: Api<ConfigMap>, name: &str, len: usize) {
+    let data = [("file".to_owned(), "x".repeat(len))].into();
+    let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    let map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+    api.create(&PostParams::default(), &map).await.unwrap();
+}
+
+/// The nodes of the ready pods of a Deployment.
+async fn nodes(rome: &Cluster, name: &str) -> Vec<String> {
+    let pods: Vec<Pod> = rome.ready_pods("demo").await;
+    let of_app = pods.into_iter().filter(|pod| pod.labels().get("app").is_some_and(|app| app == name));
+    of_app.filter_map(|pod| pod.spec?.node_name).collect()
+}
+
+async fn uids(rome: &Cluster) -> Vec<String> {
+    let pods = rome.api::<Pod>("demo").list(&ListParams::default()).await.unwrap();
+    pods.into_iter().filter_map(|pod| pod.metadata.uid).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_a_provider_cannot_run_come_home_all_of_an_owner_together_and_stay() {
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    let images = Patch::Merge(json!({ "spec": { "provide": { "usage": { "images": ["example.com/main:1"] } } } }));
+    milan.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &images).await.unwrap();
+    world.offload(0, "demo", "LocalAndRemote").await;
+    let offloading = rome.api::<NamespaceOffloading>("demo").get(NAMESPACE_OFFLOADING).await.unwrap();
+    let mapped = offloading.status.unwrap().remote_namespaces.remove(0).namespace;
+    create_config_map(rome.api("demo"), "bundle", 100_000).await;
+    create_config_map(rome.api("demo"), "taken", 1).await;
+    create_config_map(milan.api(&mapped), "taken", 1).await;
+
+    let allowed = "example.com/main:1";
+    deploy(rome, "plain", allowed, &json!([])).await;
+    deploy(rome, "bundle", allowed, &mounted("bundle")).await;
+    deploy(rome, "image", "example.com/other:1", &json!([])).await;
+    deploy(rome, "taken", allowed, &mounted("taken")).await;
+
+    world.until("the others run at milan", SOON, async || nodes(rome, "plain").await == ["milan"; REPLICAS]).await;
+    let are_home = async |name: &str| {
+        let nodes = nodes(rome, name).await;
+        nodes.len() == REPLICAS && nodes.iter().all(|node| node != "milan")
+    };
+    for (name, limit) in [("bundle", SOON), ("image", SOON), ("taken", 4 * SOON)] {
+        let took = world.until(&format!("the pods of {name} run at home"), limit, async || are_home(name).await).await;
+        println!("{name}: at home {} s later", took.as_secs());
+    }
+    assert_eq!(milan.pods_of("bundle").len(), 0, "none was sent");
+    let offloading = rome.api::<NamespaceOffloading>("demo").get(NAMESPACE_OFFLOADING).await.unwrap();
+    let remembered = &offloading.annotations()[annotations::REFUSED_PODS];
+    assert!(remembered.contains("ConfigMap/bundle") && remembered.contains("ImageNotAllowed"), "{remembered}");
+
+    let before = uids(rome).await;
+    tokio::time::sleep(10 * SOON).await;
+    assert_eq!(uids(rome).await, before, "nothing moves any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_virtual_node_shows_what_pods_can_still_request() {
+    let world = World::peered(Start::default()).await;
+    world.offload(0, "demo", "Remote").await;
+    let rome = &world.clusters[0];
+    let amounts = async |field: &str| {
+        let node = rome.server.objects().into_iter().find(|(key, _)| key.resource == "nodes" && key.name == "milan").unwrap().1;
+        ["cpu", "memory"].map(|resource| {
+            let text = node["status"][field][resource].as_str().unwrap_or_default().to_owned();
+            text.parse::<liqo_quantity::Quantity>().unwrap()
+        })
+    };
+    let capacity = amounts("capacity").await;
+    assert_eq!(amounts("allocatable").await, capacity);
+    let plain: Pod = object(json!({ "metadata": { "name": "plain" },
+        "spec": { "containers": [{ "name": "main", "image": "example.com/main:1" }] } }));
+    let pods = rome.api::<Pod>("demo");
+    pods.create(&PostParams::default(), &plain).await.unwrap();
+    let less = ["10m", "32Mi"].map(|amount| amount.parse::<liqo_quantity::Quantity>().unwrap());
+    let expected = [0, 1].map(|at| capacity[at].saturating_sub(less[at]));
+    world.until("the pod's charge is subtracted", SOON, async || amounts("allocatable").await == expected).await;
+    pods.delete("plain", &Default::default()).await.unwrap();
+    world.until("it is free again", SOON, async || amounts("allocatable").await == capacity).await;
+}
