@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
+use kube::{Api, ResourceExt as _};
 use liqo_api::{Quantity, ResourceList, ResourceOffer, tenant_namespace};
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
@@ -25,10 +25,12 @@ async fn offered(world: &World, consumer: &Cluster) -> Result<Option<ResourceLis
     Ok(offer(&world.milan, consumer).await?.map(|offer| offer.spec.resource_quota.hard))
 }
 
-/// Allocatable resources of a node.
+/// What a node has for pods. The pods of a virtual node may be charged more than they request, and its allocatable is less by that.
 pub async fn allocatable(cluster: &Cluster, node: &str) -> Result<ResourceList> {
     let node = Api::<Node>::all(cluster.client.clone()).get(node).await?;
-    let all = node.status.and_then(|status| status.allocatable).context("the node has no allocatable")?;
+    let is_virtual = node.labels().get("liqo.io/type").is_some_and(|kind| kind == "virtual-node");
+    let all = node.status.and_then(|status| if is_virtual { status.capacity } else { status.allocatable });
+    let all = all.context("the node has no allocatable")?;
     all.into_iter().map(|(name, amount)| Ok((name, amount.0.parse::<Quantity>()?))).collect()
 }
 

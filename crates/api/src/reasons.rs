@@ -13,6 +13,9 @@ macro_rules! reasons {
         pub enum $name { $($(#[$about])* $variant,)+ $($inner($inner))? }
 
         impl $name {
+            /// All of them, without those that it takes over from another enum.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
             /// The text in the condition.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ $(Self::$inner(inner) => inner.as_str())? }

@@ -276,6 +276,23 @@ mod tests {
     }
 
     #[test]
+    fn the_page_says_of_each_reason_whether_its_pods_come_home() {
+        let page = include_str!("../../../../../docs/offloading.md");
+        let rows: Vec<Vec<&str>> = page.lines().map(|line| line.split(" | ").collect()).collect();
+        for reason in OffloadedReason::ALL {
+            let name = format!("`{reason}`");
+            let expected = match remembered(reason.as_str()) {
+                Some((_, Cause::Lasts)) => "at once",
+                Some((_, Cause::Passes)) => "in time",
+                None => "-",
+            };
+            let is_meant = |row: &&Vec<&str>| row.len() == 3 && row[0].starts_with("| `") && row[0].contains(&name);
+            let said: Vec<&str> = rows.iter().filter(is_meant).map(|row| row[1]).collect();
+            assert!(said.contains(&expected), "{reason} is {expected:?}, and docs/offloading.md says {said:?}");
+        }
+    }
+
+    #[test]
     fn what_may_be_over_soon_is_remembered_for_a_shorter_time() {
         let cause = |reason: &str| remembered(reason).map(|(_, cause)| cause);
         for reason in ["OfferExceeded", "NameTaken", "NamespaceNotReady", "Unschedulable", "NotStarted"] {

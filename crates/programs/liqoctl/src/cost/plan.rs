@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod, PodSpec, Taint, Toleration};
 use kube::ResourceExt as _;
 use liqo_api::{Money, NamespaceOffloadingSpec, PodOffloadingStrategy, ResourceList, labels, pods, requests};
 use liqo_offloading_rules::{
@@ -126,8 +126,11 @@ impl<'a> Nodes<'a> {
                 amounts(pod.metadata.generation, spec, &status)
             };
             let used = on_it.map(used).fold(ResourceList::new(), |sum, one| sum + &one);
-            let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-            let free = allocatable.map(requests::list).unwrap_or_default().saturating_sub(&used);
+            // What the pods of a virtual node are charged beyond their requests is in `used` already.
+            let amounts =
+                |status: &'a NodeStatus| if is_virtual { status.capacity.as_ref() } else { status.allocatable.as_ref() };
+            let amounts = node.status.as_ref().and_then(amounts);
+            let free = amounts.map(requests::list).unwrap_or_default().saturating_sub(&used);
             let one = Room { node, priced: PricedNode::of(&name, node.labels().clone(), node.annotations()), free };
             if is_virtual { virtual_nodes.push(one) } else { own.push(one) }
         }

@@ -6,8 +6,9 @@ use crate::cost::workload;
 const EUR: &str = r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#;
 
 fn node(name: &str, cpu: &str, more: &Value) -> Value {
+    let amounts = json!({ "cpu": cpu, "memory": "64Gi", "pods": "100" });
     let mut node = json!({ "metadata": { "name": name, "labels": { "region": "eu" } }, "spec": {},
-        "status": { "allocatable": { "cpu": cpu, "memory": "64Gi", "pods": "100" }, "conditions": [{ "type": "Ready", "status": "True" }] } });
+        "status": { "capacity": amounts, "allocatable": amounts, "conditions": [{ "type": "Ready", "status": "True" }] } });
     merge(&mut node, more);
     node
 }
