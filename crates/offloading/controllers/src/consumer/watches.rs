@@ -226,7 +226,7 @@ pub fn remote(
     let changed = || {
         let (enqueue, seen) = (at_peer(), peer.clone());
         move |_: &Key, old: Option<&Arc<ReflectionRecord>>, new: Option<&Arc<ReflectionRecord>>| {
-            [old, new].into_iter().flatten().for_each(|record| seen.record_seen(&record.reference));
+            [old, new].into_iter().flatten().for_each(|record| seen.record_seen(&record.own_reference()));
             enqueue(triggers::record(old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
         }
     };

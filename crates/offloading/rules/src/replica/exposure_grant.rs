@@ -126,7 +126,11 @@ impl ExposureGrant {
             .flatten()
             .reduce(|first, next| Problem { message: format!("{}; {}", first.message, next.message), reason: first.reason });
         let Some(mut content) = content else {
-            source.problem = problem.or_else(|| Some(Problem::new("Invalid", "the Ingress has no valid backend")));
+            let problem = problem.unwrap_or_else(|| Problem::new("Invalid", "the Ingress has no valid backend"));
+            // What the policy does not allow, or what leads nowhere, goes.
+            let is_mistake = problem.reason == "Invalid";
+            (source.problem, source.refused, source.content) =
+                if is_mistake { (None, Some(problem), None) } else { (Some(problem), None, None) };
             return source;
         };
         exposure::set_class(Kind::Ingress, &mut content, class);

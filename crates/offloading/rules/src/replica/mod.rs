@@ -9,6 +9,7 @@ pub mod label_selector;
 pub mod lost_endpoints;
 pub mod network_policy;
 pub mod network_policy_translation;
+mod parts;
 pub mod plan;
 pub mod record;
 pub mod service;

@@ -24,6 +24,8 @@ pub struct Replica {
     pub uid: String,
     /// Hash of its content.
     pub fingerprint: String,
+    /// Its content as JSON text, if it is a Service or an Ingress.
+    pub(super) content: Option<Box<str>>,
     /// The part of the content that never changes, see [`type_of`].
     type_: String,
     /// The family of a Service's first address. It never changes either.
@@ -53,14 +55,15 @@ impl Replica {
             }
         }
         let immutable = object.get("immutable") == Some(&Value::Bool(true));
-        // These fields never travel. They make the fingerprint differ, so the replica is written again without them.
         let mut fields = travelling_fields(kind, &object);
+        let content = matches!(kind, Kind::Service | Kind::Ingress).then(|| Value::from(fields.clone()).to_string().into());
+        // These fields never travel. They make the fingerprint differ, so the replica is written again without them.
         if kind == Kind::Service {
             fields.extend(service::foreign(&object));
         }
         let (fingerprint, type_) = (fingerprint_of(fields), type_of(kind, &object).to_owned());
         let family = service::first_family(&object).filter(|_| kind == Kind::Service);
-        Some(Self { kind, name, uid, fingerprint, type_, family, immutable, exposure, since, deleted })
+        Some(Self { kind, name, uid, fingerprint, content, type_, family, immutable, exposure, since, deleted })
     }
 
     /// Whether it must be deleted and created again to become this object. Ingresses may change between two named classes.
@@ -136,7 +139,20 @@ pub enum Step {
     Release(Source, usize),
 }
 
-/// Plans the steps for one mapped namespace, deletions first.
+/// Gives each source whose content is not taken that of its replica, and applies the provider's limits to it. They may refuse the content
+/// of an Ingress, too.
+pub fn limited(sources: Vec<Source>, replicas: &[Replica], limits: impl Fn(Source) -> Source) -> Vec<Source> {
+    let of =
+        |source: &Source| replicas.iter().find(|one| Some(one.kind) == source.kind && one.name == source.name && !one.deleted);
+    let limited = |source: Source| {
+        let limited = limits(source);
+        let former = limited.refused.as_ref().and_then(|_| of(&limited));
+        former.map_or_else(|| limited.clone(), |replica| limits(limited.clone().with_former_content(replica)))
+    };
+    sources.into_iter().map(limited).collect()
+}
+
+/// Plans the steps for one mapped namespace, deletions first. A replica whose source is refused stays as it is.
 ///
 /// Deletes only replicas of the kinds in `complete`: all sources of these kinds are known. Waits for a replica that is being
 /// deleted already. Creates no replica of a kind that `policy` does not allow, but keeps an existing one current, because running
@@ -160,7 +176,9 @@ pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>,
             reports.extend(report(source, Some(problem)));
         } else if let Some(slot) = slot {
             wanted.insert(slot, source);
-            if replica.is_some_and(|replica| replica.fingerprint == source.fingerprint) {
+            if source.refused.is_some() {
+                reports.extend(report(source, source.refused.clone()));
+            } else if replica.is_some_and(|replica| replica.fingerprint == source.fingerprint) {
                 reports.extend(report(source, source.partial.clone()));
             }
         }
@@ -179,7 +197,7 @@ pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>,
         !replica.deleted && complete.contains(&replica.kind) && !wanted.contains_key(&(replica.kind, replica.name.as_str()))
     };
     let mut steps: Vec<Step> = replicas.iter().filter(is_surplus).map(|replica| Step::Delete(replica.clone())).collect();
-    for (slot, source) in &wanted {
+    for (slot, source) in wanted.iter().filter(|(_, source)| source.refused.is_none()) {
         match existing.get(slot) {
             None => steps.push(Step::Create(slot.0, (*source).clone())),
             Some(replica) if replica.fingerprint != source.fingerprint && !replica.deleted => {
@@ -209,7 +227,8 @@ fn report(source: &Source, problem: Option<Problem>) -> Option<Step> {
 pub fn plan_without_namespace(sources: &[Source], why: &str) -> Vec<Step> {
     let waits = |source: &&Source| !source.deleted && matches!(source.kind, None | Some(Kind::ConfigMap));
     let reports = sources.iter().filter(waits).filter_map(|source| {
-        let problem = source.problem.clone().unwrap_or_else(|| Problem::new("NamespaceNotReady", why));
+        let problem = source.problem.clone().or(source.refused.clone());
+        let problem = problem.unwrap_or_else(|| Problem::new("NamespaceNotReady", why));
         report(source, Some(problem))
     });
     reports.chain(sources.iter().filter_map(release)).collect()

@@ -20,14 +20,14 @@ use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, RecordTextErro
 use liqo_api::reflection::{is_allowed, is_denied, is_reflected, is_replica};
 use liqo_api::{Exposure, Key, OffloadedReason, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
 use liqo_network_model::{Here, PeerMaps};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::json::{fingerprint, text};
 use crate::pod::carry::api_server::{self, ApiServerChoice};
 use crate::pod::local_state::LocalPod;
 use crate::pod::local_status::cut;
 use crate::replica::kind::Kind;
-use crate::replica::{exposure, ingress, service};
+use crate::replica::{exposure, ingress, parts, service};
 
 /// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
 pub const SECRET_TYPES: [&str; 6] = [
@@ -97,6 +97,13 @@ impl Reference {
         pod.key.namespace == self.namespace && names_it
     }
 
+    /// The same for this object inside a record, which may be a part of the object at home.
+    #[must_use]
+    pub fn part(&self, object: &Value) -> Self {
+        let name = text(object, "/metadata/name").unwrap_or(&self.name).to_owned();
+        Self { name, ..self.clone() }
+    }
+
     /// The name of its record in the tenant namespace.
     pub fn record(&self) -> String {
         let kind = self.kind.name().to_lowercase();
@@ -109,6 +116,8 @@ impl Reference {
 pub struct ReflectionRecord {
     /// The object at home.
     pub reference: Reference,
+    /// The name of its replica, if that is not the object's: the record is a part of a large slice.
+    pub part: Option<String>,
     /// Equal for equal content.
     pub fingerprint: u64,
     pub terminating: bool,
@@ -126,6 +135,9 @@ impl ReflectionRecord {
         let content = record_text::read(&object.spec.object, MAX_OBJECT_LEN).ok()?;
         let name = text(&content, "/metadata/name")?.to_owned();
         let kind = Kind::of(&content).filter(|kind| *kind != Kind::Secret)?;
+        let home_name = object.metadata.annotations.as_ref().and_then(|all| all.get(annotations::HOME_NAME));
+        let slice = home_name.filter(|slice| kind == Kind::EndpointSlice && **slice != name).cloned();
+        let (name, part) = slice.map_or_else(|| (name.clone(), None), |slice| (slice, Some(name.clone())));
         let reference = Reference { kind, namespace: object.spec.namespace, name };
         let terminating = object.metadata.deletion_timestamp.is_some();
         let said = object.status.as_ref().and_then(|status| Some((status.reason.clone()?, status.message.clone()?)));
@@ -134,7 +146,13 @@ impl ReflectionRecord {
         let problem = said.map(|(reason, message)| cut(&format!("{reason}: {message}")));
         let exposure = object.status.and_then(|status| exposure::clean(status.exposure?));
         let fingerprint = fingerprint(&content);
-        Some(Self { reference, fingerprint, terminating, problem, exposure, renew_at: None })
+        Some(Self { reference, part, fingerprint, terminating, problem, exposure, renew_at: None })
+    }
+
+    /// What names the record, and what it says its replica is called.
+    pub fn own_reference(&self) -> Reference {
+        let name = self.part.as_ref().unwrap_or(&self.reference.name).clone();
+        Reference { name, ..self.reference.clone() }
     }
 
     /// Reduces a Secret that is a record; `None` for any other.
@@ -147,19 +165,20 @@ impl ReflectionRecord {
         let problem = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED).map(|said| cut(said));
         let renew_at = secret.metadata.annotations.as_ref()?.get(annotations::RENEW_AT).and_then(|at| at.parse().ok());
         let fingerprint = fingerprint_of_secret(&secret);
-        Some(Self { reference, fingerprint, terminating, problem, exposure: None, renew_at })
+        Some(Self { reference, part: None, fingerprint, terminating, problem, exposure: None, renew_at })
     }
 
     /// Estimated memory in bytes.
     pub fn stored_len(&self) -> usize {
         let addresses = self.exposure.iter().flat_map(|exposure| exposure.addresses.iter().chain([&exposure.class]));
-        let texts = [&self.reference.namespace, &self.reference.name].into_iter().chain(&self.problem).chain(addresses);
+        let texts =
+            [&self.reference.namespace, &self.reference.name].into_iter().chain(&self.part).chain(&self.problem).chain(addresses);
         size_of::<Self>() + texts.map(|text| size_of::<String>() + text.len()).sum::<usize>()
     }
 
     /// Whether a change concerns more than the problem and exposure that the provider reports.
     pub fn differs_beyond_problem(&self, other: &Self) -> bool {
-        let rest = |record: &Self| (record.reference.clone(), record.fingerprint, record.terminating, record.renew_at);
+        let rest = |record: &Self| (record.own_reference(), record.fingerprint, record.terminating, record.renew_at);
         rest(self) != rest(other)
     }
 }
@@ -268,23 +287,28 @@ impl LocalSlice {
         Some(Self { service, text: Value::from(service::endpoint_slice(&whole, Some)).to_string().into() })
     }
 
-    /// The object inside its record, with the addresses as the peer sees them; `None` if the peer sees none of them.
-    pub fn seen_by(&self, name: &str, maps: &PeerMaps) -> Option<Value> {
-        let whole: Value = serde_json::from_str(&self.text).ok()?;
-        let mut object = service::endpoint_slice(&whole, |address| maps.seen_there(Here(address)).map(|there| there.0));
-        object.get("endpoints").and_then(Value::as_array).filter(|endpoints| !endpoints.is_empty())?;
-        object.insert("apiVersion".into(), Kind::EndpointSlice.api_version().into());
-        object.insert("kind".into(), Kind::EndpointSlice.name().into());
-        object.get_mut("metadata").and_then(Value::as_object_mut)?.insert("name".into(), name.into());
-        Some(object.into())
+    /// The objects inside its records, with the addresses as the peer sees them: usually one, more if that would be too long, none if
+    /// the peer sees no address.
+    pub fn seen_by(&self, name: &str, maps: &PeerMaps) -> Vec<Value> {
+        let whole: Value = serde_json::from_str(&self.text).unwrap_or_default();
+        let seen = service::endpoint_slice(&whole, |address| maps.seen_there(Here(address)).map(|there| there.0));
+        let object = |(name, part): (String, Map<String, Value>)| {
+            let mut object = Value::from(part);
+            object["apiVersion"] = Kind::EndpointSlice.api_version().into();
+            object["kind"] = Kind::EndpointSlice.name().into();
+            object["metadata"]["name"] = name.into();
+            object
+        };
+        parts::divided(name, &seen).into_iter().map(object).collect()
     }
 }
 
-/// The record of an object, if that is not too large to travel.
+/// The record of an object, or of a part of it, if that is not too large to travel.
 pub fn record_of(reference: &Reference, object: &Value) -> Result<ReflectedObject, RecordTextError> {
+    let part = reference.part(object);
     let object = record_text::write(object, MAX_OBJECT_LEN)?;
     Ok(ReflectedObject {
-        metadata: metadata(reference),
+        metadata: ObjectMeta { name: Some(part.record()), ..metadata(reference) },
         spec: ReflectedObjectSpec { namespace: reference.namespace.clone(), object },
         status: None,
     })
@@ -344,6 +368,7 @@ pub fn fingerprint_of_secret(secret: &Secret) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replica::source::Source;
 
     fn reference(kind: Kind, name: &str) -> Reference {
         Reference { kind, namespace: "demo".into(), name: name.into() }
@@ -438,6 +463,7 @@ mod tests {
             record,
             ReflectionRecord {
                 reference: reference(Kind::Secret, "s"),
+                part: None,
                 fingerprint: fingerprint_of_secret(&secret),
                 terminating: false,
                 problem: None,
@@ -480,6 +506,7 @@ mod tests {
     fn what_a_provider_says_of_a_record_changes_nothing_of_what_it_holds() {
         let said = |problem: Option<&str>, fingerprint| ReflectionRecord {
             reference: reference(Kind::ConfigMap, "m"),
+            part: None,
             fingerprint,
             terminating: false,
             problem: problem.map(str::to_owned),
@@ -540,9 +567,9 @@ mod tests {
         assert_eq!((record.reference, record.fingerprint), (web, fingerprint(&object)));
     }
 
-    #[test]
-    fn a_slice_shows_each_pod_where_the_peer_sees_it_and_leaves_out_what_it_cannot_see() {
-        let maps = PeerMaps::try_from(&liqo_api::TunnelEndpointSpec {
+    /// The network with a provider that sees 10.244.0.0/16 here as 10.245.0.0/16.
+    fn maps() -> PeerMaps {
+        PeerMaps::try_from(&liqo_api::TunnelEndpointSpec {
             cluster_id: liqo_api::ClusterId::of_public_key(&[1; 32]),
             cluster_name: "milan".into(),
             exported: [("10.244.0.0/16".parse().unwrap(), "10.245.0.0/16".parse().unwrap())].into(),
@@ -558,7 +585,12 @@ mod tests {
             accepts_direct: false,
             direct: [].into(),
         })
-        .unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn a_slice_shows_each_pod_where_the_peer_sees_it_and_leaves_out_what_it_cannot_see() {
+        let maps = maps();
         let slice = |addresses: &[&str], service: &str| {
             let endpoints: Vec<Value> =
                 addresses.iter().map(|address| json!({ "addresses": [address], "nodeName": "n" })).collect();
@@ -567,13 +599,41 @@ mod tests {
             LocalSlice::of(serde_json::from_value(slice).unwrap())
         };
         // One at home, one at that provider, one at another provider.
-        let seen = slice(&["10.244.0.5", "10.71.0.9", "10.72.0.9"], "web").unwrap().seen_by("web-x", &maps).unwrap();
+        let seen = slice(&["10.244.0.5", "10.71.0.9", "10.72.0.9"], "web").unwrap().seen_by("web-x", &maps).remove(0);
         let addresses: Vec<&Value> = seen["endpoints"].as_array().unwrap().iter().map(|one| &one["addresses"][0]).collect();
         assert_eq!(addresses, [&json!("10.244.0.9"), &json!("10.245.0.5")]);
         assert_eq!((&seen["kind"], &seen["metadata"]["name"]), (&json!("EndpointSlice"), &json!("web-x")));
         assert!(seen["endpoints"][0].get("nodeName").is_none());
-        assert_eq!(slice(&["10.72.0.9"], "web").unwrap().seen_by("web-x", &maps), None);
-        assert_eq!(slice(&["10.244.0.5"], "web").unwrap().seen_by("web-x", &PeerMaps::default()), None);
+        assert!(slice(&["10.72.0.9"], "web").unwrap().seen_by("web-x", &maps).is_empty());
+        assert!(slice(&["10.244.0.5"], "web").unwrap().seen_by("web-x", &PeerMaps::default()).is_empty());
         assert_eq!(slice(&["10.244.0.5"], ""), None);
+    }
+
+    #[test]
+    fn a_slice_of_any_size_travels_in_records_that_the_provider_takes() {
+        let slice = |count: u32| {
+            let endpoint = |number: u32| {
+                json!({ "addresses": [format!("10.244.{}.{}", number / 250, number % 250)], "hostname": format!("{number:063}"),
+                    "conditions": { "ready": true, "serving": true, "terminating": false } })
+            };
+            let endpoints: Vec<Value> = (0..count).map(endpoint).collect();
+            let slice = json!({ "metadata": { "name": "web-x", "labels": { service::SERVICE_NAME: "web" } }, "addressType": "IPv4",
+                "endpoints": endpoints, "ports": [{ "port": 8080 }] });
+            LocalSlice::of(serde_json::from_value(slice).unwrap()).unwrap()
+        };
+        let home = reference(Kind::EndpointSlice, "web-x");
+        for count in [50, 100, 1000] {
+            let objects = slice(count).seen_by("web-x", &maps());
+            assert_eq!(objects.len() == 1, count == 50, "{count}");
+            let records: Vec<ReflectedObject> = objects.iter().map(|object| record_of(&home, object).unwrap()).collect();
+            let read = |record: &ReflectedObject| ReflectionRecord::of_object(record.clone()).unwrap();
+            let names: BTreeSet<String> = records.iter().map(|record| read(record).own_reference().record()).collect();
+            assert_eq!(names, records.iter().map(|record| record.metadata.name.clone().unwrap()).collect());
+            assert!(records.iter().all(|record| read(record).reference == home), "all are about the slice at home");
+            let taken: Vec<Source> = records.into_iter().map(Source::of_object).collect();
+            assert!(taken.iter().all(|source| source.problem.is_none() && source.partial.is_none()));
+            let endpoints: usize = taken.iter().map(|source| source.endpoints).sum();
+            assert_eq!(endpoints, usize::try_from(count).unwrap());
+        }
     }
 }

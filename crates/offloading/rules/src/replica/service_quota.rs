@@ -1,6 +1,6 @@
 //! How many Services and endpoints of one consumer a provider serves: each costs rules on every node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use liqo_api::{Key, Usage};
@@ -9,9 +9,7 @@ use crate::pod::usage::ConsumerPolicy;
 use crate::replica::kind::Kind;
 use crate::replica::source::{Problem, Source};
 
-/// Maximum number of ports of one Service.
-const MAX_PORTS: usize = 20;
-const QUOTA_EXCEEDED: &str = "QuotaExceeded";
+pub(super) const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 
 /// Which Services and slices of one consumer have no room here.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +17,8 @@ pub struct ServiceQuota {
     policy: String,
     max_services: usize,
     max_endpoints: usize,
-    /// UIDs of the records without room.
-    over: BTreeSet<String>,
+    /// UIDs of the records without enough room, with the number of endpoints of a slice that have room.
+    over: BTreeMap<String, usize>,
     /// Namespaces, in the consumer's cluster, of records that lost their room and still have replicas.
     changed: BTreeSet<String>,
 }
@@ -33,10 +31,7 @@ impl ServiceQuota {
         let (max_services, max_endpoints) =
             (usage.max_services.into(), usize::try_from(usage.max_endpoints).unwrap_or(usize::MAX));
         let counts = |source: &&Source| {
-            matches!(source.kind, Some(Kind::Service | Kind::EndpointSlice))
-                && !source.deleted
-                && source.problem.is_none()
-                && !has_too_many_ports(source)
+            matches!(source.kind, Some(Kind::Service | Kind::EndpointSlice)) && !source.deleted && source.problem.is_none()
         };
         let mut all: Vec<&Source> = sources.into_iter().filter(counts).collect();
         all.sort_by(|one, other| order(one).cmp(&order(other)));
@@ -44,15 +39,17 @@ impl ServiceQuota {
         let mut quota = Self { policy, max_services, max_endpoints, ..Self::default() };
         let (mut services, mut endpoints) = (0, 0);
         for source in all {
-            let (used, amount, max) = match source.kind {
-                Some(Kind::Service) => (&mut services, 1, max_services),
-                _ => (&mut endpoints, source.weight, max_endpoints),
+            // A Service whose content is refused may have a replica.
+            let (used, count, cost, max) = match source.kind {
+                Some(Kind::Service) => (&mut services, 1, 1, max_services),
+                _ => (&mut endpoints, source.endpoints, source.ports, max_endpoints),
             };
-            if *used + amount <= max {
-                *used += amount;
+            let fitting = count.min(max.saturating_sub(*used) / cost.max(1));
+            *used += fitting * cost;
+            if fitting == count {
                 continue;
             }
-            quota.over.insert(source.uid.clone());
+            quota.over.insert(source.uid.clone(), fitting);
             if !was_over(source) {
                 quota.changed.insert(source.home.clone());
             }
@@ -60,26 +57,23 @@ impl ServiceQuota {
         quota
     }
 
-    /// Refuses a Service or slice that has no room, or a Service with too many ports.
+    /// Refuses a Service or slice that has no room, and cuts a slice down to the endpoints that have room.
     #[must_use]
     pub fn apply(&self, mut source: Source) -> Source {
-        if source.problem.is_some() {
-            return source;
-        }
+        let Some(&fitting) = self.over.get(&source.uid).filter(|_| source.problem.is_none()) else { return source };
         let whose = if self.policy.is_empty() { String::new() } else { format!(", as its PeeringPolicy {} says", self.policy) };
-        if has_too_many_ports(&source) {
-            let message = format!("a Service has at most {MAX_PORTS} ports at the provider; this one has {}", source.weight);
-            source.problem = Some(Problem::new("TooManyPorts", message));
-        } else if self.over.contains(&source.uid) {
-            let message = match source.kind {
-                Some(Kind::Service) => format!("a consumer has at most {} Services at the provider{whose}", self.max_services),
-                _ => format!(
-                    "a consumer has at most {} endpoints at the provider, each counted for every port{whose}",
-                    self.max_endpoints
-                ),
-            };
-            source.problem = Some(Problem::new(QUOTA_EXCEEDED, message));
+        let message = match source.kind {
+            Some(Kind::Service) => format!("a consumer has at most {} Services at the provider{whose}", self.max_services),
+            _ => format!(
+                "a consumer has at most {} endpoints at the provider, each counted for every port{whose}",
+                self.max_endpoints
+            ),
+        };
+        if fitting > 0 {
+            let message = format!("left out: all but {fitting} endpoints, because {message}");
+            return source.with_endpoints(fitting, Problem::new(QUOTA_EXCEEDED, message));
         }
+        source.problem = Some(Problem::new(QUOTA_EXCEEDED, message));
         source
     }
 
@@ -92,10 +86,6 @@ impl ServiceQuota {
     pub fn changed(&self) -> impl Iterator<Item = &String> {
         self.changed.iter()
     }
-}
-
-fn has_too_many_ports(source: &Source) -> bool {
-    source.kind == Some(Kind::Service) && source.weight > MAX_PORTS
 }
 
 /// Whether the last report says that it has no room.
@@ -160,17 +150,17 @@ mod tests {
     }
 
     #[test]
-    fn a_service_has_at_most_twenty_ports() {
-        let all = [service("a", 1, 20), service("b", 2, 21)];
-        assert_eq!(refused(json!({}), &all), [("b".to_owned(), "TooManyPorts".to_owned())]);
+    fn a_service_with_more_ports_than_it_may_have_counts_once() {
+        let all = [service("many", 1, 25), service("few", 2, 1)];
+        assert_eq!(refused(json!({ "maxServices": 1 }), &all), [limit("few")]);
+        assert_eq!(refused(json!({ "maxServices": 2 }), &all), []);
     }
 
     #[test]
-    fn a_service_with_too_many_ports_takes_no_room_and_wakes_no_other_namespace() {
-        let all = [service("many", 1, 21), service("few", 2, 1)];
-        let one = json!({ "maxServices": 1 });
-        assert_eq!(refused(one.clone(), &all), [("many".to_owned(), "TooManyPorts".to_owned())]);
-        assert_eq!(ServiceQuota::new(Some(&policy(one)), &all).changed().count(), 0);
+    fn a_service_whose_change_is_refused_keeps_its_room() {
+        let mut all = [service("a", 1, 1), service("b", 2, 1)];
+        all[0].refused = Some(Problem::new("TooLarge", "x"));
+        assert_eq!(refused(json!({ "maxServices": 1 }), &all), [limit("b")]);
     }
 
     #[test]
@@ -185,13 +175,30 @@ mod tests {
         let budget = json!({ "maxEndpoints": 20 });
         let all = [slice("a", 1, 5, 2), slice("b", 2, 5, 2), slice("c", 3, 1, 1)];
         assert_eq!(refused(budget.clone(), &all), [limit("c")]);
-        let mut grown = [slice("a", 1, 9, 2), slice("b", 2, 5, 2)];
+        let mut grown = [slice("a", 1, 10, 2), slice("b", 2, 5, 2)];
         assert_eq!(refused(budget.clone(), &grown), [limit("b")]);
         // Its namespace is looked at once more, until it is reported.
         let changed = |all: &[Source]| ServiceQuota::new(Some(&policy(budget.clone())), all).changed().count();
         assert_eq!(changed(&grown), 1);
         grown[1].reported = Some(Problem::new(QUOTA_EXCEEDED, "x"));
         assert_eq!(changed(&grown), 0);
+    }
+
+    #[test]
+    fn a_slice_that_grows_beyond_the_budget_keeps_the_endpoints_that_have_room() {
+        let budget = policy(json!({ "maxEndpoints": 21 }));
+        let mut all = [slice("a", 1, 3, 2), slice("b", 2, 20, 2), slice("c", 3, 1, 1)];
+        let endpoints = |all: &[Source]| -> Vec<usize> {
+            let quota = ServiceQuota::new(Some(&budget), all);
+            let kept = all.iter().map(|source| quota.apply(source.clone())).filter(|source| source.problem.is_none());
+            kept.map(|source| source.content().unwrap()["endpoints"].as_array().unwrap().len()).collect()
+        };
+        assert_eq!(endpoints(&all), [3, 7, 1], "what is left is enough for c");
+        let quota = ServiceQuota::new(Some(&budget), &all);
+        let partial = quota.apply(all[1].clone()).partial.unwrap();
+        assert!(partial.reason == QUOTA_EXCEEDED && partial.message.starts_with("left out: all but 7 endpoints"), "{partial:?}");
+        all[1].reported = Some(partial);
+        assert_eq!(endpoints(&all), [3, 7, 1], "it stays so when it is told");
     }
 
     #[test]

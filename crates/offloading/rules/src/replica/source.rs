@@ -16,32 +16,28 @@ use crate::pod::reported_status::sorted;
 use crate::replica::isolation::{self, IsolationPolicy};
 use crate::replica::kind::Kind;
 use crate::replica::network_policy::NetworkPolicy;
-use crate::replica::record::obstacle_of_secret;
+use crate::replica::parts;
+use crate::replica::plan::Replica;
+use crate::replica::record::{TOO_LARGE, obstacle_of_secret};
+use crate::replica::service_quota::QUOTA_EXCEEDED;
 use crate::replica::{exposure, ingress, service};
 use crate::{dns_names, finalizer};
 
 /// The `ConfigMap` that every cluster's controller manager writes into every namespace, and restores.
 pub(super) const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// Maximum stored size of a Service, slice or `NetworkPolicy` in bytes of JSON: twice what Kubernetes' own controllers produce for a
-/// hundred pods. All objects of one consumer together take at most 24 MiB.
-const MAX_LEN: usize = 16 * 1024;
+/// Maximum stored size of a Service, slice, Ingress or `NetworkPolicy` in bytes of JSON. All objects of one consumer together take at
+/// most 24 MiB. The consumer sends a longer slice in parts.
+pub(super) const MAX_LEN: usize = 16 * 1024;
+
+/// Maximum number of ports of one Service: each costs rules on every node, even without endpoints.
+const MAX_PORTS: usize = 20;
 
 /// How many `NetworkPolicy`s of one namespace are read after each change.
 pub(super) const MAX_POLICIES: usize = 200;
 
-/// How many addresses one message names.
-const NAMED_ADDRESSES: usize = 10;
-
-/// What a Service or slice costs each node; 0 for other kinds.
-fn weight(kind: Kind, content: &Value) -> usize {
-    match kind {
-        Kind::Service => items(content, "/spec/ports").len(),
-        // A slice without ports may have an endpoint for each port of its Service.
-        Kind::EndpointSlice => items(content, "/endpoints").len() * items(content, "/ports").len().max(1),
-        _ => 0,
-    }
-}
+/// How many addresses or ports one message names.
+const MAX_NAMED: usize = 10;
 
 /// Why an object has no replica, or one that differs from the object at home.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,9 +76,18 @@ impl Problem {
     }
 
     fn left_out(what: &str, refused: &BTreeSet<impl ToString>) -> Self {
-        let named: Vec<String> = refused.iter().take(NAMED_ADDRESSES).map(ToString::to_string).collect();
-        let more = if refused.len() > NAMED_ADDRESSES { ", and others" } else { "" };
-        Self::new("AddressRefused", format!("{what}: {}{more}", named.join(", ")))
+        let all: Vec<String> = refused.iter().map(ToString::to_string).collect();
+        Self::new("AddressRefused", format!("{what}: {}", some_of(&all)))
+    }
+
+    /// A Service has more ports than it may have here.
+    fn too_many_ports(left_out: &[Value]) -> Self {
+        let all: Vec<String> = left_out.iter().map(name_of_port).collect();
+        Self::new("TooManyPorts", format!("left out: ports beyond the first {MAX_PORTS} of the Service: {}", some_of(&all)))
+    }
+
+    fn too_long(kind: Kind) -> Self {
+        Self::new(TOO_LARGE, format!("what travels of a {kind:?} is at most {MAX_LEN} bytes long"))
     }
 
     /// The consumer has no replica of the Service that a slice belongs to.
@@ -122,8 +127,10 @@ pub struct Source {
     pub fingerprint: String,
     /// The replica's content as JSON text, if the kind travels with its namespace. Others are read again when they are written.
     pub content: Option<Box<str>>,
-    /// Why there can be no replica.
+    /// Why there must be no replica.
     pub problem: Option<Problem>,
+    /// Why its content is not taken. If there is a replica, it stays as it is.
+    pub refused: Option<Problem>,
     /// Why the replica differs from the object at home.
     pub partial: Option<Problem>,
     /// The problem in the source's status, or in a Secret's annotation.
@@ -138,8 +145,9 @@ pub struct Source {
     pub finalizer: Option<usize>,
     /// Whether it is a Service of type `LoadBalancer`.
     pub is_balanced: bool,
-    /// What it costs each node: the ports of a Service, the endpoints of a slice, each counted for every port. 0 for all others.
-    pub weight: usize,
+    /// The endpoints of a slice, and its ports, for each of which every endpoint costs rules on every node. 0 for other kinds.
+    pub endpoints: usize,
+    pub ports: usize,
 }
 
 impl Source {
@@ -152,27 +160,38 @@ impl Source {
         let content = &content;
         let name = bounded_name(text(content, "/metadata/name").unwrap_or_default());
         let kind = Kind::of(content).filter(|kind| *kind != Kind::Secret);
-        let kept = kind.filter(|kind| kind.is_of_namespace()).map(|kind| Value::from(travelling_fields(kind, content)));
+        let kept = kind.filter(|kind| kind.is_of_namespace()).map(|kind| within_limits(kind, travelling_fields(kind, content)));
+        let (kept, left_out) = kept.unzip();
         let is_balanced = kept.as_ref().is_some_and(|kept| exposure::class(Kind::Service, kept).is_some());
+        let (endpoints, ports) = kept.as_ref().filter(|_| kind == Some(Kind::EndpointSlice)).map_or((0, 0), |slice| {
+            // A slice without ports may have an endpoint for each port of its Service.
+            (items(slice, "/endpoints").len(), items(slice, "/ports").len().max(1))
+        });
+        let fingerprint = kind.map(|kind| fingerprint(kind, kept.as_ref().unwrap_or(content))).unwrap_or_default();
         let kept = kept.map(|kept| kept.to_string());
+        let too_long = kind.filter(|_| kept.as_ref().is_some_and(|kept| kept.len() > MAX_LEN)).map(Problem::too_long);
         let problem = match (kind, unreadable) {
             (_, Some(error)) => Some(Problem::new("Invalid", format!("the record is refused: {error}"))),
             (None, _) => {
                 let kind = text(content, "/kind").unwrap_or_default();
                 Some(Problem::new("KindNotAllowed", format!("objects of kind {kind:.60} are not reflected to this cluster")))
             }
-            (Some(kind), _) => problem_of(kind, &name, kept.as_deref()),
+            (Some(kind), _) => problem_of(kind, &name),
+        };
+        let (problem, refused) = match (problem, too_long) {
+            (None, Some(too_long)) if kind.is_some_and(may_keep_former_content) => (None, Some(too_long)),
+            (problem, too_long) => (problem.or(too_long), None),
         };
         let reported = object.status.as_ref().and_then(|status| {
             Some(Problem { reason: status.reason.clone()?, message: status.message.clone().unwrap_or_default() })
         });
         let is_narrowed =
             kind == Some(Kind::NetworkPolicy) && NetworkPolicy::of(content.get("spec").unwrap_or(&Value::Null)).narrowed;
-        let partial =
-            is_narrowed.then(|| Problem::new("Invalid", "what is not known of the NetworkPolicy was left out: it opens nothing"));
+        let narrowed = || Problem::new("Invalid", "what is not known of the NetworkPolicy was left out: it opens nothing");
+        let partial = left_out.flatten().or_else(|| is_narrowed.then(narrowed));
         Self {
             key: Key::of(&object),
-            fingerprint: kind.map(|kind| fingerprint(kind, content)).unwrap_or_default(),
+            fingerprint,
             is_balanced: is_balanced && kind == Some(Kind::Service),
             reported_exposure: object.status.as_ref().and_then(|status| status.exposure.clone()),
             since: object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
@@ -182,9 +201,11 @@ impl Source {
             home: object.spec.namespace,
             kind,
             name,
-            weight: kind.map_or(0, |kind| weight(kind, content)),
-            content: kept.filter(|_| problem.is_none()).map(Into::into),
+            endpoints,
+            ports,
+            content: kept.filter(|_| problem.is_none() && refused.is_none()).map(Into::into),
             problem,
+            refused,
             partial,
             reported,
         }
@@ -195,7 +216,11 @@ impl Source {
         let key = Key::of(&secret);
         let home = secret.labels().get(labels::HOME_NAMESPACE)?.clone();
         let name = bounded_name(secret.annotations().get(annotations::HOME_NAME)?);
-        let problem = obstacle_of_secret(&secret).map(|(reason, message)| Problem::new(reason, message));
+        let obstacle = obstacle_of_secret(&secret).map(|(reason, message)| Problem::new(reason, message));
+        // A Secret of another type is another Secret.
+        let (refused, problem) = obstacle.map_or((None, None), |obstacle| {
+            if obstacle.reason == TOO_LARGE { (Some(obstacle), None) } else { (None, Some(obstacle)) }
+        });
         let problem = problem.or_else(|| {
             let is_valid = dns_names::is_subdomain(&name);
             (!is_valid).then(|| Problem::new("Invalid", "the Secret has no valid name"))
@@ -212,6 +237,7 @@ impl Source {
             fingerprint,
             content: None,
             problem,
+            refused,
             partial: None,
             reported,
             reported_exposure: None,
@@ -219,7 +245,8 @@ impl Source {
             deleted,
             finalizer: None,
             is_balanced: false,
-            weight: 0,
+            endpoints: 0,
+            ports: 0,
         })
     }
 
@@ -254,13 +281,36 @@ impl Source {
 
     /// Whether it asks for a load balancer.
     pub fn asks_for_balancer(&self) -> bool {
-        self.is_balanced && !self.deleted && self.content.is_some()
+        self.is_balanced && !self.deleted && self.problem.is_none()
+    }
+
+    /// A source whose content is not taken, with the content of its replica: the limits of today apply to it as if it had been sent.
+    #[must_use]
+    pub(super) fn with_former_content(mut self, replica: &Replica) -> Self {
+        let content = replica.content.as_deref().and_then(|content| serde_json::from_str(content).ok());
+        if let (Some(refused), Some(content)) = (self.refused.clone(), content) {
+            self.set_content(&content);
+            (self.refused, self.partial) = (None, Some(refused));
+        }
+        self
     }
 
     /// Gives a Service or Ingress this content, and the problem to report with it.
     pub(super) fn with_content(mut self, kind: Kind, content: &Value, partial: Option<Problem>) -> Self {
         self.set_content(&Value::from(travelling_fields(kind, content)));
-        self.partial = partial;
+        self.partial = self.partial.or(partial);
+        self
+    }
+
+    /// Cuts a slice down to its first endpoints.
+    pub(super) fn with_endpoints(mut self, count: usize, partial: Problem) -> Self {
+        if let Some(mut slice) = self.content() {
+            if let Some(endpoints) = slice.get_mut("endpoints").and_then(Value::as_array_mut) {
+                endpoints.truncate(count);
+            }
+            self.set_content(&slice);
+        }
+        self.partial = Some(partial);
         self
     }
 
@@ -285,7 +335,9 @@ impl Source {
         let Some(content) = self.content().filter(|_| is_wanted) else { return self };
         let service = service::service_of(&content).unwrap_or_default();
         if !services.contains(service) {
-            self.problem = Some(Problem::no_service(service));
+            // A slice that has not enough room says so in any case: its namespace is looked at again until then.
+            let over = self.partial.take().filter(|partial| partial.reason == QUOTA_EXCEEDED);
+            self.problem = Some(over.unwrap_or_else(|| Problem::no_service(service)));
             return self;
         }
         let mut refused = BTreeSet::new();
@@ -298,7 +350,7 @@ impl Source {
         });
         if !refused.is_empty() {
             self.set_content(&clamped.into());
-            self.partial = Some(Problem::addresses(&refused));
+            self.partial = self.partial.or(Some(Problem::addresses(&refused)));
         }
         self
     }
@@ -309,11 +361,55 @@ fn bounded_name(name: &str) -> String {
     name.chars().take(dns_names::MAX_SUBDOMAIN_LEN + 1).collect()
 }
 
-/// Why an object of this kind and name can have no replica. `kept` is the text of its content, if that is kept.
-fn problem_of(kind: Kind, name: &str, kept: Option<&str>) -> Option<Problem> {
-    if kept.is_some_and(|kept| kept.len() > MAX_LEN) {
-        Some(Problem::new("Invalid", format!("what travels of a {kind:?} is at most {MAX_LEN} bytes long")))
-    } else if kind == Kind::ConfigMap && name == ROOT_CA {
+/// The first of these names, for a message.
+fn some_of(names: &[String]) -> String {
+    let more = if names.len() > MAX_NAMED { ", and others" } else { "" };
+    format!("{}{more}", names.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", "))
+}
+
+fn name_of_port(port: &Value) -> String {
+    let number = port.get("port").cloned().unwrap_or_default();
+    text(port, "/name").map_or_else(|| number.to_string(), |name| format!("{name:.63} ({number})"))
+}
+
+/// The first ports of a Service and the first endpoints of a slice, as many as there may be; and what is left out. An object that grows
+/// keeps what worked.
+fn within_limits(kind: Kind, mut content: Map<String, Value>) -> (Value, Option<Problem>) {
+    let mut left_out = None;
+    match kind {
+        Kind::Service => {
+            let ports = content.get_mut("spec").and_then(|spec| spec.get_mut("ports")).and_then(Value::as_array_mut);
+            if let Some(ports) = ports.filter(|ports| ports.len() > MAX_PORTS) {
+                left_out = Some(Problem::too_many_ports(&ports.split_off(MAX_PORTS)));
+            }
+        }
+        Kind::EndpointSlice => {
+            let endpoints = parts::endpoints_that_fit(&content);
+            if let Some(all) = content.get_mut("endpoints").and_then(Value::as_array_mut).filter(|all| all.len() > endpoints) {
+                all.truncate(endpoints);
+                left_out = Some(Problem {
+                    message: format!("left out: all but {endpoints} endpoints, because {}", Problem::too_long(kind).message),
+                    ..Problem::too_long(kind)
+                });
+            }
+        }
+        _ => {}
+    }
+    (content.into(), left_out)
+}
+
+/// Whether the replica of an object of this kind keeps its content while that of the object is refused. A `NetworkPolicy` does not,
+/// because it could keep open what home closed; the endpoints of a slice do not, because others may have their addresses by now.
+const fn may_keep_former_content(kind: Kind) -> bool {
+    match kind {
+        Kind::ConfigMap | Kind::Secret | Kind::Service | Kind::Ingress => true,
+        Kind::NetworkPolicy | Kind::EndpointSlice => false,
+    }
+}
+
+/// Why an object of this kind and name can have no replica.
+fn problem_of(kind: Kind, name: &str) -> Option<Problem> {
+    if kind == Kind::ConfigMap && name == ROOT_CA {
         Some(Problem::new("NameTaken", format!("{ROOT_CA} is the cluster's own in every namespace")))
     } else if kind == Kind::NetworkPolicy && isolation::is_own(name) {
         let message = "NetworkPolicies whose names begin with liqo are the provider's own; no traffic reaches or leaves its pods";

@@ -99,7 +99,7 @@ pub async fn reconcile(consumer: &Arc<Consumer>, peer: &PeerState, reference: &R
         return tokens::reconcile(consumer, peer, &remote, reference, uid).await;
     }
     if reference.kind.is_of_namespace() {
-        return reconcile_namespaced(consumer, peer, &remote, reference, record.as_deref()).await;
+        return reconcile_namespaced(consumer, peer, &remote, reference).await;
     }
     match wanted::named(consumer, peer, &remote, reference) {
         _ if record.as_ref().is_some_and(|record| record.terminating) => {}
@@ -139,8 +139,11 @@ async fn write_named(
         write(peer, remote, reference, record, wanted.zip(fingerprint)).await
     } else {
         let local = read(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
-        let local = local.filter(|map| travels_on(map, is_lent_on));
-        write_object(consumer, peer, remote, reference, record, local.map(|map| object_of(&map))).await
+        match local.filter(|map| travels_on(map, is_lent_on)) {
+            Some(map) => write_object(consumer, peer, remote, reference, record, &object_of(&map)).await,
+            None if record.is_some() => remove(peer, remote, reference).await,
+            None => Ok(()),
+        }
     }
 }
 
@@ -167,31 +170,30 @@ async fn reconcile_namespaced(
     peer: &PeerState,
     remote: &RemoteState,
     reference: &Reference,
-    record: Option<&ReflectionRecord>,
 ) -> Result<Next, RequestError> {
     // No trigger tells when it is known.
     let Some(goes) = consumer.goes_to(peer, &reference.namespace) else { return Ok(Next::After(POLL_INTERVAL)) };
     let is_mapped = remote.map().is_some_and(|map| map.spec.mappings.contains_key(&reference.namespace))
         && remote.mapped(&reference.namespace).is_some();
     let (wanted, narrowed) = match reference.kind {
-        _ if !(goes && is_mapped) => (Wanted::Nothing, false),
+        _ if !(goes && is_mapped) => (Wanted::NOTHING, false),
         Kind::NetworkPolicy => wanted::policy(consumer, peer, remote, reference),
         _ => (wanted::service_or_ingress(consumer, peer, reference), false),
     };
+    let records = remote.records(reference);
     let wanted = match wanted {
-        Wanted::Unknown if record.is_none() => return Ok(Next::OnChange),
+        Wanted::Unknown if records.is_empty() => return Ok(Next::OnChange),
         Wanted::Unknown => return Ok(Next::After(POLL_INTERVAL)),
-        _ if record.is_some_and(|record| record.terminating) => return Ok(Next::OnChange),
-        Wanted::Nothing => None,
-        Wanted::Object(object) => Some(object),
+        Wanted::Objects(objects) => objects,
     };
-    if wanted.is_none() && record.is_some() {
+    if wanted.is_empty() {
         peer.forget_events(reference);
-        remove(peer, remote, reference).await?;
+    }
+    write_parts(consumer, peer, remote, reference, &records, &wanted).await?;
+    if wanted.is_empty() {
         return Ok(Next::OnChange);
     }
-    write_object(consumer, peer, remote, reference, record, wanted).await?;
-    let problem = record.and_then(|record| problem(consumer, peer, remote, record));
+    let problem = records.iter().find_map(|record| problem(consumer, peer, remote, record));
     let reason = problem.as_deref().map(reason_of);
     let passing = reason.filter(|reason| may_pass(reference.kind, reason));
     let remaining = peer.time_until_report(reference, passing, Instant::now());
@@ -210,6 +212,35 @@ async fn reconcile_namespaced(
         warn(consumer, reference, NARROWED, message).await;
     }
     Ok(Next::OnChange)
+}
+
+/// Writes the records of an object that travels with its namespace, and removes those that are wanted no more. New parts come first, and
+/// parts that go come last: an endpoint that moves to another part is never missing in between.
+async fn write_parts(
+    consumer: &Consumer,
+    peer: &PeerState,
+    remote: &RemoteState,
+    reference: &Reference,
+    records: &[Arc<ReflectionRecord>],
+    wanted: &[Value],
+) -> Result<(), RequestError> {
+    let record_of = |part: &Reference| records.iter().find(|record| record.own_reference() == *part);
+    let parts = wanted.iter().map(|object| (reference.part(object), object));
+    let (existing, new): (Vec<_>, Vec<_>) = parts.partition(|(part, _)| record_of(part).is_some());
+    for (part, object) in new.iter().chain(&existing) {
+        // The watch brings us back when it is gone.
+        let record = record_of(part).filter(|record| !record.terminating);
+        if record.is_some() || record_of(part).is_none() {
+            write_object(consumer, peer, remote, reference, record.map(AsRef::as_ref), object).await?;
+        }
+    }
+    for record in records.iter().filter(|record| !record.terminating) {
+        let part = record.own_reference();
+        if !existing.iter().any(|(wanted, _)| *wanted == part) {
+            remove(peer, remote, &part).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether the provider's problem may pass by itself: a pod ends there a moment before its endpoint is taken back here.
@@ -250,20 +281,19 @@ async fn warn(consumer: &Consumer, reference: &Reference, reason: &str, message:
     consumer.context.events.warning(&object, reason, message).await;
 }
 
-/// Writes the record of an object that is no Secret, or removes it.
+/// Writes the record of an object that is no Secret, or of a part of it.
 async fn write_object(
     consumer: &Consumer,
     peer: &PeerState,
     remote: &RemoteState,
     reference: &Reference,
     record: Option<&ReflectionRecord>,
-    wanted: Option<Value>,
+    object: &Value,
 ) -> Result<(), RequestError> {
-    let with_fingerprint = |object: Value| record_of(reference, &object).map(|record| (record, fingerprint(&object)));
-    match wanted.map(with_fingerprint).transpose() {
+    match record_of(reference, object) {
         Ok(wanted) => {
             peer.travels(reference);
-            write(peer, remote, reference, record, wanted).await
+            write(peer, remote, &reference.part(object), record, Some((wanted, fingerprint(object)))).await
         }
         Err(error) => {
             show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await;
@@ -308,7 +338,9 @@ where
             wanted.meta_mut().resource_version = live.resource_version();
             match call(api.replace(&reference.record(), &PostParams::default(), &wanted)).await {
                 // The type of a Secret cannot be changed: it is created again when the old one is gone.
-                Err(PeerError::Api(kube::Error::Api(status))) if status.is_invalid() => remove(peer, remote, reference).await,
+                Err(PeerError::Api(kube::Error::Api(status))) if status.is_invalid() && reference.kind == Kind::Secret => {
+                    remove(peer, remote, reference).await
+                }
                 replaced => Ok(replaced.step("replace the record of", kind, key).map(drop)?),
             }
         }

@@ -21,8 +21,12 @@ use liqo_offloading_rules::replica::record::Reference;
 pub enum Wanted {
     /// Not everything is known that decides on it.
     Unknown,
-    Nothing,
-    Object(Value),
+    /// What its records hold: one object, or the parts of a large slice.
+    Objects(Vec<Value>),
+}
+
+impl Wanted {
+    pub const NOTHING: Self = Self::Objects(Vec::new());
 }
 
 /// Whether a provider should have a `ConfigMap` or Secret: a pod there names it, or an Ingress. Nothing while not everything is known
@@ -48,32 +52,34 @@ pub fn service_or_ingress(consumer: &Consumer, peer: &PeerState, reference: &Ref
         services.is_synced() && slices.is_synced() && ingresses.is_synced() && consumer.networks.is_synced()
     };
     let Some(objects) = consumer.local_objects(namespace).filter(is_known) else { return Wanted::Unknown };
-    let Some(network) = consumer.networks.of(&peer.id) else { return Wanted::Nothing };
+    let Some(network) = consumer.networks.of(&peer.id) else { return Wanted::NOTHING };
     let travels = |is_allowed: bool| consumer.is_on_list(namespace, is_allowed);
     let service = |name: &str| {
         let service = objects.services.get(&Key::new(namespace.clone(), name));
         service.filter(|service| travels(service.is_allowed))
     };
     let key = reference.key();
-    let object = match reference.kind {
-        Kind::Service => service(&reference.name).and_then(|service| service.object()),
+    let found: Vec<Value> = match reference.kind {
+        Kind::Service => service(&reference.name).and_then(|service| service.object()).into_iter().collect(),
         Kind::Ingress => {
-            objects.ingresses.get(&key).filter(|ingress| travels(ingress.is_allowed)).and_then(|ingress| ingress.object())
+            let ingress = objects.ingresses.get(&key).filter(|ingress| travels(ingress.is_allowed));
+            ingress.and_then(|ingress| ingress.object()).into_iter().collect()
         }
         _ => {
             let slice = objects.slices.get(&key).filter(|slice| service(&slice.service).is_some());
-            slice.and_then(|slice| slice.seen_by(&reference.name, &network.maps))
+            slice.map(|slice| slice.seen_by(&reference.name, &network.maps)).unwrap_or_default()
         }
     };
-    let object =
-        if consumer.is_lent_on(namespace) { object.and_then(|object| exposure::lent_on(reference.kind, object)) } else { object };
-    object.map_or(Wanted::Nothing, Wanted::Object)
+    if !consumer.is_lent_on(namespace) {
+        return Wanted::Objects(found);
+    }
+    Wanted::Objects(found.into_iter().filter_map(|object| exposure::lent_on(reference.kind, object)).collect())
 }
 
 /// What a provider should have of a policy of a namespace that exists there, and whether that opens less than the policy here.
 pub fn policy(consumer: &Arc<Consumer>, peer: &PeerState, remote: &RemoteState, reference: &Reference) -> (Wanted, bool) {
     let Some(policies) = consumer.policies(&reference.namespace) else { return (Wanted::Unknown, false) };
-    let Some(policy) = policies.get(&reference.key()) else { return (Wanted::Nothing, false) };
+    let Some(policy) = policies.get(&reference.key()) else { return (Wanted::NOTHING, false) };
     let sources = consumer.policy_sources.get_or_init(|| watches::policy_sources(consumer));
     if !sources.is_synced() || !consumer.networks.is_synced() {
         return (Wanted::Unknown, false);
@@ -94,7 +100,7 @@ pub fn policy(consumer: &Arc<Consumer>, peer: &PeerState, remote: &RemoteState, 
         ranges: &ranges,
     };
     let there = at_provider(&policy, &reference.namespace, &seen);
-    (Wanted::Object(policy_object(&reference.name, &there)), there.narrowed)
+    (Wanted::Objects(vec![policy_object(&reference.name, &there)]), there.narrowed)
 }
 
 /// The object inside the record of a policy.

@@ -222,6 +222,14 @@ impl RemoteState {
         let key = Key::new(&self.connection.tenant_namespace, reference.record());
         if reference.kind == Kind::Secret { self.secrets.get(&key) } else { self.objects.get(&key) }
     }
+
+    /// The records of an object that travels with its namespace: more than one if it travels in parts.
+    pub fn records(&self, reference: &Reference) -> Vec<Arc<ReflectionRecord>> {
+        if reference.kind != Kind::EndpointSlice {
+            return self.record(reference).into_iter().collect();
+        }
+        self.objects.all().into_iter().map(|(_, record)| record).filter(|record| record.reference == *reference).collect()
+    }
 }
 
 impl PeerState {

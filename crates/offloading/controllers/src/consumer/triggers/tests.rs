@@ -32,6 +32,7 @@ fn local(changes: &Value) -> LocalPod {
 
 fn remote_record(kind: Kind, name: &str) -> ReflectionRecord {
     ReflectionRecord {
+        part: None,
         reference: reference(kind, name),
         fingerprint: 1,
         terminating: false,

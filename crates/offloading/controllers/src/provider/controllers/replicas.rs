@@ -22,7 +22,7 @@ use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
 use liqo_offloading_rules::replica::isolation::{IsolationPolicy, is_own, lent_on_prefix, with_lent_on};
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
-use liqo_offloading_rules::replica::plan::{Replica, Step, plan, plan_without_namespace, replacement, replica};
+use liqo_offloading_rules::replica::plan::{Replica, Step, limited, plan, plan_without_namespace, replacement, replica};
 use liqo_offloading_rules::replica::service_quota::ServiceQuota;
 use liqo_offloading_rules::replica::source::{Problem, Source, clamp_policies};
 use liqo_offloading_rules::replica::{exposure, lost_endpoints, service};
@@ -117,6 +117,15 @@ fn names(replicas: &[Replica]) -> BTreeSet<String> {
     replicas.iter().map(|replica| replica.name.clone()).collect()
 }
 
+/// The outcome of a pass over one kind that clients outside the cluster may reach.
+struct ExposedPass {
+    replicas: Vec<Replica>,
+    /// The sources within the limits.
+    sources: Vec<Source>,
+    /// Whether replicas were created or deleted.
+    names_change: bool,
+}
+
 /// One pass over one group of replicas.
 struct Pass<'a> {
     provider: &'a Provider,
@@ -146,8 +155,9 @@ impl Pass<'_> {
         let slices = sources.extract_if(.., |source| source.kind == Some(Kind::EndpointSlice)).collect::<Vec<_>>();
         let (grant, families) = (self.exposure_grant(), self.families_of_services());
         let none = BTreeSet::new();
-        let services: Vec<Source> = sources.into_iter().map(|source| grant.apply(source, &none).of_families(&families)).collect();
-        let (live, names_change) = self.exposed(Kind::Service, &services).await?;
+        let limits = |source| grant.apply(source, &none).of_families(&families);
+        let ExposedPass { replicas: live, sources: services, names_change } =
+            self.exposed(Kind::Service, sources, limits).await?;
         if names_change {
             let records = self.provider.records.all();
             let records = records.iter().map(|(_, source)| source.as_ref());
@@ -180,25 +190,29 @@ impl Pass<'_> {
     async fn ingresses(&mut self, sources: Vec<Source>) -> Result<(), Error> {
         let grant = self.exposure_grant();
         let services = names(&self.replicas(&[Kind::Service]).await?);
-        let ingresses: Vec<Source> = sources.into_iter().map(|source| grant.apply(source, &services)).collect();
-        self.exposed(Kind::Ingress, &ingresses).await?;
+        self.exposed(Kind::Ingress, sources, |source| grant.apply(source, &services)).await?;
         Ok(())
     }
 
     /// The pass over one kind that clients outside the cluster may reach: reports of exposure come last, and are about what is there then.
-    /// Returns the replicas, and whether some were created or deleted.
-    async fn exposed(&mut self, kind: Kind, sources: &[Source]) -> Result<(Vec<Replica>, bool), Error> {
+    async fn exposed(
+        &mut self,
+        kind: Kind,
+        sources: Vec<Source>,
+        limits: impl Fn(Source) -> Source,
+    ) -> Result<ExposedPass, Error> {
         let mut replicas = self.replicas(&[kind]).await?;
-        let (mut reports, steps) = split_exposure(self.plan(kind, sources, &replicas));
+        let sources = limited(sources, &replicas, limits);
+        let (mut reports, steps) = split_exposure(self.plan(kind, &sources, &replicas));
         let names_change = steps.iter().any(|step| matches!(step, Step::Create(..) | Step::Delete(_)));
         if !steps.is_empty() {
             self.act_all(steps).await;
             replicas = self.replicas(&[kind]).await?;
-            reports = split_exposure(self.plan(kind, sources, &replicas)).0;
+            reports = split_exposure(self.plan(kind, &sources, &replicas)).0;
         }
         self.check_soon_for(&replicas);
         self.act_all(reports).await;
-        Ok((replicas, names_change))
+        Ok(ExposedPass { replicas, sources, names_change })
     }
 
     async fn policies(&mut self, sources: Vec<Source>) -> Result<(), Error> {

@@ -8,6 +8,7 @@ use crate::fixtures::{object, policy};
 use crate::json::items;
 use crate::replica::exposure_grant::ExposureGrant;
 use crate::replica::isolation::{self, IsolationPolicy};
+use crate::replica::service_quota::ServiceQuota;
 use liqo_api::finalizers;
 use liqo_api::record_text::{MAX_OBJECT_LEN, MAX_VALUES};
 
@@ -117,8 +118,8 @@ fn what_a_consumer_writes_around_a_secret_is_kept_only_in_part() {
     let source = annotated(&long, &long, 10);
     assert!(source.name.len() < 300 && source.reported.clone().unwrap().reason.len() <= 4096);
     assert_eq!(source.problem.unwrap().reason, "Invalid");
-    assert_eq!(annotated("s", "", 30_000).problem, None);
-    assert!(annotated("s", "", 40_000).problem.unwrap().message.contains("at most 32768 bytes travel"));
+    assert_eq!((annotated("s", "", 30_000).problem, annotated("s", "", 30_000).refused), (None, None));
+    assert!(annotated("s", "", 40_000).refused.unwrap().message.contains("at most 32768 bytes travel"));
 }
 
 #[test]
@@ -179,6 +180,182 @@ fn credentials_of_service_accounts_are_never_reflected() {
         assert_eq!(refused.problem.clone().unwrap().reason, "KindNotAllowed", "{type_}");
         assert!(matches!(&plan(&[refused], &[], &both(), None)[..], [Step::ReportProblem(..)]), "{type_}");
     }
+}
+
+/// With it, a content is longer than it may be.
+fn long() -> String {
+    "x".repeat(20_000)
+}
+
+fn long_service() -> Value {
+    let mut service = balanced_content();
+    service["spec"]["ports"][0]["name"] = long().into();
+    service
+}
+
+fn ingress_to(path: &str) -> Value {
+    let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
+    let http = json!({ "paths": [{ "path": path, "pathType": "Prefix", "backend": backend }] });
+    json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" },
+        "spec": { "rules": [{ "host": "a.example.com", "http": http }] } })
+}
+
+/// What becomes of the replica of an object.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    Stays,
+    Changes,
+    Goes,
+}
+
+/// What becomes of a replica with the content that was good, when its source says this; and the reason that is told.
+fn fate(replica: &Replica, source: &Source) -> (Fate, Option<String>) {
+    let steps = plan(one(source), one(replica), &BTreeSet::from([replica.kind]), None);
+    let told = steps.iter().find_map(|step| match step {
+        Step::ReportProblem(_, problem) => problem.as_ref().map(|problem| problem.reason.clone()),
+        _ => None,
+    });
+    let fate = steps.iter().find_map(|step| match step {
+        Step::Delete(_) => Some(Fate::Goes),
+        Step::Change(source, _) | Step::Create(_, source) => {
+            assert_eq!(source.refused, None);
+            Some(Fate::Changes)
+        }
+        _ => None,
+    });
+    (fate.unwrap_or(Fate::Stays), told)
+}
+
+#[test]
+fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_not() {
+    let usage = json!({ "ingressClasses": ["public"], "ingressHosts": ["a.example.com"], "loadBalancerClasses": ["edge"] });
+    let services = BTreeSet::from(["web".to_owned()]);
+    let good = |kind: Kind| match kind {
+        Kind::Service => balanced_content(),
+        Kind::Ingress => ingress_to("/"),
+        Kind::EndpointSlice => slice("web", &["10.245.0.5"]),
+        Kind::NetworkPolicy => {
+            json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "allow" },
+            "spec": { "podSelector": {}, "ingress": [{}] } })
+        }
+        Kind::ConfigMap | Kind::Secret => unreachable!("they have tests of their own"),
+    };
+    // The source of this content within the limits, where a replica of the good content exists.
+    let judged = |kind: Kind, content: &Value, usage: &Value| {
+        let within = |source: Source| {
+            let policy = policy(usage.clone());
+            let quota = ServiceQuota::new(Some(&policy), one(&source)).apply(source);
+            let grant = ExposureGrant::new(Some(&policy), one(&quota));
+            let limited = grant.apply(quota, &services).clamp_slice(&services, |_| true);
+            if kind == Kind::NetworkPolicy { limited.clamp_policy(&limits()) } else { limited }
+        };
+        let allowed = policy(json!({ "ingressClasses": ["public"], "ingressHosts": ["*"], "loadBalancerClasses": ["edge"] }));
+        let first = object("o", &good(kind), |_| {});
+        let first = ExposureGrant::new(Some(&allowed), one(&first)).apply(first, &services);
+        let first = if kind == Kind::NetworkPolicy { first.clamp_policy(&limits()) } else { first };
+        let mut live = replica(kind, &first.content().unwrap(), &first.name, "demo-rome-aaaaaa", "demo");
+        if kind == Kind::Service {
+            live["spec"]["clusterIP"] = "10.96.0.7".into();
+        }
+        let replica = replica_of(kind, live);
+        let source = limited(vec![object("o", content, |_| {})], one(&replica), within).remove(0);
+        fate(&replica, &source)
+    };
+    let told = |reason: &str| Some(reason.to_owned());
+    let none = json!({ "ingressClasses": [], "ingressHosts": [], "loadBalancerClasses": [] });
+    let no_services = json!({ "maxServices": 0 });
+    let no_endpoints = json!({ "maxEndpoints": 0 });
+    let many_ports = service(|service| {
+        let port = |number: u16| json!({ "name": format!("p{number}"), "port": number, "targetPort": 8080 });
+        service["spec"]["ports"] = (1..=25).map(port).collect();
+    });
+    let resource = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" },
+        "spec": { "defaultBackend": { "resource": { "kind": "Bucket", "name": "b" } } } });
+    let closing = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "allow" },
+        "spec": { "podSelector": { "matchLabels": { "app": long() } }, "ingress": [] } });
+    let mut slice_with_many_ports = slice("web", &["10.245.0.5"]);
+    slice_with_many_ports["ports"] = (0..1000).map(|port| json!({ "name": format!("port-{port}"), "port": port })).collect();
+    for (kind, content, usage, expected) in [
+        // Refused changes.
+        (Kind::Service, long_service(), &usage, (Fate::Stays, told("TooLarge"))),
+        (Kind::Ingress, ingress_to(&long()), &usage, (Fate::Stays, told("TooLarge"))),
+        (Kind::Ingress, ingress_to("/\n{"), &usage, (Fate::Stays, told("Invalid"))),
+        (Kind::Ingress, resource, &usage, (Fate::Stays, told("Invalid"))),
+        // What is not refused of a change arrives.
+        (Kind::Service, many_ports, &usage, (Fate::Changes, None)),
+        // It must not keep open what home closed.
+        (Kind::NetworkPolicy, closing, &usage, (Fate::Goes, told("TooLarge"))),
+        // Other pods may have the addresses by now. The consumer never sends this: it sends parts.
+        (Kind::EndpointSlice, slice_with_many_ports, &usage, (Fate::Goes, told("TooLarge"))),
+        // The provider takes its permission back, also from an object whose change is refused.
+        (Kind::Service, long_service(), &none, (Fate::Changes, None)),
+        (Kind::Service, long_service(), &no_services, (Fate::Goes, told("QuotaExceeded"))),
+        (Kind::EndpointSlice, slice("web", &["10.245.0.5"]), &no_endpoints, (Fate::Goes, told("QuotaExceeded"))),
+        (Kind::Ingress, ingress_to("/"), &none, (Fate::Goes, told("KindNotAllowed"))),
+        (Kind::Ingress, ingress_to(&long()), &none, (Fate::Goes, told("KindNotAllowed"))),
+        (Kind::Ingress, ingress_to(&long()), &json!({ "ingressClasses": ["public"] }), (Fate::Goes, told("HostNotAllowed"))),
+        // Home takes it back: the Service of the slice does not travel any more.
+        (Kind::EndpointSlice, slice("other", &["10.245.0.5"]), &usage, (Fate::Goes, told("NoService"))),
+    ] {
+        let named = format!("{kind:?} {:.200} {usage}", content.to_string());
+        assert_eq!(judged(kind, &content, usage), expected, "{named}");
+    }
+}
+
+#[test]
+fn config_maps_and_secrets_keep_what_they_had_until_they_are_gone_or_another_object() {
+    let stored = existing("settings", "1");
+    assert_eq!(fate(&stored, &source("settings", "2")).0, Fate::Changes);
+    assert_eq!(plan(&[], one(&stored), &both(), None), [Step::Delete(stored.clone())], "it is gone at home, or its namespace is");
+    // Nobody can say which object a record is about that cannot be read.
+    let unreadable = object("a", &config("settings", &"x".repeat(MAX_OBJECT_LEN)), |_| ());
+    assert_eq!(fate(&stored, &unreadable), (Fate::Goes, Some("Invalid".into())));
+
+    let secret = |type_: &str, bytes: usize| {
+        let data = json!({ "key": data_encoding::BASE64.encode(&vec![0; bytes]) });
+        let secret = json!({ "metadata": { "name": "s1", "namespace": "t", "uid": "s", "labels": { labels::HOME_NAMESPACE: "demo" },
+            "annotations": { annotations::HOME_NAME: "login" } }, "type": type_, "data": data });
+        Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
+    };
+    let stored = replica_of(Kind::Secret, json!({ "metadata": { "name": "login" }, "type": "Opaque", "data": { "key": "" } }));
+    assert_eq!(fate(&stored, &secret("Opaque", 10)).0, Fate::Changes);
+    assert_eq!(fate(&stored, &secret("Opaque", 40_000)), (Fate::Stays, Some("TooLarge".into())));
+    assert_eq!(fate(&stored, &secret("example.com/own", 10)), (Fate::Goes, Some("KindNotAllowed".into())), "another Secret");
+    let steps = plan(one(&secret("Opaque", 40_000)), &[], &both(), None);
+    assert!(matches!(&steps[..], [Step::ReportProblem(_, Some(problem))] if problem.reason == "TooLarge"), "{steps:?}");
+}
+
+#[test]
+fn a_service_that_grows_keeps_its_first_ports_and_says_which_ones_are_missing() {
+    let ports = |count: u16| {
+        let port = |number: u16| json!({ "name": format!("p{number}"), "port": 1000 + number, "targetPort": 8080 });
+        let content = service(|service| service["spec"]["ports"] = (0..count).map(port).collect());
+        object("service-1", &content, |_| {}).of_families(&["IPv4"])
+    };
+    let (small, large) = (ports(3), ports(25));
+    let made = |source: &Source| {
+        let mut live = replica(Kind::Service, &source.content().unwrap(), "web", "x", "demo");
+        live["spec"]["clusterIP"] = "10.96.3.4".into();
+        replica_of(Kind::Service, live)
+    };
+    assert_eq!((&large.problem, &large.refused), (&None, &None));
+    let kept = large.content().unwrap();
+    let names: Vec<&str> = items(&kept, "/spec/ports").iter().map(|port| port["name"].as_str().unwrap()).collect();
+    assert_eq!((names.len(), names[0], names[19]), (20, "p0", "p19"));
+    let partial = large.partial.clone().unwrap();
+    assert_eq!(
+        (partial.reason.as_str(), partial.message.as_str()),
+        (
+            "TooManyPorts",
+            "left out: ports beyond the first 20 of the Service: p20 (1020), p21 (1021), p22 (1022), p23 (1023), p24 (1024)"
+        )
+    );
+    let service = BTreeSet::from([Kind::Service]);
+    let changed = [Step::Change(large.clone(), made(&small))];
+    assert_eq!(plan(one(&large), one(&made(&small)), &service, None), changed);
+    let reported = Source { reported: Some(partial), ..large };
+    assert_eq!(plan(one(&reported), one(&made(&reported)), &service, None), [], "it is said once");
+    assert!(ports(500).partial.unwrap().message.ends_with("p29 (1029), and others"));
 }
 
 #[test]
@@ -370,7 +547,11 @@ fn grant(usage: Value) -> ExposureGrant {
 }
 
 fn balanced() -> Source {
-    object("service-1", &service(|service| service["spec"]["type"] = "LoadBalancer".into()), |_| {})
+    object("service-1", &balanced_content(), |_| {})
+}
+
+fn balanced_content() -> Value {
+    service(|service| service["spec"]["type"] = "LoadBalancer".into())
 }
 
 fn shop(host: &str) -> Source {
@@ -520,11 +701,16 @@ fn endpoints_are_only_for_services_of_home() {
 }
 
 #[test]
-fn a_slice_that_is_too_large_is_refused_and_not_kept() {
-    let addresses: Vec<String> = (0..2000).map(|host| format!("10.245.{}.{}", host / 250, host % 250)).collect();
-    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-    let source = object("endpointslice-1", &slice("web", &addresses), |_| {});
-    assert_eq!((source.problem.map(|problem| problem.reason), source.content), (Some("Invalid".into()), None));
+fn a_slice_that_is_too_large_keeps_the_endpoints_that_fit() {
+    let addresses = |count: usize| (0..count).map(|host| format!("10.245.{}.{}", host / 250, host % 250)).collect::<Vec<_>>();
+    let of = |count: usize| {
+        let addresses = addresses(count);
+        object("endpointslice-1", &slice("web", &addresses.iter().map(String::as_str).collect::<Vec<_>>()), |_| {})
+    };
+    let (source, kept) = (of(1000), of(1000).endpoints);
+    assert!((200..500).contains(&kept) && source.content.as_ref().unwrap().len() <= 16 * 1024, "{kept}");
+    assert_eq!((&source.problem, source.partial.as_ref().unwrap().reason.as_str()), (&None, "TooLarge"));
+    assert_eq!(source.fingerprint, of(kept).fingerprint);
 }
 
 fn network_policy(name: &str, spec: &Value) -> Source {
