@@ -340,6 +340,8 @@ reasons! {
         Unschedulable = "Unschedulable",
         /// The provider accepted the pod, and cannot start it.
         NotStarted = "NotStarted",
+        /// The provider accepted the pod, and not everything that changed since travels.
+        ChangeRefused = "ChangeRefused",
         /// The provider has no route to this cluster's API server. Also the reason of an event.
         NoApiServer = "NoApiServer",
         ApiServerNotAllowed = "ApiServerNotAllowed",

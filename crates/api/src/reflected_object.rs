@@ -41,7 +41,7 @@ pub struct ReflectedObjectSpec {
 #[serde(rename_all = "camelCase")]
 pub struct ReflectedObjectStatus {
     /// Why the object does not exist, or only in part: `KindNotAllowed`, `NameTaken`, `NamespaceNotReady`, `Invalid`, `NoService`, `AddressRefused`, `ClassNotAllowed`,
-    /// `HostNotAllowed`, `AnnotationNotAllowed`, `LimitReached`, `QuotaExceeded`, `TooManyPorts`.
+    /// `HostNotAllowed`, `AnnotationNotAllowed`, `LimitReached`, `QuotaExceeded`, `TooManyPorts`, `TooLarge`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The reason in a sentence, for people.

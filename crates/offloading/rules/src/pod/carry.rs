@@ -87,6 +87,9 @@ const AUTOMOUNT: &str = "automountServiceAccountToken";
 /// Length in bytes of what [`api_server::give`] adds to a pod of a few containers.
 const API_SERVER_LEN: usize = 2048;
 
+/// Maximum length in bytes of a pod that the consumer sends, before the API server is added.
+const MAX_OUTGOING_LEN: usize = MAX_POD_LEN - API_SERVER_LEN;
+
 /// Why a pod cannot run at the provider, for its owner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -181,12 +184,44 @@ pub struct RemoteIdentity<'a> {
     pub home_namespace: &'a str,
 }
 
-/// The consumer's side: the part of a local pod that travels to the provider.
+/// The consumer's side: the part of a local pod that travels to the provider. If it is too long, annotations stay here that nobody there
+/// reads.
 ///
 /// `advertised` holds the keys of the node labels that the provider's offer names.
 pub fn outgoing(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<Value, Refusal> {
+    let mut carried = reduced(local_pod, advertised, api_server::choose(local_pod)?)?;
+    if record(&carried, MAX_OUTGOING_LEN).is_ok() {
+        return Ok(carried);
+    }
+    metadata::shorten(&mut carried, MAX_OUTGOING_LEN, metadata::Omittable::Unread);
+    record(&carried, MAX_OUTGOING_LEN).map(|_| carried)
+}
+
+/// The part of a changed pod that travels although [`outgoing`] refuses the change.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutgoingPart {
+    pub pod: Value,
+    /// Annotations that are too long to travel. The pod reads them, so they stay as they were.
+    pub unchanged: BTreeSet<String>,
+}
+
+/// The consumer's side, for a pod that runs at the provider: it follows every change that can travel, without an annotation for Liqo that
+/// says nothing valid, ephemeral containers that cannot run there, and annotations that are too long. `None` if it is too long even so,
+/// or if its other fields cannot travel.
+pub fn outgoing_part(local_pod: &Value, advertised: &BTreeSet<String>) -> Option<OutgoingPart> {
+    let choice = api_server::choose(local_pod).unwrap_or(ApiServerChoice::Unclear);
+    let mut pod = local_pod.clone();
+    containers::leave_out_refused_ephemeral(&mut pod);
+    let mut pod = reduced(&pod, advertised, choice).ok()?;
+    let mut unchanged = metadata::shorten(&mut pod, MAX_OUTGOING_LEN, metadata::Omittable::All);
+    unchanged.retain(|key| downward::reads_annotation(&pod["spec"], key));
+    record(&pod, MAX_OUTGOING_LEN).ok()?;
+    Some(OutgoingPart { pod, unchanged })
+}
+
+fn reduced(local_pod: &Value, advertised: &BTreeSet<String>, choice: ApiServerChoice) -> Result<Value, Refusal> {
     let mut spec = reduce(local_pod, advertised, &placement::not_ours)?;
-    if api_server::choose(local_pod)? == ApiServerChoice::Remote {
+    if choice == ApiServerChoice::Remote {
         spec.insert(AUTOMOUNT.into(), true.into());
     } else {
         downward::write_local_values(&mut spec, local_pod);
@@ -194,15 +229,14 @@ pub fn outgoing(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<Valu
     let kept = |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
     let mut kept_annotations = texts(local_pod, "/metadata/annotations", kept);
     kept_annotations.extend(downward::pass_on(&mut spec, local_pod));
-    let carried = json!({
+    Ok(json!({
         "metadata": {
             "name": text(local_pod, "/metadata/name"),
             "labels": texts(local_pod, "/metadata/labels", kept),
             "annotations": kept_annotations,
         },
         "spec": spec,
-    });
-    record(&carried, MAX_POD_LEN - API_SERVER_LEN).map(|_| carried)
+    }))
 }
 
 /// The text of a carried pod, of at most this length.

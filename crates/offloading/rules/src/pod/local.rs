@@ -335,8 +335,7 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
     };
     // Every field may still change of a remote pod that does not exist yet.
     let whole = matches!(shadow.phase, ShadowPodPhase::Pending | ShadowPodPhase::Refused);
-    let changed = home.carried.as_ref().is_ok_and(|carried| *carried != shadow.carried);
-    if changed && !shadow.is_terminating() && !shadow.phase.is_final() {
+    if home.differs_from(shadow) && !shadow.is_terminating() && !shadow.phase.is_final() {
         decision.actions.push(Action::UpdateShadow { whole });
     }
     decision

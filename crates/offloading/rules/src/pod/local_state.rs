@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::json::{fingerprint, items, name, text};
 use crate::node::priced::charged;
 use crate::pod::carry::api_server::{ApiServerChoice, choose, secret, uses};
-use crate::pod::carry::{Refusal, outgoing};
+use crate::pod::carry::{OutgoingPart, Refusal, outgoing, outgoing_part};
 use crate::pod::controller::Controller;
 use crate::pod::ephemeral;
 use crate::pod::eviction;
@@ -60,6 +60,8 @@ pub struct LocalPod {
     pub eviction_delay: Option<EvictionDelay>,
     /// Its changeable fields, see `changeable`; or why it cannot travel.
     pub carried: Result<String, Refusal>,
+    /// The same for what travels of it in any case if it runs already; and the annotations that stay as they were there.
+    carried_part: Option<(String, BTreeSet<String>)>,
     json: Box<str>,
 }
 
@@ -83,8 +85,12 @@ impl LocalPod {
         let has_finalizers = metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
         let created = metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let controller = Controller::among(&json!(metadata.owner_references));
+        let advertised = BTreeSet::new();
         let sent_to = metadata.annotations.as_ref().and_then(|all| all.get(annotations::SENT_TO)).cloned();
         let whole = json!({ "metadata": travelling(metadata), "spec": spec, "status": status });
+        // Neither result depends on the labels that the provider advertises.
+        let carried = outgoing(&whole, &advertised).map(|carried| changeable(&carried));
+        let part = carried.is_err().then(|| outgoing_part(&whole, &advertised)).flatten();
         Some(Self {
             uid,
             key,
@@ -101,11 +107,10 @@ impl LocalPod {
             sent_to,
             controller,
             refs: refs(&whole),
-            // A pod with contradictory settings does not travel.
-            api_server: choose(&whole).unwrap_or(ApiServerChoice::None),
+            api_server: choose(&whole).unwrap_or(ApiServerChoice::Unclear),
             eviction_delay: eviction::delay(&whole),
-            // The result does not depend on the labels that the provider advertises.
-            carried: outgoing(&whole, &BTreeSet::new()).map(|carried| changeable(&carried)),
+            carried,
+            carried_part: part.map(|part| (changeable(&part.pod), part.unchanged)),
             json: whole.to_string().into(),
         })
     }
@@ -117,6 +122,27 @@ impl LocalPod {
     /// removes it again.
     pub fn only_finalizers_keep_it(&self) -> bool {
         self.deletion == Some(0) && self.has_finalizers
+    }
+
+    /// Whether the shadow pod lacks a change that travels.
+    pub fn differs_from(&self, shadow: &Shadow) -> bool {
+        match (&self.carried, &self.carried_part) {
+            (Ok(carried), _) => *carried != shadow.carried,
+            (Err(_), Some((part, unchanged))) => *part != without_annotations(&shadow.carried, unchanged),
+            (Err(_), None) => false,
+        }
+    }
+
+    /// Why changes of a pod that runs do not all travel, for its owner.
+    pub fn refused_change(&self) -> Option<String> {
+        let refusal = self.carried.as_ref().err()?;
+        let unchanged = self.carried_part.iter().flat_map(|(_, unchanged)| unchanged).map(String::as_str).collect::<Vec<_>>();
+        let which = match (&self.carried_part, &unchanged[..]) {
+            (None, _) => "changes of the pod do not reach the provider".to_owned(),
+            (Some(_), []) => "a change of the pod does not reach the provider".to_owned(),
+            (Some(_), names) => format!("the pod there has former values of the annotations {}", names.join(", ")),
+        };
+        Some(format!("{which}: {refusal}"))
     }
 
     /// What creates it again after its deletion, by a name that the next pod shares: the UID of its controller or, in a namespace that
@@ -273,6 +299,27 @@ pub(crate) fn changeable(carried: &Value) -> String {
     let deadline = carried.pointer("/spec/activeDeadlineSeconds");
     let (labels, annotations) = (sorted("/metadata/labels"), sorted("/metadata/annotations"));
     json!([labels, annotations, images, deadline, ephemeral::names(carried), resources(carried)]).to_string()
+}
+
+/// Changeable fields without these annotations.
+fn without_annotations(changeable: &str, unwanted: &BTreeSet<String>) -> String {
+    let mut fields: Value = serde_json::from_str(changeable).unwrap_or_default();
+    if let Some(annotations) = fields.get_mut(1).and_then(Value::as_object_mut) {
+        annotations.retain(|key, _| !unwanted.contains(key));
+    }
+    fields.to_string()
+}
+
+/// The part of a changed pod that travels, with the annotations that stay as they were in the shadow pod.
+#[must_use]
+pub fn with_unchanged(part: OutgoingPart, recorded: &Value) -> Value {
+    let OutgoingPart { mut pod, unchanged } = part;
+    for key in unchanged {
+        if let Some(value) = recorded.pointer("/metadata/annotations").and_then(|all| all.get(&key)) {
+            pod["metadata"]["annotations"][key] = value.clone();
+        }
+    }
+    pod
 }
 
 /// The pod in a shadow pod with only those fields of `carried` that may change while the pod runs.

@@ -279,9 +279,7 @@ fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) 
 /// The provider accepted the pod. Written only to replace another statement, or to add a problem.
 fn offloaded(conditions: &mut Conditions, home: &Value, amiss: Option<(&str, &str)>) {
     let shown = condition(home, "/status/conditions", pods::OFFLOADED);
-    let amiss_before = |shown: &Value| {
-        text(shown, "/reason").is_some_and(|reason| [pods::NOT_REFLECTED, pods::ADDRESS_REFUSED].contains(&reason))
-    };
+    let amiss_before = |shown: &Value| text(shown, "/reason").is_some_and(|reason| pods::INCOMPLETE.contains(&reason));
     let corrected = |shown: &Value| yes_or_no(shown) != "True" || amiss_before(shown);
     if let Some((reason, message)) = amiss {
         conditions.set(pods::OFFLOADED, "True", Some(reason), Some(message));

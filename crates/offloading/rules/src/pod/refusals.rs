@@ -152,6 +152,7 @@ pub fn remembered(reason: &str) -> Option<(OffloadedReason, Cause)> {
         Reason::Offloaded
         | Reason::Sending
         | Reason::AddressRefused
+        | Reason::ChangeRefused
         | Reason::NoOffer
         | Reason::PoolWithdrawn
         | Reason::BudgetSpent

@@ -430,7 +430,7 @@ fn conditions(pod: &Pod) -> Vec<Step> {
         let what = format!("{} is {}: {}", pods::OFFLOADED, offloaded.status, words(Some(reason), offloaded.message.as_deref()));
         steps.push(match offloaded.status.as_str() {
             "False" => Step::new(step, Verdict::Fail, what).advise(advice::of_refusal(reason)),
-            "True" if [pods::NOT_REFLECTED, pods::ADDRESS_REFUSED].contains(&reason) => {
+            "True" if pods::INCOMPLETE.contains(&reason) => {
                 Step::new(step, Verdict::Warn, what).advise(advice::of_incomplete(reason))
             }
             "True" => Step::new(step, Verdict::Ok, what),

@@ -348,6 +348,7 @@ impl Pass<'_> {
         let missing = self.remote.and_then(|remote| missing(self.peer, remote, self.pod));
         let missing = missing.map(|missing| (pods::NOT_REFLECTED, missing.message));
         let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
+        let problem = problem.or_else(|| self.pod.refused_change().map(|message| (pods::CHANGE_REFUSED, message)));
         let link = Link {
             pod_ips: &addresses.here,
             host_ip: Some(self.consumer.context.pod_ip),

@@ -73,7 +73,8 @@ struct Facts<'a> {
 }
 
 fn need(facts: &Facts) -> Need {
-    let uses = |pod: &&LocalPod| !pod.finished && matches!(pod.api_server, ApiServerChoice::Home { .. });
+    let may_use = |pod: &&LocalPod| matches!(pod.api_server, ApiServerChoice::Home { .. } | ApiServerChoice::Unclear);
+    let uses = |pod: &&LocalPod| !pod.finished && may_use(pod);
     let Some(pod) = facts.pod.filter(uses).filter(|pod| facts.is_offloaded && pod.key.namespace == facts.namespace) else {
         return Need::No;
     };
@@ -81,7 +82,7 @@ fn need(facts: &Facts) -> Need {
         (Some(false), _) => Need::No,
         (_, Some(shadow)) if !shadow.uses_api_server => Need::No,
         // A shadow pod of a pod that was never sent is not ours.
-        (Some(true), Some(_)) if pod.sent_to.is_some() => Need::Yes,
+        (Some(true), Some(_)) if pod.sent_to.is_some() && pod.api_server != ApiServerChoice::Unclear => Need::Yes,
         _ => Need::Perhaps,
     }
 }
@@ -241,6 +242,14 @@ mod tests {
         for changes in [json!({ "status": { "phase": "Succeeded" } }), none] {
             assert_eq!(need(&facts(&local_pod(&changes), &with)), Need::No);
         }
+    }
+
+    #[test]
+    fn a_pod_whose_annotation_says_nothing_valid_keeps_its_token_and_gets_no_new_one() {
+        let unclear = json!({ "metadata": { "annotations": { annotations::API_SERVER: "bogus" } } });
+        let (pod, with, without) = (local_pod(&unclear), shadow("liqo-api-server-u"), shadow("another"));
+        assert_eq!(need(&facts(&pod, &with)), Need::Perhaps);
+        assert_eq!(need(&facts(&pod, &without)), Need::No);
     }
 
     #[test]

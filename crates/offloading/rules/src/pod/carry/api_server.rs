@@ -45,6 +45,8 @@ pub enum ApiServerChoice {
     },
     /// The API server of the provider.
     Remote,
+    /// The annotation says nothing valid. The pod is not sent; one that was sent keeps what it has.
+    Unclear,
 }
 
 /// Reads the choice from a pod's annotation. Without one, a pod with a `ServiceAccount` of its own and a token of it uses the home

@@ -35,6 +35,13 @@ pub fn unfinished_ephemeral(pod: &Value) -> Value {
     items(pod, EPHEMERAL_CONTAINERS).iter().filter(|container| !has_ended(container)).cloned().collect()
 }
 
+/// Leaves out the ephemeral containers of a local pod that cannot run at a provider.
+pub fn leave_out_refused_ephemeral(pod: &mut Value) {
+    if let Some(containers) = pod.pointer_mut(EPHEMERAL_CONTAINERS).and_then(Value::as_array_mut) {
+        containers.retain(|container| check(container).is_ok());
+    }
+}
+
 fn check(container: &Value) -> Result<(), Refusal> {
     let title = name(container);
     let holds_port = |port: &Value| port.get("hostPort").is_some_and(|port| !port.is_null() && port != &json!(0));

@@ -145,15 +145,30 @@ pub(super) fn local_values(spec: &Map<String, Value>, carried: &Value) -> Map<St
     values
 }
 
+/// Whether a pod reads this annotation, by its name or together with all others.
+pub(super) fn reads_annotation(spec: &Value, key: &str) -> bool {
+    spec.as_object()
+        .is_some_and(|spec| paths_read(spec).any(|path| path == "metadata.annotations" || annotation_of(path) == Some(key)))
+}
+
 /// The keys of the annotations that a pod reads one by one.
 fn annotations_read(spec: &Map<String, Value>) -> BTreeSet<&str> {
-    let list = |field: &str| spec.get(field).and_then(Value::as_array).into_iter().flatten();
-    let variables = CONTAINER_LISTS.iter().flat_map(|field| list(field)).flat_map(|container| items(container, "/env"));
+    paths_read(spec).filter_map(annotation_of).collect()
+}
+
+fn annotation_of(path: &str) -> Option<&str> {
+    path.strip_prefix("metadata.annotations['")?.strip_suffix("']")
+}
+
+/// The paths of the fields that variables and files of a pod read.
+fn paths_read(spec: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    let list = move |field: &str| spec.get(field).and_then(Value::as_array).into_iter().flatten();
+    let variables = CONTAINER_LISTS.iter().flat_map(move |field| list(field)).flat_map(|container| items(container, "/env"));
     let variables = variables.filter_map(|variable| text(variable, "/valueFrom/fieldRef/fieldPath"));
     let sources = list("volumes").flat_map(|volume| [volume].into_iter().chain(items(volume, "/projected/sources")));
     let files = sources.flat_map(|source| items(source, "/downwardAPI/items"));
     let files = files.filter_map(|item| text(item, "/fieldRef/fieldPath"));
-    variables.chain(files).filter_map(|path| path.strip_prefix("metadata.annotations['")?.strip_suffix("']")).collect()
+    variables.chain(files)
 }
 
 /// Labels or annotations as a kubelet writes them into a file: one line for each, in the order of their keys.

@@ -663,6 +663,67 @@ fn a_pod_stays_on_the_nodes_of_its_pool_whatever_it_asks_for_itself() {
     assert!(spec.is_empty());
 }
 
+/// A pod that reads the annotation `go`, with these annotations.
+fn annotated(annotations: Value) -> Value {
+    let mut pod = local_pod("/metadata/annotations", annotations);
+    let go = json!([{"name": "GO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['go']"}}}]);
+    pod["spec"]["containers"][0]["env"] = go;
+    pod
+}
+
+#[test]
+fn annotations_that_the_pod_does_not_read_stay_here_when_it_is_too_long_with_them_the_longest_first() {
+    let annotations = |pod: &Value| outgoing(pod, &keys([])).unwrap()["metadata"]["annotations"].clone();
+    let state = "x".repeat(120 * 1024);
+    assert_eq!(annotations(&annotated(json!({"state": state, "note": "x"}))), json!({"note": "x"}));
+    assert_eq!(annotations(&annotated(json!({"state": state, "note": "x", "go": "READY"}))), json!({"note": "x", "go": "READY"}));
+    let (half, third) = ("x".repeat(40 * 1024), "<".repeat(8 * 1024));
+    let several = json!({"a": half, "b": third, "note": "x"});
+    assert_eq!(annotations(&annotated(several)), json!({"a": half, "note": "x"}), "what is escaped is longer than it looks");
+    let fits = json!({"a": half, "note": "x"});
+    assert_eq!(annotations(&annotated(fits.clone())), fits);
+    let many: Map<String, Value> = (0..12_000).map(|number| (format!("a{number}"), "".into())).collect();
+    assert!(annotations(&annotated(many.into())).as_object().unwrap().len() > 1000);
+    let profile = "container.apparmor.security.beta.kubernetes.io/c";
+    assert_eq!(annotations(&annotated(json!({"state": state, profile: "runtime/default"}))), json!({profile: "runtime/default"}));
+}
+
+#[test]
+fn annotations_that_the_pod_reads_count_whether_one_by_one_or_all_together() {
+    let state = "x".repeat(120 * 1024);
+    let refusal = outgoing(&annotated(json!({"go": state})), &keys([])).unwrap_err();
+    assert_eq!(refusal.reason, "TooLarge");
+    let mut all = annotated(json!({"state": state}));
+    let items = json!([{"path": "all", "fieldRef": {"fieldPath": "metadata.annotations"}}]);
+    all["spec"]["volumes"][1] = json!({"name": "info", "downwardAPI": {"items": items}});
+    assert_eq!(outgoing(&all, &keys([])).unwrap_err().reason, "TooLarge");
+}
+
+#[test]
+fn what_can_travel_of_a_refused_change_does() {
+    let part = |pod: &Value| {
+        outgoing(pod, &keys([])).unwrap_err();
+        outgoing_part(pod, &keys([])).unwrap()
+    };
+    let bogus = annotated(json!({"liqo.io/api-server": "bogus", "go": "READY"}));
+    let valid = annotated(json!({"liqo.io/api-server": "none", "go": "READY"}));
+    let whole = OutgoingPart { pod: outgoing(&valid, &keys([])).unwrap(), unchanged: keys([]) };
+    assert_eq!(part(&bogus), whole);
+
+    let long = part(&annotated(json!({"go": "x".repeat(120 * 1024), "note": "y", "liqo.io/api-server": "bogus"})));
+    assert_eq!((&long.pod["metadata"]["annotations"], &long.unchanged), (&json!({"note": "y"}), &keys(["go"])));
+
+    let mut debugged = annotated(json!({"go": "READY"}));
+    debugged["spec"]["ephemeralContainers"] =
+        json!([{"name": "good", "image": "b"}, {"name": "bad", "image": "b", "ports": [{"containerPort": 1, "hostPort": 1}]}]);
+    assert_eq!(part(&debugged).pod["spec"]["ephemeralContainers"], json!([{"name": "good", "image": "b"}]));
+
+    let labels: Map<String, Value> = (0..2000).map(|number| (format!("{number:050}"), "x".into())).collect();
+    let mut labelled = annotated(json!({"go": "READY"}));
+    labelled["metadata"]["labels"] = labels.into();
+    assert_eq!(outgoing_part(&labelled, &keys([])), None, "nobody can say which of them matter");
+}
+
 #[test]
 fn a_pod_that_is_too_large_stays_at_home_with_a_reason() {
     let pod = |bytes: usize| {

@@ -4,7 +4,9 @@ use liqo_api::{Key, ShadowPod};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::pod::carry::{outgoing, outgoing_part};
 use crate::pod::eviction;
+use crate::pod::local_state::{changed, with_unchanged};
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -182,6 +184,40 @@ fn the_remote_status_comes_home() {
     for phase in ["Succeeded", "Failed"] {
         let ended = shadow(json!({"status": {"phase": phase, "pod": {"phase": phase}}}));
         assert_eq!(actions(Some(&home(json!({}))), Some(&ended)), [Action::PatchLocalStatus]);
+    }
+}
+
+/// A shadow pod after the consumer wrote all that travels of this pod.
+fn following(home: &LocalPod) -> Shadow {
+    let recorded = json!({"metadata": {"name": "web", "annotations": {"go": "WAIT"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let carried = outgoing(&home.json(), &[].into()).unwrap_or_else(|_| {
+        let part = outgoing_part(&home.json(), &[].into()).unwrap();
+        with_unchanged(part, &recorded)
+    });
+    shadow(json!({"spec": {"pod": changed(recorded, &carried)}}))
+}
+
+#[test]
+fn what_can_travel_of_a_refused_change_is_carried_once_and_the_refusal_is_told() {
+    let reads = json!([{"name": "GO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['go']"}}}]);
+    let containers = json!([{"name": "c", "image": "i", "env": reads}]);
+    let long = "x".repeat(120 * 1024);
+    let both = [Action::PatchLocalStatus, Action::UpdateShadow { whole: false }];
+    for (annotations, told) in [
+        (json!({"state": long, "go": "READY"}), None),
+        (json!({"liqo.io/api-server": "bogus", "go": "READY"}), Some("says bogus")),
+        (json!({"go": long}), Some("former values of the annotations go")),
+    ] {
+        let pod =
+            home(json!({"metadata": {"labels": {"a": "b"}, "annotations": annotations}, "spec": {"containers": containers}}));
+        let before = shadow(json!({"spec": {"pod": {"metadata": {"annotations": {"go": "WAIT"}}}}}));
+        assert_eq!(actions(Some(&pod), Some(&before)), both, "{told:?}");
+        let after = following(&pod);
+        assert_eq!(actions(Some(&pod), Some(&after)), [Action::PatchLocalStatus], "it is written once: {told:?}");
+        let refused = pod.refused_change();
+        assert_eq!(refused.is_some(), told.is_some());
+        assert!(told.is_none_or(|words| refused.as_ref().is_some_and(|refused| refused.contains(words))), "{refused:?}");
+        assert!(refused.is_none_or(|refused| refused.len() < 500), "a message is for people");
     }
 }
 

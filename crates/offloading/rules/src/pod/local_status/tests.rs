@@ -599,6 +599,9 @@ fn objects_that_the_provider_does_not_have_show_on_the_pod_until_it_has_them() {
     let pod = merged_with(pod, &remote(), &Link { amiss: Some((pods::ADDRESS_REFUSED, "10.9.0.1")), ..link() });
     assert_eq!(said(&pod), (json!("True"), json!("AddressRefused"), json!("10.9.0.1")));
     assert_eq!(said(&merged_with(pod, &remote(), &link())).1, json!("Offloaded"));
+    let pod = merged_with(home(), &remote(), &Link { amiss: Some((pods::CHANGE_REFUSED, "it is too long")), ..link() });
+    assert_eq!(said(&pod), (json!("True"), json!("ChangeRefused"), json!("it is too long")));
+    assert_eq!(said(&merged_with(pod, &remote(), &link())).1, json!("Offloaded"), "the annotation is gone");
 }
 
 #[test]

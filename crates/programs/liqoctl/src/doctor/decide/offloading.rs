@@ -120,7 +120,7 @@ fn refused(there: &[&Pod]) -> Finding {
         let Some(condition) = condition(pod, pods::OFFLOADED) else { continue };
         match condition.status.as_str() {
             "False" => refused.entry(reason(condition)).or_default().push((pod, condition)),
-            "True" if [pods::NOT_REFLECTED, pods::ADDRESS_REFUSED].contains(&reason(condition)) => {
+            "True" if pods::INCOMPLETE.contains(&reason(condition)) => {
                 lacking.push((*pod, condition));
             }
             _ => {}

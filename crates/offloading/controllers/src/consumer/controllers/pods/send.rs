@@ -31,11 +31,11 @@ use liqo_offloading_rules::pod::carry::api_server::give;
 use liqo_offloading_rules::pod::carry::api_server::how_to_start;
 use liqo_offloading_rules::pod::carry::api_server::secret;
 use liqo_offloading_rules::pod::carry::api_server::withhold;
-use liqo_offloading_rules::pod::carry::outgoing;
 use liqo_offloading_rules::pod::carry::record;
+use liqo_offloading_rules::pod::carry::{outgoing, outgoing_part};
 use liqo_offloading_rules::pod::local::{SENDING, kept_from};
 use liqo_offloading_rules::pod::local_state::Shadow;
-use liqo_offloading_rules::pod::local_state::changed;
+use liqo_offloading_rules::pod::local_state::{changed, with_unchanged};
 use liqo_offloading_rules::pod::references::{leave_out_pull_secrets, pull_secrets};
 use liqo_offloading_rules::replica::isolation;
 use liqo_offloading_rules::replica::kind::Kind;
@@ -251,8 +251,7 @@ impl Pass<'_> {
     /// The part of the pod that travels. This cluster's own image pull secrets do not: the API server here gives those of the
     /// `ServiceAccount` also to the pods of our consumers.
     async fn carried(&self, node: &VirtualNode) -> Result<Value, Refusal> {
-        let advertised: BTreeSet<String> = described_by(&node.spec.labels).into_keys().collect();
-        let mut carried = outgoing(&self.pod.json(), &advertised)?;
+        let mut carried = outgoing(&self.pod.json(), &advertised(node))?;
         if self.consumer.is_lent_on(&self.pod.key.namespace) {
             let own = self.own_secrets(pull_secrets(&carried)).await;
             leave_out_pull_secrets(&mut carried, &own);
@@ -291,25 +290,38 @@ impl Pass<'_> {
         servers.filter_map(|server| network.maps.exported.there(Here(server.stand_in))).map(|there| there.0).collect()
     }
 
-    /// Updates the shadow pod with what changed in the pod.
+    /// Updates the shadow pod with what changed in the pod: with all of it that travels, if the change is refused.
     pub(super) async fn update(&self, whole: bool, shadow: Option<&Shadow>) -> Result<(), RequestError> {
         let Some(node) = self.node else { return Ok(()) };
-        let Ok(mut carried) = self.carried(node).await else { return Ok(()) };
+        let (carried, part) = match self.carried(node).await {
+            Ok(carried) => (Some(carried), None),
+            Err(_) => (None, outgoing_part(&self.pod.json(), &advertised(node))),
+        };
         let addresses = self.api_server_addresses();
         let uses_api_server = shadow.is_some_and(|shadow| shadow.uses_api_server);
         // While the addresses are unknown, those that the shadow pod has stay.
-        let whole = whole && !(uses_api_server && addresses.is_empty());
+        let whole = whole && carried.is_some() && !(uses_api_server && addresses.is_empty());
+        let recorded = if whole { None } else { self.recorded_pod().await? };
+        let carried = carried.or_else(|| Some(with_unchanged(part?, recorded.as_ref()?)));
+        let Some(mut carried) = carried else { return Ok(()) };
         if uses_api_server {
             give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses, self.consumer.domain.as_deref());
         } else {
             withhold(&mut carried, &self.pod.json());
         }
         if !whole {
-            let Some(recorded) = self.recorded_pod().await? else { return Ok(()) };
+            let Some(recorded) = recorded else { return Ok(()) };
             carried = changed(recorded, &carried);
         }
-        // A running pod stays as it is when its labels become too many.
-        let Ok(record) = record(&carried, MAX_POD_LEN) else { return Ok(()) };
+        let record = match record(&carried, MAX_POD_LEN) {
+            Ok(record) => record,
+            Err(refusal) => {
+                if self.peer.may_warn(&self.pod.uid) {
+                    self.warn(pods::CHANGE_REFUSED, &refusal.message).await;
+                }
+                return Ok(());
+            }
+        };
         let patch = json!({ "spec": { "pod": record } });
         self.patch_shadow("change the ShadowPod of", &Patch::Merge(patch)).await
     }
@@ -322,6 +334,11 @@ impl Pass<'_> {
         let live = live.step("read the ShadowPod of", "Pod", &self.pod.key)?;
         Ok(live.map(|live| record_text::read(&live.spec.pod, MAX_POD_LEN).unwrap_or_default()))
     }
+}
+
+/// The keys of the node labels that the provider's offer names.
+fn advertised(node: &VirtualNode) -> BTreeSet<String> {
+    described_by(&node.spec.labels).into_keys().collect()
 }
 
 /// Whether the provider shows the record of a policy, and no reason why it does not apply it.

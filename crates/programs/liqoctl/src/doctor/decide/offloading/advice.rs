@@ -27,6 +27,9 @@ pub fn of_incomplete(reason: &str) -> &'static str {
     if reason == pods::ADDRESS_REFUSED {
         return "the pod runs, and nobody here reaches it: compare `kubectl -n liqo get tunnelendpoints -o yaml` in both clusters";
     }
+    if reason == pods::CHANGE_REFUSED {
+        return "undo the change that the message names, or make it shorter; other changes of the pod still reach the provider";
+    }
     "the message names what the provider does not have: its policy may forbid it, or the name may be taken there"
 }
 
@@ -87,6 +90,7 @@ pub fn of_refusal(reason: &str) -> &'static str {
             Reason::Offloaded
             | Reason::NotReflected
             | Reason::AddressRefused
+            | Reason::ChangeRefused
             | Reason::ApiServerNotAllowed
             | Reason::NotAllowed
             | Reason::NotAccepted
