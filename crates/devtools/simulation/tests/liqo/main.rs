@@ -9,6 +9,7 @@ mod internet;
 mod jobs;
 mod json;
 mod lending;
+mod refused_changes;
 mod safety;
 mod story;
 mod users;
