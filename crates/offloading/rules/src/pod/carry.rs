@@ -21,6 +21,7 @@ mod metadata;
 pub mod obstacle;
 pub mod placement;
 pub mod resize;
+mod shorten;
 #[cfg(test)]
 mod tests;
 mod volumes;
@@ -193,7 +194,7 @@ pub fn outgoing(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<Valu
     if record(&carried, MAX_OUTGOING_LEN).is_ok() {
         return Ok(carried);
     }
-    metadata::shorten(&mut carried, MAX_OUTGOING_LEN, metadata::Omittable::Unread);
+    shorten::shorten(&mut carried, MAX_OUTGOING_LEN, shorten::Omittable::Unread);
     record(&carried, MAX_OUTGOING_LEN).map(|_| carried)
 }
 
@@ -213,7 +214,7 @@ pub fn outgoing_part(local_pod: &Value, advertised: &BTreeSet<String>) -> Option
     let mut pod = local_pod.clone();
     containers::leave_out_refused_ephemeral(&mut pod);
     let mut pod = reduced(&pod, advertised, choice).ok()?;
-    let mut unchanged = metadata::shorten(&mut pod, MAX_OUTGOING_LEN, metadata::Omittable::All);
+    let mut unchanged = shorten::shorten(&mut pod, MAX_OUTGOING_LEN, shorten::Omittable::All);
     unchanged.retain(|key| downward::reads_annotation(&pod["spec"], key));
     record(&pod, MAX_OUTGOING_LEN).ok()?;
     Some(OutgoingPart { pod, unchanged })

@@ -11,6 +11,10 @@ use serde_json::Value;
 
 use crate::json::text;
 
+/// Maximum stored size of a Service, slice, Ingress or `NetworkPolicy` in bytes of JSON. All objects of one consumer together take at
+/// most 24 MiB. The consumer sends a longer slice in parts.
+pub(super) const MAX_LEN: usize = 16 * 1024;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     ConfigMap,

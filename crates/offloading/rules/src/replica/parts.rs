@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 use crate::dns_names::MAX_SUBDOMAIN_LEN;
 use crate::json::items;
-use crate::replica::source::MAX_LEN;
+use crate::replica::kind::MAX_LEN;
 
 /// Number of bits of a hash.
 const MAX_DEPTH: u32 = u64::BITS;

@@ -142,12 +142,16 @@ pub enum Step {
 /// Gives each source whose content is not taken that of its replica, and applies the provider's limits to it. They may refuse the content
 /// of an Ingress, too.
 pub fn limited(sources: Vec<Source>, replicas: &[Replica], limits: impl Fn(Source) -> Source) -> Vec<Source> {
-    let of =
-        |source: &Source| replicas.iter().find(|one| Some(one.kind) == source.kind && one.name == source.name && !one.deleted);
+    let former_content = |source: &Source| {
+        let is_its_own = |one: &&Replica| Some(one.kind) == source.kind && one.name == source.name && !one.deleted;
+        source.refused.as_ref().and_then(|_| replicas.iter().find(is_its_own)?.content.as_deref())
+    };
     let limited = |source: Source| {
         let limited = limits(source);
-        let former = limited.refused.as_ref().and_then(|_| of(&limited));
-        former.map_or_else(|| limited.clone(), |replica| limits(limited.clone().with_former_content(replica)))
+        match former_content(&limited) {
+            Some(content) => limits(limited.with_former_content(content)),
+            None => limited,
+        }
     };
     sources.into_iter().map(limited).collect()
 }

@@ -7,9 +7,7 @@ use liqo_api::{Key, Usage};
 
 use crate::pod::usage::ConsumerPolicy;
 use crate::replica::kind::Kind;
-use crate::replica::source::{Problem, Source};
-
-pub(super) const QUOTA_EXCEEDED: &str = "QuotaExceeded";
+use crate::replica::source::{Problem, QUOTA_EXCEEDED, Source};
 
 /// Which Services and slices of one consumer have no room here.
 #[derive(Clone, Debug, Default)]

@@ -14,24 +14,21 @@ use crate::json::{items, text};
 use crate::pod::local_status::cut;
 use crate::pod::reported_status::sorted;
 use crate::replica::isolation::{self, IsolationPolicy};
-use crate::replica::kind::Kind;
+use crate::replica::kind::{Kind, MAX_LEN};
 use crate::replica::network_policy::NetworkPolicy;
 use crate::replica::parts;
-use crate::replica::plan::Replica;
 use crate::replica::record::{TOO_LARGE, obstacle_of_secret};
-use crate::replica::service_quota::QUOTA_EXCEEDED;
 use crate::replica::{exposure, ingress, service};
 use crate::{dns_names, finalizer};
 
 /// The `ConfigMap` that every cluster's controller manager writes into every namespace, and restores.
 pub(super) const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// Maximum stored size of a Service, slice, Ingress or `NetworkPolicy` in bytes of JSON. All objects of one consumer together take at
-/// most 24 MiB. The consumer sends a longer slice in parts.
-pub(super) const MAX_LEN: usize = 16 * 1024;
-
 /// Maximum number of ports of one Service: each costs rules on every node, even without endpoints.
 const MAX_PORTS: usize = 20;
+
+/// Reason of a Service or slice that has not enough room.
+pub(super) const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 
 /// How many `NetworkPolicy`s of one namespace are read after each change.
 pub(super) const MAX_POLICIES: usize = 200;
@@ -284,11 +281,10 @@ impl Source {
         self.is_balanced && !self.deleted && self.problem.is_none()
     }
 
-    /// A source whose content is not taken, with the content of its replica: the limits of today apply to it as if it had been sent.
+    /// A source whose content is not taken, with that of its replica (JSON text): the limits of today apply to it as if it had been sent.
     #[must_use]
-    pub(super) fn with_former_content(mut self, replica: &Replica) -> Self {
-        let content = replica.content.as_deref().and_then(|content| serde_json::from_str(content).ok());
-        if let (Some(refused), Some(content)) = (self.refused.clone(), content) {
+    pub(super) fn with_former_content(mut self, content: &str) -> Self {
+        if let (Some(refused), Ok(content)) = (self.refused.clone(), serde_json::from_str(content)) {
             self.set_content(&content);
             (self.refused, self.partial) = (None, Some(refused));
         }

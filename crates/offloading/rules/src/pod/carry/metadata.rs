@@ -3,15 +3,12 @@
 //!
 //! What a pod reads about itself does not depend on this, see `downward`.
 
-use std::collections::BTreeSet;
-
 use liqo_api::labels;
-use liqo_api::record_text::{self, RecordTextError};
 use serde_json::{Map, Value};
 
 use crate::json::domain;
 use crate::patterns::is_named;
-use crate::pod::carry::{ProviderRules, downward};
+use crate::pod::carry::ProviderRules;
 
 /// Domains of labels that travel: Kubernetes recommends the first one to users, and its controllers set the others. Labels without
 /// a domain belong to users, and travel, too.
@@ -33,7 +30,12 @@ pub(super) fn keeps_label(key: &str, rules: &ProviderRules) -> bool {
 }
 
 pub(super) fn keeps_annotation(key: &str, rules: &ProviderRules) -> bool {
-    !is_ours(key) && !key.starts_with(STATIC_POD) && (domain(key) == APP_ARMOR || is_named(&rules.pod_annotations, key))
+    !is_ours(key) && !key.starts_with(STATIC_POD) && (is_always_kept(key) || is_named(&rules.pod_annotations, key))
+}
+
+/// Whether every provider keeps this annotation.
+pub(super) fn is_always_kept(key: &str) -> bool {
+    domain(key) == APP_ARMOR
 }
 
 pub(super) fn is_ours(key: &str) -> bool {
@@ -52,44 +54,6 @@ pub(super) fn travelling(carried: &Value, rules: &ProviderRules) -> (Map<String,
         texts(carried, "/metadata/labels", |key| keeps_label(key, rules)),
         texts(carried, "/metadata/annotations", |key| keeps_annotation(key, rules)),
     )
-}
-
-/// Which annotations may be left out of a pod that is too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Omittable {
-    /// Those that the pod does not read.
-    Unread,
-    All,
-}
-
-/// Leaves out annotations, the longest first, until the pod takes at most this many bytes. Those that every provider keeps stay. Returns
-/// the names of those that were left out.
-pub(super) fn shorten(carried: &mut Value, max_len: usize, omittable: Omittable) -> BTreeSet<String> {
-    let Err(RecordTextError::TooLong(len, max_len)) = record_text::write(carried, max_len) else { return BTreeSet::new() };
-    let mut surplus = len - max_len;
-    let may_go = |key: &str| {
-        domain(key) != APP_ARMOR && (omittable == Omittable::All || !downward::reads_annotation(&carried["spec"], key))
-    };
-    let annotations = texts(carried, "/metadata/annotations", may_go);
-    // Without the comma after it.
-    let len_of = |key: &str, value: &Value| {
-        let entry = Map::from_iter([(key.to_owned(), value.clone())]).into();
-        record_text::write(&entry, usize::MAX).map_or(0, |text| text.len() - "{}".len())
-    };
-    let mut by_len: Vec<(usize, &String)> = annotations.iter().map(|(key, value)| (len_of(key, value), key)).collect();
-    by_len.sort_by(|one, other| other.cmp(one));
-    let mut left_out = BTreeSet::new();
-    for (len, key) in by_len {
-        if surplus == 0 {
-            break;
-        }
-        surplus = surplus.saturating_sub(len);
-        left_out.insert(key.clone());
-    }
-    if let Some(all) = carried.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
-        all.retain(|key, _| !left_out.contains(key));
-    }
-    left_out
 }
 
 #[cfg(test)]
