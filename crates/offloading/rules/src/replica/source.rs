@@ -364,7 +364,7 @@ fn some_of(names: &[String]) -> String {
 }
 
 fn name_of_port(port: &Value) -> String {
-    let number = port.get("port").cloned().unwrap_or_default();
+    let number = port.get("port").and_then(Value::as_u64).unwrap_or_default();
     text(port, "/name").map_or_else(|| number.to_string(), |name| format!("{name:.63} ({number})"))
 }
 
