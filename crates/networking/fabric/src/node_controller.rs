@@ -153,7 +153,7 @@ impl<K: Kernel> NodeController<'_, K> {
         }
         let context = ExposureContext {
             nodes: snapshot.nodes.keys().cloned().collect(),
-            remote: snapshot.peers.values().flat_map(|peer| peer.imported.values().copied()).collect(),
+            remote: snapshot.peers.iter().map(|(id, peer)| (id.clone(), peer.imported.values().copied().collect())).collect(),
         };
         let start = || OpenWatches::start(&self.client, context.clone(), &self.changed);
         let watches = memory.open.get_or_insert_with(start);

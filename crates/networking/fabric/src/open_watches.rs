@@ -16,7 +16,6 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::{Api, Client, runtime::watcher};
-use liqo_api::reflection;
 use liqo_api::{ClusterId, NamespaceOffloading, labels};
 use liqo_controller_runtime::{Batches, Cache, Key};
 use tokio::{
@@ -26,26 +25,26 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    decide::reachable_addresses::{
-        Exposure, OpenAddresses, RemotePod, addresses_of_home_namespaces, offloaded_addresses, reachable_addresses,
-    },
-    view::{self, Backends, MappedNamespaceView, OffloadingView},
+    decide::reachable_addresses::{Exposure, OpenAddresses, RemotePod, open_addresses},
+    view::{self, Backends, LocalPodView, MappedNamespaceView, Marked, OffloadingView},
 };
 
 /// Changes come in groups; after this time they are processed together.
 const SETTLE: Duration = Duration::from_millis(70);
 /// The same while addresses go on to change: for each batch, the node lists all of them in its kernel.
 const MAX_SETTLE: Duration = Duration::from_secs(1);
-/// Page size of lists of remote pods: each may be as large as a consumer's record.
+/// Page size of lists of pods: each may be as large as a consumer's record.
 const POD_PAGE: u32 = 50;
+/// Selects pods that may have an address, so that most changes of a pod that starts come as one.
+const WITH_ADDRESS: &str = "status.podIP!=,status.phase!=Succeeded,status.phase!=Failed";
 
 /// The input that comes from other watches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExposureContext {
     /// Without virtual nodes.
     pub nodes: BTreeSet<String>,
-    /// The prefixes of our peers, in our address space.
-    pub remote: Vec<IpNet>,
+    /// The prefixes of each peer, in our address space.
+    pub remote: BTreeMap<ClusterId, Vec<IpNet>>,
 }
 
 /// The watches. They end when this is dropped.
@@ -59,41 +58,39 @@ struct ExposureWatches {
     mapped: Cache<MappedNamespaceView>,
     pods: Cache<(ClusterId, BTreeSet<IpAddr>)>,
     offloadings: Cache<OffloadingView>,
-    services: Cache<bool>,
+    services: Cache<Marked>,
     backends: Cache<Backends>,
-    api_clients: ApiClients,
+    local_pods: LocalPods,
 }
 
-/// The pods that use the API server from elsewhere, in each namespace that allows it.
-struct ApiClients {
+/// The pods of offloaded namespaces, in each namespace whose pods matter.
+struct LocalPods {
     client: Client,
     dirty: Arc<Notify>,
     stop: CancellationToken,
-    namespaces: BTreeMap<String, (Cache<BTreeSet<IpAddr>>, DropGuard)>,
+    namespaces: BTreeMap<String, (Cache<LocalPodView>, DropGuard)>,
 }
 
-impl ApiClients {
-    /// Watches these namespaces and no others.
-    fn watch(&mut self, namespaces: &BTreeSet<String>) {
+impl LocalPods {
+    /// Watches these namespaces and no others, and waits until the list of each is complete.
+    async fn watch(&mut self, namespaces: &BTreeSet<String>) {
         self.namespaces.retain(|name, _| namespaces.contains(name));
         for name in namespaces {
             self.namespaces.entry(name.clone()).or_insert_with(|| {
                 let (api, stop) = (Api::<Pod>::namespaced(self.client.clone(), name), self.stop.child_token());
-                let config = watcher::Config::default();
-                (Cache::watch(api, config, stop.clone(), view::api_client, notify(&self.dirty)), stop.drop_guard())
+                let config = watcher::Config::default().fields(WITH_ADDRESS).page_size(POD_PAGE);
+                let keep = |pod| view::local_pod(&pod);
+                (Cache::watch(api, config, stop.clone(), keep, notify(&self.dirty)), stop.drop_guard())
             });
         }
-    }
-
-    async fn synced(&self) {
         for (pods, _) in self.namespaces.values() {
             pods.synced().await;
         }
     }
 
-    fn addresses(&self) -> BTreeSet<IpAddr> {
-        let all = self.namespaces.values().flat_map(|(pods, _)| pods.all());
-        all.flat_map(|(_, addresses)| (*addresses).clone()).collect()
+    fn all(&self) -> BTreeMap<String, Vec<Arc<LocalPodView>>> {
+        let pods = |cache: &Cache<LocalPodView>| cache.all().into_iter().map(|(_, pod)| pod).collect();
+        self.namespaces.iter().map(|(namespace, (cache, _))| (namespace.clone(), pods(cache))).collect()
     }
 }
 
@@ -159,7 +156,7 @@ impl ExposureWatches {
                 Api::<Pod>::all(client.clone()),
                 all().labels(labels::SHADOW_POD).page_size(POD_PAGE),
                 stop.clone(),
-                view::remote_pod,
+                |pod| view::remote_pod(&pod),
                 notify(dirty),
             ),
             offloadings: Cache::watch(
@@ -176,8 +173,14 @@ impl ExposureWatches {
                 |service| view::service(&service),
                 notify(dirty),
             ),
-            backends: Cache::watch(Api::<EndpointSlice>::all(client.clone()), all(), stop.clone(), view::backends, notify(dirty)),
-            api_clients: ApiClients {
+            backends: Cache::watch(
+                Api::<EndpointSlice>::all(client.clone()),
+                all(),
+                stop.clone(),
+                |slice| view::backends(&slice),
+                notify(dirty),
+            ),
+            local_pods: LocalPods {
                 client: client.clone(),
                 dirty: dirty.clone(),
                 stop: stop.clone(),
@@ -200,12 +203,10 @@ impl ExposureWatches {
             self.services.synced(),
             self.backends.synced()
         );
-        self.api_clients.watch(&self.namespaces_of_api_clients());
-        // Otherwise a gateway that starts would close connections that exist.
-        self.api_clients.synced().await;
         let mut batches = Batches::default();
         loop {
-            self.api_clients.watch(&self.namespaces_of_api_clients());
+            // Otherwise a gateway that starts would close connections that exist.
+            self.local_pods.watch(&self.namespaces_whose_pods_matter()).await;
             if publish(self.addresses(context.borrow_and_update().clone())) {
                 batches.processed(Instant::now(), SETTLE, MAX_SETTLE);
             }
@@ -217,18 +218,26 @@ impl ExposureWatches {
         }
     }
 
-    fn namespaces_of_api_clients(&self) -> BTreeSet<String> {
-        let allowing = |offloading: &OffloadingView| offloading.api_server && !offloading.clusters.is_empty();
-        self.offloadings.all().into_iter().filter(|(_, offloading)| allowing(offloading)).map(|(key, _)| key.namespace).collect()
+    fn offloaded(&self) -> BTreeMap<String, Arc<OffloadingView>> {
+        self.offloadings.all().into_iter().map(|(key, offloading)| (key.namespace, offloading)).collect()
+    }
+
+    /// The Services of offloaded namespaces, and whether each is reflected.
+    fn services(&self, offloaded: &BTreeMap<String, Arc<OffloadingView>>) -> BTreeMap<(String, String), bool> {
+        let is_reflected = |(key, marked): (Key, Arc<Marked>)| {
+            let is_reflected = marked.is_reflected(offloaded.get(&key.namespace)?.reflection);
+            Some(((key.namespace, key.name), is_reflected))
+        };
+        self.services.all().into_iter().filter_map(is_reflected).collect()
+    }
+
+    fn namespaces_whose_pods_matter(&self) -> BTreeSet<String> {
+        let offloaded = self.offloaded();
+        namespaces_whose_pods_matter(&offloaded, &self.services(&offloaded))
     }
 
     fn addresses(&self, ExposureContext { nodes, remote }: ExposureContext) -> OpenAddresses {
-        let offloaded: BTreeMap<String, OffloadingView> =
-            self.offloadings.all().into_iter().map(|(key, offloading)| (key.namespace, (*offloading).clone())).collect();
-        let is_known = |namespace: &str, allowed: bool| {
-            offloaded.get(namespace).is_some_and(|one| reflection::passes(one.reflection, allowed))
-        };
-        let services = self.services.all().into_iter().filter(|(key, allowed)| is_known(&key.namespace, **allowed));
+        let offloaded = self.offloaded();
         // Whoever creates a pod chooses its labels, but not its namespace's.
         let remote_pod = |(key, pod): (Key, Arc<(ClusterId, BTreeSet<IpAddr>)>)| {
             let namespace = self.mapped.get(&Key::new("", key.namespace.as_str()))?;
@@ -236,21 +245,29 @@ impl ExposureWatches {
             let home_namespace = namespace.home.clone();
             (namespace.consumer == consumer).then_some(RemotePod { consumer, home_namespace, addresses })
         };
-        let exposure = Exposure {
+        open_addresses(&Exposure {
             remote_pods: self.pods.all().into_iter().filter_map(remote_pod).collect(),
-            services: services.map(|(key, _)| (key.namespace, key.name)).collect(),
+            services: self.services(&offloaded),
             offloaded: offloaded.iter().map(|(namespace, one)| (namespace.clone(), one.clusters.clone())).collect(),
-            backends: self.backends.all().into_iter().map(|(_, backends)| (*backends).clone()).collect(),
+            backends: self.backends.all().into_iter().map(|(_, backends)| backends).collect(),
+            local_pods: self.local_pods.all(),
             nodes,
             remote,
-        };
-        OpenAddresses {
-            reachable: reachable_addresses(&exposure),
-            offloaded: offloaded_addresses(&exposure),
-            of_home_namespaces: addresses_of_home_namespaces(&exposure),
-            api_clients: self.api_clients.addresses(),
-        }
+        })
     }
+}
+
+/// The namespaces that other clusters have, and that show them a Service or let their pods use the API server here.
+fn namespaces_whose_pods_matter(
+    offloaded: &BTreeMap<String, Arc<OffloadingView>>,
+    services: &BTreeMap<(String, String), bool>,
+) -> BTreeSet<String> {
+    let shown: BTreeSet<&String> =
+        services.iter().filter(|(_, is_reflected)| **is_reflected).map(|((namespace, _), _)| namespace).collect();
+    let matters = |(namespace, offloading): &(&String, &Arc<OffloadingView>)| {
+        !offloading.clusters.is_empty() && (offloading.api_server || shown.contains(namespace))
+    };
+    offloaded.iter().filter(matters).map(|(namespace, _)| namespace.clone()).collect()
 }
 
 /// Notifies of each change of the kept values.
@@ -260,5 +277,33 @@ fn notify<T: PartialEq>(dirty: &Arc<Notify>) -> impl FnMut(&Key, Option<&Arc<T>>
         if before != now {
             dirty.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::Reflection;
+
+    use super::*;
+    use crate::decide::fixtures::id;
+
+    #[test]
+    fn the_pods_of_a_namespace_matter_if_another_cluster_has_it_and_can_reach_one_of_them_or_be_reached() {
+        let offloading = |clusters: &[char], api_server| {
+            let clusters = clusters.iter().map(|letter| id(*letter)).collect();
+            Arc::new(OffloadingView { clusters, reflection: Reflection::DenyList, api_server })
+        };
+        let offloaded = [
+            ("shop", offloading(&['a'], false)),
+            ("nowhere", offloading(&[], true)),
+            ("jobs", offloading(&['a'], false)),
+            ("clients", offloading(&['a'], true)),
+            ("hidden", offloading(&['a'], false)),
+        ];
+        let offloaded = offloaded.map(|(namespace, view)| (namespace.to_owned(), view)).into();
+        let service = |namespace: &str| (namespace.to_owned(), "web".to_owned());
+        let services = [(service("shop"), true), (service("nowhere"), true), (service("hidden"), false)].into();
+        let expected = ["clients", "shop"].map(str::to_owned).into();
+        assert_eq!(namespaces_whose_pods_matter(&offloaded, &services), expected);
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::IpNet;
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Namespace, Node, Pod, PodStatus, Service},
+    core::v1::{ConfigMap, Namespace, Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::ResourceExt as _;
@@ -95,24 +95,42 @@ pub fn peer(endpoint: TunnelEndpoint) -> Option<PeerView> {
     Some(PeerView { spec: endpoint.spec, status: endpoint.status.unwrap_or_default(), version })
 }
 
-/// The addresses of a pod that is not finished.
-fn addresses(status: PodStatus) -> Option<BTreeSet<IpAddr>> {
-    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+/// The addresses of a pod that is not finished and not in the node's own network: no peer may reach the node's address.
+fn addresses(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
+    let status = pod.status.as_ref()?;
+    let is_finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    if is_finished || pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true)) {
         return None;
     }
-    Some(status.pod_ips.unwrap_or_default().into_iter().filter_map(|address| address.ip.parse().ok()).collect())
+    Some(status.pod_ips.iter().flatten().filter_map(|address| address.ip.parse().ok()).collect())
 }
 
-/// Keeps the addresses of a pod that was sent to a provider to use the API server here. The consumer marks pods that get a token before it
-/// sends them, and also those that may run only once. The latter may be without an account, and use no API server.
-pub fn api_client(pod: Pod) -> Option<BTreeSet<IpAddr>> {
+/// A pod of an offloaded namespace that has an address.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalPodView {
+    pub node: String,
+    pub addresses: BTreeSet<IpAddr>,
+    /// Whether it runs at a provider and uses the API server here.
+    pub is_api_client: bool,
+}
+
+/// Keeps pods that have an address, until they are finished. Nothing else closes the address of a pod: it may answer while it is not ready
+/// or terminates.
+pub fn local_pod(pod: &Pod) -> Option<LocalPodView> {
+    let addresses = addresses(pod).filter(|addresses| !addresses.is_empty())?;
+    Some(LocalPodView { node: pod.spec.as_ref()?.node_name.clone()?, addresses, is_api_client: is_api_client(pod) })
+}
+
+/// Whether a pod was sent to a provider to use the API server here. The consumer marks pods that get a token before it sends them, and also
+/// those that may run only once. The latter may be without an account, and use no API server.
+fn is_api_client(pod: &Pod) -> bool {
     let marks = pod.annotations();
+    let account = || pod.spec.as_ref()?.service_account_name.as_deref();
     let uses = match marks.get(annotations::API_SERVER).map(String::as_str) {
         Some(choice) => choice == "home",
-        None => pod.spec.as_ref()?.service_account_name.as_deref().is_some_and(|account| account != "default"),
+        None => account().is_some_and(|account| account != "default"),
     };
-    let is_client = uses && marks.contains_key(annotations::SENT_TO);
-    addresses(pod.status.filter(|_| is_client)?)
+    uses && marks.contains_key(annotations::SENT_TO)
 }
 
 /// A mapped namespace. Its pods are remote pods; a pod elsewhere that has their labels is none.
@@ -131,14 +149,9 @@ pub fn mapped_namespace(namespace: &Namespace) -> Option<MappedNamespaceView> {
 }
 
 /// Keeps the consumer and the addresses of remote pods that are not finished.
-pub fn remote_pod(pod: Pod) -> Option<(ClusterId, BTreeSet<IpAddr>)> {
+pub fn remote_pod(pod: &Pod) -> Option<(ClusterId, BTreeSet<IpAddr>)> {
     let consumer = pod.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
-    let addresses = addresses(pod.status?)?;
-    // A pod in the node's own network has the node's address, which no peer may reach.
-    if pod.spec.is_some_and(|spec| spec.host_network == Some(true)) {
-        return None;
-    }
-    Some((consumer, addresses))
+    Some((consumer, addresses(pod)?))
 }
 
 /// An offloaded namespace.
@@ -158,37 +171,52 @@ pub fn offloading(offloading: NamespaceOffloading) -> Option<OffloadingView> {
     Some(OffloadingView { clusters, reflection, api_server })
 }
 
-/// Keeps Services that may be reflected and may have pods; `true` if their annotation allows it explicitly.
-pub fn service(service: &Service) -> Option<bool> {
-    let opens = reflection::is_reflected(service) && !reflection::is_external_name(service);
-    opens.then(|| reflection::is_allowed(service))
+/// What the users of a Service say about its reflection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Marked {
+    Denied,
+    Nothing,
+    Allowed,
 }
 
-/// The pods behind a Service, or some of them.
+impl Marked {
+    /// Whether the Service is reflected from a namespace with this kind of list.
+    pub fn is_reflected(self, list: Reflection) -> bool {
+        self != Self::Denied && reflection::passes(list, self == Self::Allowed)
+    }
+}
+
+/// Keeps Services that may have pods of this cluster behind them. Replicas have those of a consumer.
+pub fn service(service: &Service) -> Option<Marked> {
+    if reflection::is_external_name(service) || reflection::is_replica(service) {
+        return None;
+    }
+    Some(match reflection::is_reflected(service) {
+        false => Marked::Denied,
+        true if reflection::is_allowed(service) => Marked::Allowed,
+        true => Marked::Nothing,
+    })
+}
+
+/// The addresses behind a Service, or some of them. Users may write them, so they prove nothing about pods.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backends {
     /// Namespace and name.
     pub service: (String, String),
-    /// The node and the addresses of each pod that is ready.
-    pub pods: Vec<(String, BTreeSet<IpAddr>)>,
+    /// Whatever their conditions are: the Service decides which of them get new connections.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Whether its users keep these endpoints here.
+    pub is_denied: bool,
 }
 
-/// Keeps the pods that are ready.
-pub fn backends(slice: EndpointSlice) -> Option<Backends> {
-    if reflection::is_denied(&slice) {
-        return None;
-    }
+pub fn backends(slice: &EndpointSlice) -> Option<Backends> {
     let service = slice.labels().get("kubernetes.io/service-name")?.clone();
-    let namespace = slice.namespace()?;
-    let pods = slice.endpoints.into_iter().filter(|endpoint| {
-        let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true);
-        ready && endpoint.target_ref.as_ref().is_some_and(|target| target.kind.as_deref() == Some("Pod"))
-    });
-    let pods = pods.filter_map(|endpoint| {
-        let addresses = endpoint.addresses.iter().filter_map(|address| address.parse().ok()).collect();
-        Some((endpoint.node_name?, addresses))
-    });
-    Some(Backends { service: (namespace, service), pods: pods.collect() })
+    let addresses = slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses).filter_map(|address| address.parse().ok());
+    Some(Backends {
+        service: (slice.namespace()?, service),
+        addresses: addresses.collect(),
+        is_denied: reflection::is_denied(slice),
+    })
 }
 
 #[cfg(test)]
@@ -222,20 +250,62 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_behind_a_service_are_those_that_are_ready() {
-        let slice = json!({
-            "metadata": { "name": "web-x", "namespace": "shop", "labels": { "kubernetes.io/service-name": "web" } },
-            "addressType": "IPv4",
-            "endpoints": [
-                { "addresses": ["10.244.0.1"], "nodeName": "n1", "targetRef": { "kind": "Pod", "name": "a" } },
-                { "addresses": ["10.244.0.2"], "nodeName": "n1", "targetRef": { "kind": "Pod", "name": "b" }, "conditions": { "ready": false } },
-                { "addresses": ["10.9.9.9"], "nodeName": "n1" },
-                { "addresses": ["10.244.0.3"], "targetRef": { "kind": "Pod", "name": "c" } },
-            ],
-        });
-        let kept = backends(serde_json::from_value(slice).unwrap()).unwrap();
+    fn all_addresses_of_a_slice_count_whatever_their_conditions_are_and_whoever_wrote_them() {
+        let slice = |annotations: serde_json::Value| {
+            let object = json!({
+                "metadata": { "name": "web-x", "namespace": "shop", "labels": { "kubernetes.io/service-name": "web" }, "annotations": annotations },
+                "addressType": "IPv4",
+                "endpoints": [
+                    { "addresses": ["10.244.0.1"], "nodeName": "n1", "targetRef": { "kind": "Pod", "name": "a" } },
+                    { "addresses": ["10.244.0.2"], "nodeName": "n1", "targetRef": { "kind": "Pod", "name": "b" },
+                        "conditions": { "ready": false, "serving": false, "terminating": true } },
+                    { "addresses": ["10.244.0.3"] },
+                ],
+            });
+            backends(&serde_json::from_value(object).unwrap()).unwrap()
+        };
+        let kept = slice(json!({}));
         assert_eq!(kept.service, ("shop".to_owned(), "web".to_owned()));
-        assert_eq!(kept.pods, [("n1".to_owned(), ["10.244.0.1".parse().unwrap()].into())]);
+        assert_eq!(kept.addresses, [1, 2, 3].map(|last| IpAddr::from([10, 244, 0, last])).into());
+        assert!(!kept.is_denied && slice(json!({ annotations::REFLECTION: "deny" })).is_denied);
+    }
+
+    #[test]
+    fn a_service_is_reflected_as_it_is_marked_and_has_no_pods_of_this_cluster_if_it_is_a_replica_or_a_name() {
+        let service = |metadata: serde_json::Value, kind: &str| {
+            service(&serde_json::from_value(json!({ "metadata": metadata, "spec": { "type": kind } })).unwrap())
+        };
+        let marked = |mark: &str| json!({ "annotations": { annotations::REFLECTION: mark } });
+        let marks = ["", "allow", "deny"].map(|mark| service(marked(mark), "ClusterIP"));
+        assert_eq!(marks, [Marked::Nothing, Marked::Allowed, Marked::Denied].map(Some));
+        let reflected = |list| marks.map(|mark| mark.is_some_and(|mark| mark.is_reflected(list)));
+        assert_eq!(reflected(Reflection::DenyList), [true, true, false]);
+        assert_eq!(reflected(Reflection::AllowList), [false, true, false]);
+        assert_eq!(service(json!({}), "ExternalName"), None);
+        assert_eq!(service(json!({ "labels": { labels::REFLECTED: "true" } }), "ClusterIP"), None);
+    }
+
+    #[test]
+    fn a_pod_has_its_addresses_until_it_is_finished_even_if_it_is_not_ready_or_terminates() {
+        let pod = |spec: serde_json::Value, phase: &str, addresses: &[&str]| {
+            let addresses: Vec<serde_json::Value> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();
+            let object = json!({
+                "metadata": { "name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z" },
+                "spec": spec,
+                "status": { "phase": phase, "podIPs": addresses, "conditions": [{ "type": "Ready", "status": "False" }] },
+            });
+            local_pod(&serde_json::from_value(object).unwrap())
+        };
+        let (on_node, both) = (json!({ "containers": [], "nodeName": "n1" }), ["10.244.0.7", "fd00::7"]);
+        let view = pod(on_node.clone(), "Running", &both).unwrap();
+        assert_eq!((view.node.as_str(), view.is_api_client), ("n1", false));
+        assert_eq!(view.addresses, both.map(|text| text.parse::<IpAddr>().unwrap()).into());
+        for phase in ["Succeeded", "Failed"] {
+            assert_eq!(pod(on_node.clone(), phase, &both), None);
+        }
+        assert_eq!(pod(on_node, "Pending", &[]), None);
+        let in_network_of_node = json!({ "containers": [], "nodeName": "n1", "hostNetwork": true });
+        assert_eq!(pod(in_network_of_node, "Running", &["172.18.0.2"]), None);
     }
 
     #[test]
@@ -261,9 +331,9 @@ mod tests {
             .unwrap()
         };
         let consumer = json!({ labels::CONSUMER_ID: "a".repeat(32) });
-        assert!(remote_pod(pod("Running", consumer.clone())).is_some());
-        assert_eq!(remote_pod(pod("Failed", consumer)), None);
-        assert_eq!(remote_pod(pod("Running", json!({}))), None);
+        assert!(remote_pod(&pod("Running", consumer.clone())).is_some());
+        assert_eq!(remote_pod(&pod("Failed", consumer)), None);
+        assert_eq!(remote_pod(&pod("Running", json!({}))), None);
     }
 
     #[test]
@@ -271,22 +341,22 @@ mod tests {
         let pod = |account: &str, annotations: serde_json::Value, phase: &str| -> Pod {
             serde_json::from_value(json!({
                 "metadata": { "name": "p", "annotations": annotations },
-                "spec": { "containers": [], "serviceAccountName": account },
+                "spec": { "containers": [], "nodeName": "milan", "serviceAccountName": account },
                 "status": { "phase": phase, "podIPs": [{ "ip": "10.66.0.7" }] },
             }))
             .unwrap()
         };
         let (sent, choice) = (annotations::SENT_TO, annotations::API_SERVER);
-        let address: IpAddr = "10.66.0.7".parse().unwrap();
-        assert_eq!(api_client(pod("reader", json!({ sent: "uid" }), "Running")), Some([address].into()));
-        assert_eq!(api_client(pod("default", json!({ sent: "uid", choice: "home" }), "Running")), Some([address].into()));
+        let is_client = |pod: Pod| local_pod(&pod).map(|view| view.is_api_client);
+        assert_eq!(is_client(pod("reader", json!({ sent: "uid" }), "Running")), Some(true));
+        assert_eq!(is_client(pod("default", json!({ sent: "uid", choice: "home" }), "Running")), Some(true));
         for other in [
             pod("reader", json!({}), "Running"),
             pod("default", json!({ sent: "uid" }), "Running"),
             pod("reader", json!({ sent: "uid", choice: "none" }), "Running"),
-            pod("reader", json!({ sent: "uid" }), "Succeeded"),
         ] {
-            assert_eq!(api_client(other.clone()), None, "{other:?}");
+            assert_eq!(is_client(other.clone()), Some(false), "{other:?}");
         }
+        assert_eq!(is_client(pod("reader", json!({ sent: "uid" }), "Succeeded")), None);
     }
 }

@@ -149,12 +149,23 @@ pub enum Reachable {
     /// Everything that is exported to it.
     Everything,
     /// These addresses of ours.
-    Only(BTreeSet<IpAddr>),
+    Only {
+        all: BTreeSet<IpAddr>,
+        /// Further ones that only connections that exist may reach, until their pod ends them.
+        established: BTreeSet<IpAddr>,
+    },
+}
+
+impl Reachable {
+    /// These addresses, and no others by connections that exist.
+    pub fn only(all: impl IntoIterator<Item = IpAddr>) -> Self {
+        Self::Only { all: all.into_iter().collect(), established: BTreeSet::new() }
+    }
 }
 
 impl Default for Reachable {
     fn default() -> Self {
-        Self::Only(BTreeSet::new())
+        Self::only([])
     }
 }
 

@@ -178,7 +178,7 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     text.push_str(&nodes_set(fabric, family));
     let mut postrouting = Vec::new();
     // Answers to connections that began here, and their ICMP errors. Packets of connections that a peer began are checked one by one,
-    // so closing an address also closes it for existing connections.
+    // so closing an address also closes it for existing connections, unless it is one of those that stay open to them.
     let answers = "ct direction reply ct state established,related accept";
     let (mut input, mut forward) = overlay_rules(fabric, family);
     input.push(format!("{keyword} saddr @remote {answers}"));

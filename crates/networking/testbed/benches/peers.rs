@@ -56,7 +56,7 @@ fn row(namespace: &Namespace, peers: u32, watched: Duration) -> io::Result<Strin
     let (checked, checked_cpu, steps) = timed(|| apply(&plan))?;
     assert_eq!(steps, 0, "a check changes nothing");
     for peer in fabric.peers.values_mut().take(1) {
-        peer.reachable = Reachable::Only([IpAddr::from([10, 244, 9, 9])].into());
+        peer.reachable = Reachable::only([IpAddr::from([10, 244, 9, 9])]);
     }
     plan = fabric.plan("n1");
     let (opened, opened_cpu, steps) = timed(|| apply(&plan))?;
@@ -112,10 +112,10 @@ fn fabric(peers: u32) -> io::Result<Fabric> {
         let (there, own) = (IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 240, 0, 0), 22)), fabric.pods[0]);
         let map = |here, there| PrefixMap::new([(Here(here), There(there))]).map_err(io::Error::other);
         let maps = PeerMaps { exported: map(own, there)?, imported: map(seen, there)? };
-        let open = (1..=OPEN).map(|pod| IpAddr::from([10, 244, 1, u8::try_from(pod).unwrap_or(u8::MAX)])).collect();
+        let open = (1..=OPEN).map(|pod| IpAddr::from([10, 244, 1, u8::try_from(pod).unwrap_or(u8::MAX)]));
         fabric.peers.insert(
             ClusterId::of_public_key(&key(number)),
-            PeerNetwork { maps, reachable: Reachable::Only(open), api_server: None, ..PeerNetwork::default() },
+            PeerNetwork { maps, reachable: Reachable::only(open), api_server: None, ..PeerNetwork::default() },
         );
     }
     Ok(fabric)

@@ -39,7 +39,7 @@ use sha2::{Digest as _, Sha256};
 use self::{
     election::{ActiveGateway, ActiveGateways},
     node_addresses::{NodeAddresses, node_addresses},
-    reachable_addresses::OpenAddresses,
+    reachable_addresses::{OpenAddresses, ReachableAddresses},
 };
 use crate::view::NodeView;
 
@@ -319,12 +319,19 @@ fn peer(
     let reachable = match spec.reach {
         Reach::Pods => Reachable::Everything,
         Reach::Offloaded => {
-            let found = snapshot.open.as_ref().and_then(|open| open.reachable.get(id)).cloned().unwrap_or_default();
             // Pods of another peer are reachable if both policies let the peers reach each other through us.
             let others = snapshot.peers.iter().filter(|(other, peer)| *other != id && spec.transit && peer.transit);
             let others: Vec<IpNet> = others.flat_map(|(_, peer)| peer.imported.values().copied()).collect();
             let is_pod_behind = |address: &IpAddr| !is_node(address) && is_shown(address) && is_in(others.iter(), address);
-            Reachable::Only(found.into_iter().filter(|address| is_pod_here(address) || is_pod_behind(address)).collect())
+            let pods_among = |addresses: &ReachableAddresses| {
+                let addresses = addresses.get(id).into_iter().flatten().copied();
+                addresses.filter(|address| is_pod_here(address) || is_pod_behind(address)).collect()
+            };
+            let open = snapshot.open.as_ref();
+            Reachable::Only {
+                all: open.map(|open| pods_among(&open.reachable)).unwrap_or_default(),
+                established: open.map(|open| pods_among(&open.established)).unwrap_or_default(),
+            }
         }
     };
     let found = snapshot.open.as_ref().and_then(|open| open.offloaded.get(id)).into_iter().flatten().copied();

@@ -171,6 +171,23 @@ fn reachable_addresses_are_opened_only_on_gateways() {
 }
 
 #[test]
+fn only_pods_stay_open_to_connections_that_exist_and_only_where_not_everything_is_open() {
+    let mut careful = snapshot();
+    careful.peers.get_mut(&id('a')).unwrap().reach = Reach::Offloaded;
+    let all = ["10.244.1.7", "172.18.0.2", "10.66.0.9"].map(|text| text.parse::<IpAddr>().unwrap());
+    careful.open = Some(OpenAddresses { established: [(id('a'), all.into())].into(), ..OpenAddresses::default() });
+    let set = |snapshot: &Snapshot| {
+        let tables = wanted(snapshot, "n1").plan.tables;
+        let mut lines = tables.iter().flat_map(|table| table.script.lines());
+        lines.find(|line| line.contains("set established_")).map(|line| line.trim().to_owned())
+    };
+    let expected = format!("set established_{} {{ type ipv4_addr; elements = {{ 10.244.1.7 }}; }}", id('a'));
+    assert_eq!(set(&careful), Some(expected));
+    careful.peers.get_mut(&id('a')).unwrap().reach = Reach::Pods;
+    assert_eq!(set(&careful), None);
+}
+
+#[test]
 fn a_gateway_opens_the_api_server_to_the_pods_at_a_peer_that_use_it() {
     let mut snapshot = snapshot();
     let server = json!({ "address": "172.18.0.1", "port": 6443, "standIn": "10.70.0.16" });

@@ -1,4 +1,5 @@
-//! Which of our addresses a peer may open connections to, and which addresses of other peers through us.
+//! Which of our addresses a peer may open connections to, and which addresses of other peers through us. Some addresses are open to
+//! packets of connections that exist alone.
 //!
 //! Two peers reach each other in two cases. With transit, each reaches what the other one exports to us, as far as it is reachable. If we
 //! offloaded pods of one (the customer) on to the other (the provider), then only these pods and the customer reach each other: packets
@@ -9,6 +10,8 @@
 //!   pods of the customer at the provider --> customer        saddr @pods_customer, daddr in the customer's prefixes
 //!                                        --> its pods here   saddr @pods_customer, daddr @pods_customer
 //! ```
+
+use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 use liqo_api::ClusterId;
@@ -43,10 +46,17 @@ pub(super) fn chain_of(text: &mut String, fabric: &Fabric, family: Family, (id, 
                 rules.push(format!("{keyword} daddr {{ {} }} accept", elements(everything)));
             }
         }
-        Reachable::Only(addresses) => {
-            let addresses = addresses.iter().copied().filter(|&address| family.has(&address.into()));
-            text.push_str(&set(family, &format!("opened_{id}"), "", addresses));
+        Reachable::Only { all, established } => {
+            let of_family = |addresses: &BTreeSet<IpAddr>| -> Vec<IpAddr> {
+                addresses.iter().copied().filter(|&address| family.has(&address.into())).collect()
+            };
+            text.push_str(&set(family, &format!("opened_{id}"), "", of_family(all)));
             rules.push(format!("{keyword} daddr @opened_{id} accept"));
+            let established = of_family(established);
+            if !established.is_empty() {
+                text.push_str(&set(family, &format!("established_{id}"), "", established));
+                rules.push(format!("ct state established,related {keyword} daddr @established_{id} accept"));
+            }
         }
     }
     let customers = fabric.customers();

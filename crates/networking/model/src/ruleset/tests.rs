@@ -30,7 +30,7 @@ fn fabric() -> Fabric {
             id('a'),
             PeerNetwork {
                 maps,
-                reachable: Reachable::Only(["10.244.0.9".parse().unwrap()].into()),
+                reachable: Reachable::only(["10.244.0.9".parse().unwrap()]),
                 api_server: Some(["10.246.0.7".parse().unwrap()].into()),
                 ..PeerNetwork::default()
             },
@@ -128,6 +128,25 @@ table ip liqo {{
     let without: Vec<&str> = script.lines().filter(|line| !comment(line)).collect();
     assert_eq!(without, expected.lines().collect::<Vec<_>>());
     assert_eq!(without.len() + 1, before);
+}
+
+#[test]
+fn connections_that_exist_go_on_to_a_pod_that_gets_no_new_ones() {
+    let (mut fabric, a) = (fabric(), id('a'));
+    let reachable = |addresses: &[&str]| Reachable::Only {
+        all: ["10.244.0.9".parse().unwrap()].into(),
+        established: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+    };
+    let mut open = |addresses: &[&str]| {
+        fabric.peers.get_mut(&a).unwrap().reachable = reachable(addresses);
+        let script = script(&fabric, "n1", "ip", TABLE);
+        [format!("set established_{a}"), format!("chain open_{a}")].map(|name| lines(&script, &name))
+    };
+    let for_all = format!("ip daddr @opened_{a} accept");
+    let set = format!("set established_{a} {{ type ipv4_addr; elements = {{ 10.244.0.8 }}; }}");
+    let for_established = format!("ct state established,related ip daddr @established_{a} accept");
+    assert_eq!(open(&["10.244.0.8", "fd00::8"]), [vec![set], vec![for_all.clone(), for_established]]);
+    assert_eq!(open(&["fd00::8"]), [Vec::new(), vec![for_all]], "no set without an address of this family");
 }
 
 #[test]
@@ -406,6 +425,6 @@ fn the_fingerprint_changes_with_the_content_and_only_with_it() {
     let mut fabric = fabric();
     let before = of(&fabric);
     assert_eq!(of(&fabric), before);
-    fabric.peers.get_mut(&id('a')).unwrap().reachable = Reachable::Only(["10.244.0.10".parse().unwrap()].into());
+    fabric.peers.get_mut(&id('a')).unwrap().reachable = Reachable::only(["10.244.0.10".parse().unwrap()]);
     assert_ne!(of(&fabric), before);
 }

@@ -169,6 +169,31 @@ fn what_is_not_open_stays_closed() {
 }
 
 #[test]
+fn a_pod_that_left_its_service_keeps_its_connections_until_it_is_gone_and_gets_no_new_ones() {
+    let mut world = World::two().expect("a world");
+    world.serve().expect("servers");
+    let (from, to) = ((0, 1), (1, 1));
+    let address: Vec<IpAddr> = BOTH.iter().map(|family| pod_address(to, *family)).collect();
+    world.open_only(1, &address).expect("applied");
+    let talk = |family: &Family| {
+        let there = world.seen_from(from.0, to, *family).expect("an address");
+        world.pod(from).run(|| EchoConnection::with(there)).expect("ran").expect("a connection")
+    };
+    let mut talks: Vec<EchoConnection> = BOTH.iter().map(talk).collect();
+    talks.iter_mut().try_for_each(|talk| talk.exchange(1)).expect("at first");
+    world.open_to_established(1, &address).expect("applied");
+    all_closed(&world, from, to);
+    talks.iter_mut().try_for_each(|talk| talk.exchange(2)).expect("it goes on");
+    // A gateway that starts replaces its tables.
+    world.replace_tables((1, 0)).expect("replaced");
+    talks.iter_mut().try_for_each(|talk| talk.exchange(3)).expect("it goes on with another table");
+    world.open_only(1, &[]).expect("applied");
+    for mut talk in talks {
+        assert!(talk.is_cut().expect("set"), "its pod is gone");
+    }
+}
+
+#[test]
 fn pods_that_use_an_api_server_reach_one_port_of_its_machine_at_another_address() {
     let mut world = World::two().expect("a world");
     world.serve().expect("servers");

@@ -88,6 +88,12 @@ impl EchoConnection {
         self.0.read_exact(&mut heard)?;
         if heard == [byte] { Ok(()) } else { Err(io::Error::other("something else came back")) }
     }
+
+    /// Whether nothing comes back any more.
+    pub fn is_cut(&mut self) -> io::Result<bool> {
+        self.0.set_read_timeout(Some(CLOSED_AFTER))?;
+        Ok(self.exchange(0).is_err())
+    }
 }
 
 /// Waits until this is so. Panics after a while.

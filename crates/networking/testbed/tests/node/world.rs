@@ -482,8 +482,18 @@ impl World {
 
     /// Lets peers of a cluster reach only these addresses.
     pub fn open_only(&mut self, cluster: usize, addresses: &[IpAddr]) -> Result<(), String> {
+        self.set_reachable(cluster, &Reachable::only(addresses.iter().copied()))
+    }
+
+    /// Lets peers of a cluster go on with their connections to these addresses, and reach no others.
+    pub fn open_to_established(&mut self, cluster: usize, addresses: &[IpAddr]) -> Result<(), String> {
+        let established = addresses.iter().copied().collect();
+        self.set_reachable(cluster, &Reachable::Only { all: BTreeSet::new(), established })
+    }
+
+    fn set_reachable(&mut self, cluster: usize, reachable: &Reachable) -> Result<(), String> {
         for peer in self.fabrics[cluster].peers.values_mut() {
-            peer.reachable = Reachable::Only(addresses.iter().copied().collect::<BTreeSet<_>>());
+            peer.reachable = reachable.clone();
         }
         let node_ids = self.node_ids().into_iter().filter(|node_id| node_id.0 == cluster);
         node_ids.into_iter().try_for_each(|node_id| self.apply(node_id).map(drop))
@@ -496,7 +506,7 @@ impl World {
             pods.iter().map(|(customer, addresses)| (*customer, addresses.iter().filter_map(at_broker).collect())).collect();
         let peers = &mut self.fabrics[0].peers;
         for peer in peers.values_mut() {
-            (peer.transit, peer.reachable) = (false, Reachable::Only(BTreeSet::new()));
+            (peer.transit, peer.reachable) = (false, Reachable::default());
         }
         for (customer, addresses) in seen {
             let customer = id(customer);
