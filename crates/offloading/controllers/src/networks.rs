@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::{Api, runtime::watcher};
-use liqo_api::{ClusterId, TunnelEndpoint};
+use liqo_api::{ClusterId, Reach, TunnelEndpoint};
 use liqo_controller_runtime::{Cache, Context, Key};
 use liqo_network_model::PeerMaps;
 
@@ -20,6 +20,8 @@ pub struct Network {
     pub broken_since: Option<Timestamp>,
     /// Whether our pods there may reach our API server.
     pub api_server: bool,
+    /// Whether all of our pods are open to the peer.
+    pub reaches_all_pods: bool,
 }
 
 impl Network {
@@ -86,6 +88,7 @@ fn reduce(endpoint: TunnelEndpoint) -> Option<Network> {
     Some(Network {
         maps,
         api_server: endpoint.spec.api_server,
+        reaches_all_pods: endpoint.spec.reach == Reach::Pods,
         works: endpoint.connected().is_some_and(|condition| condition.status == "True"),
         broken_since: endpoint
             .connected()

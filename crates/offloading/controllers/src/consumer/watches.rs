@@ -427,7 +427,7 @@ pub fn policy_sources(consumer: &Arc<Consumer>) -> PolicySources {
 
 /// The reduced form of a pod; nothing of one that has ended, because its address may be another one's.
 #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
-fn reduce_pod(pod: Pod) -> Option<network_policy_translation::Pod> {
+pub fn reduce_pod(pod: Pod) -> Option<network_policy_translation::Pod> {
     let namespace = pod.namespace()?;
     let status = pod.status.unwrap_or_default();
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {

@@ -13,9 +13,6 @@ use crate::replica::kind::Kind;
 use crate::replica::source::{Problem, Source, fingerprint_of, travelling_fields};
 use crate::replica::{exposure, service};
 
-/// Label that names the controller of an `EndpointSlice`, so that no other controller changes it.
-const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-
 /// What the provider keeps of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
@@ -254,7 +251,7 @@ pub fn replica(kind: Kind, content: &Value, name: &str, namespace: &str, home: &
         all.insert(label.into(), value.into());
     }
     if kind == Kind::EndpointSlice {
-        all.insert(MANAGED_BY.into(), "liqo".into());
+        all.insert(service::MANAGED_BY.into(), "liqo".into());
     }
     let class = exposure::class(kind, content).map(str::to_owned);
     replica.insert("metadata".into(), json!({ "name": name, "namespace": namespace, "labels": all }));

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
+    net::IpAddr,
 };
 
 use jiff::Timestamp;
@@ -15,14 +16,14 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::Resource;
+use kube::{Resource, ResourceExt as _};
 use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, RecordTextError};
 use liqo_api::reflection::{is_allowed, is_denied, is_reflected, is_replica};
 use liqo_api::{Exposure, Key, OffloadedReason, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
 use liqo_network_model::{Here, PeerMaps};
 use serde_json::{Map, Value, json};
 
-use crate::json::{fingerprint, text};
+use crate::json::{fingerprint, items, text};
 use crate::pod::carry::api_server::{self, ApiServerChoice};
 use crate::pod::local_state::LocalPod;
 use crate::pod::local_status::cut;
@@ -44,6 +45,23 @@ const NEVER: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kube
 
 /// Reason of an object that is too large to travel.
 pub const TOO_LARGE: &str = OffloadedReason::TooLarge.as_str();
+
+/// The controller whose `EndpointSlice`s list the pods that a Service selects.
+const SELECTING_CONTROLLER: &str = "endpointslice-controller.k8s.io";
+
+/// How many addresses one event names.
+const NAMED_ADDRESSES: usize = 2;
+
+/// The text of an event about these addresses of a Service, which are none of pods.
+pub fn no_pod_at(addresses: &BTreeSet<IpAddr>, cluster: &str) -> String {
+    let named: Vec<String> = addresses.iter().take(NAMED_ADDRESSES).map(ToString::to_string).collect();
+    let more = match addresses.len().saturating_sub(NAMED_ADDRESSES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = named.join(", ");
+    format!("pods at {cluster} do not reach {named}{more}: no pod of this namespace has it, so it is closed to other clusters")
+}
 
 /// Whether a `ConfigMap` or Secret that a pod names travels with it. In a namespace of one of our consumers whose pods run at a provider
 /// of ours, only what that consumer sent does: everything else there belongs to this cluster.
@@ -274,6 +292,9 @@ impl LocalIngress {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalSlice {
     pub service: String,
+    /// Whether its addresses come from somebody else than Kubernetes, which takes them from the pods that a Service selects. Those of
+    /// `Endpoints` are such ones, too.
+    pub is_hand_written: bool,
     /// The fields that travel, with the addresses here.
     text: Box<str>,
 }
@@ -284,7 +305,15 @@ impl LocalSlice {
     pub fn of(slice: EndpointSlice) -> Option<Self> {
         let whole = serde_json::to_value(&slice).ok().filter(|_| !is_denied(&slice))?;
         let service = service::service_of(&whole)?.to_owned();
-        Some(Self { service, text: Value::from(service::endpoint_slice(&whole, Some)).to_string().into() })
+        let is_hand_written = slice.labels().get(service::MANAGED_BY).is_none_or(|controller| controller != SELECTING_CONTROLLER);
+        Some(Self { service, is_hand_written, text: Value::from(service::endpoint_slice(&whole, Some)).to_string().into() })
+    }
+
+    /// The addresses of its endpoints, as this cluster sees them.
+    pub fn addresses(&self) -> BTreeSet<IpAddr> {
+        let whole: Value = serde_json::from_str(&self.text).unwrap_or_default();
+        let addresses = items(&whole, "/endpoints").iter().flat_map(|endpoint| items(endpoint, "/addresses"));
+        addresses.filter_map(|address| address.as_str()?.parse().ok()).collect()
     }
 
     /// The objects inside its records, with the addresses as the peer sees them: usually one, more if that would be too long, none if
@@ -635,5 +664,31 @@ mod tests {
             let endpoints: usize = taken.iter().map(|source| source.endpoints).sum();
             assert_eq!(endpoints, usize::try_from(count).unwrap());
         }
+    }
+
+    #[test]
+    fn addresses_are_written_by_hand_unless_kubernetes_takes_them_from_the_pods_that_a_service_selects() {
+        let slice = |labels: Value| {
+            let mut slice = json!({ "metadata": { "name": "db-x", "labels": { service::SERVICE_NAME: "db" } }, "addressType": "IPv4",
+                "endpoints": [{ "addresses": ["10.244.0.5"], "conditions": { "ready": false } }, { "addresses": ["192.0.2.9"] }] });
+            json_patch::merge(&mut slice["metadata"]["labels"], &labels);
+            LocalSlice::of(serde_json::from_value(slice).unwrap()).unwrap()
+        };
+        let managed = |by: &str| slice(json!({ service::MANAGED_BY: by }));
+        assert!(!managed("endpointslice-controller.k8s.io").is_hand_written);
+        for slice in [managed("endpointslicemirroring-controller.k8s.io"), managed("operator"), slice(json!({}))] {
+            assert!(slice.is_hand_written);
+            assert_eq!(slice.addresses(), ["10.244.0.5", "192.0.2.9"].map(|address| address.parse().unwrap()).into());
+        }
+    }
+
+    #[test]
+    fn an_event_names_some_of_the_addresses_and_fits_whatever_they_are() {
+        let addresses = |count: u16| {
+            (0..count).map(|last| IpAddr::from([0xfd00, 0x1111, 0x2222, 0x3333, 0x4444, 0x5555, 0x6666, 0x1000 + last]))
+        };
+        let said = no_pod_at(&addresses(1000).collect(), &"m".repeat(63));
+        assert!(said.contains(" and 998 more: ") && said.len() <= 250, "{} {said}", said.len());
+        assert!(!no_pod_at(&addresses(2).collect(), "milan").contains(" more"));
     }
 }

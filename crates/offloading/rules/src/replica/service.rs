@@ -32,6 +32,8 @@ use crate::replica::ingress;
 
 /// Label by which an `EndpointSlice` belongs to a Service.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Label that names the controller of an `EndpointSlice`, so that no other controller changes it.
+pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Label of slices that kube-proxy ignores.
 const HEADLESS: &str = "service.kubernetes.io/headless";
 const EXTERNAL_NAME_TYPE: &str = "ExternalName";

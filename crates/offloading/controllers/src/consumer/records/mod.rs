@@ -10,6 +10,7 @@
 //!
 //! The controllers of records and of pods both write them: a pod is sent only after what it names.
 
+mod hand_written;
 mod tokens;
 mod wanted;
 
@@ -181,6 +182,9 @@ async fn reconcile_namespaced(
         _ => (wanted::service_or_ingress(consumer, peer, reference), false),
     };
     let records = remote.records(reference);
+    if reference.kind == Kind::EndpointSlice {
+        hand_written::warn_of_silent_addresses(consumer, peer, reference, goes && is_mapped).await;
+    }
     let wanted = match wanted {
         Wanted::Unknown if records.is_empty() => return Ok(Next::OnChange),
         Wanted::Unknown => return Ok(Next::After(POLL_INTERVAL)),

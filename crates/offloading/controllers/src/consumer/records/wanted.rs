@@ -14,7 +14,7 @@ use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
 use liqo_offloading_rules::replica::network_policy_translation;
 use liqo_offloading_rules::replica::network_policy_translation::ClusterView;
 use liqo_offloading_rules::replica::network_policy_translation::at_provider;
-use liqo_offloading_rules::replica::record::Reference;
+use liqo_offloading_rules::replica::record::{LocalSlice, Reference};
 
 /// What a provider should have of an object that travels with its namespace.
 #[derive(Debug, PartialEq)]
@@ -42,6 +42,16 @@ fn is_named(is_offloaded: bool, by_pod: bool, by_ingress: Option<bool>, all_pods
         return Some(true);
     }
     (by_ingress.is_some() && all_pods_known()).then_some(false)
+}
+
+/// A slice that travels to a provider, as far as is known, and whose addresses Kubernetes does not take from pods. Not one of a consumer,
+/// whose addresses are those of its cluster.
+pub fn hand_written(consumer: &Consumer, reference: &Reference) -> Option<Arc<LocalSlice>> {
+    let namespace = &reference.namespace;
+    let objects = consumer.local_objects(namespace).filter(|_| !consumer.is_lent_on(namespace))?;
+    let slice = objects.slices.get(&reference.key()).filter(|slice| slice.is_hand_written)?;
+    let service = objects.services.get(&Key::new(namespace.clone(), slice.service.clone()))?;
+    consumer.is_on_list(namespace, service.is_allowed).then_some(slice)
 }
 
 /// What a provider should have of a Service, a slice or an Ingress of a namespace that exists there.

@@ -1,7 +1,8 @@
 //! One provider: the pods on its virtual nodes here and, while there is a connection, the objects in our tenant namespace there.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::IpAddr,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -114,6 +115,8 @@ pub struct PeerState {
     passing_problems: Mutex<HashMap<Reference, (&'static str, Instant)>>,
     /// When an object got its last event, by the reason of the event.
     record_events: Mutex<HashMap<(Reference, &'static str), Instant>>,
+    /// The addresses of hand-written endpoints that were compared with the pods of their namespace.
+    compared_addresses: Mutex<HashMap<Reference, BTreeSet<IpAddr>>>,
     /// What this process recorded over the present connection, until the watch shows it.
     recorded: Mutex<HashSet<Reference>>,
     /// Why objects that should be recorded are not sent.
@@ -247,6 +250,7 @@ impl PeerState {
             memory: Mutex::default(),
             passing_problems: Mutex::default(),
             record_events: Mutex::default(),
+            compared_addresses: Mutex::default(),
             recorded: Mutex::default(),
             obstacles: Mutex::default(),
             recording: tokio::sync::Mutex::default(),
@@ -441,6 +445,16 @@ impl PeerState {
         self.record_events.lock().retain(|(about, _), _| about != reference);
     }
 
+    /// Whether these addresses of a slice were not compared with pods yet; if so, they are now. An empty set is forgotten.
+    pub fn are_new_addresses(&self, reference: &Reference, addresses: &BTreeSet<IpAddr>) -> bool {
+        let mut compared = self.compared_addresses.lock();
+        if addresses.is_empty() {
+            compared.remove(reference);
+            return false;
+        }
+        compared.insert(reference.clone(), addresses.clone()).as_ref() != Some(addresses)
+    }
+
     /// The provider's API server did not accept this pod. Returns how long to wait before it is asked again.
     pub fn not_accepted(&self, uid: &str) -> Duration {
         self.remember(uid, |pod| {
@@ -561,6 +575,18 @@ mod tests {
         assert!(peer.may_warn_about(&reference("web"), "Invalid") && peer.may_warn_about(&reference("db"), "NameTaken"));
         peer.forget_events(&reference("web"));
         assert!(peer.may_warn_about(&reference("web"), "NameTaken") && !peer.may_warn_about(&reference("db"), "NameTaken"));
+    }
+
+    #[test]
+    fn the_addresses_of_a_slice_are_compared_with_pods_once_until_they_change() {
+        let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let slice = Reference { kind: Kind::EndpointSlice, namespace: "demo".into(), name: "db-x".into() };
+        let is_new = |last: &[u8]| peer.are_new_addresses(&slice, &last.iter().map(|last| [10, 244, 0, *last].into()).collect());
+        let changes: [(&[u8], bool); 7] =
+            [(&[1], true), (&[1], false), (&[1, 2], true), (&[1], true), (&[], false), (&[], false), (&[1], true)];
+        for (addresses, expected) in changes {
+            assert_eq!(is_new(addresses), expected, "{addresses:?}");
+        }
     }
 
     #[test]

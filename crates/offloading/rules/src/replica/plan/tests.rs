@@ -663,7 +663,7 @@ fn a_slice_is_kept_as_it_is_written() {
     assert_eq!(made["apiVersion"], "discovery.k8s.io/v1");
     assert_eq!(
         made["metadata"]["labels"],
-        json!({ service::SERVICE_NAME: "web", MANAGED_BY: "liqo", labels::MANAGED: "true", labels::REFLECTED: "true",
+        json!({ service::SERVICE_NAME: "web", service::MANAGED_BY: "liqo", labels::MANAGED: "true", labels::REFLECTED: "true",
             labels::HOME_NAMESPACE: "demo" })
     );
     let mut live = made;
