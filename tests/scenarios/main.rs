@@ -19,6 +19,7 @@ mod as_at_home;
 mod attacks;
 mod broker;
 mod budgets;
+mod calls;
 mod chains;
 mod command_line;
 mod contracts;
@@ -99,8 +100,9 @@ fn pods_and_policies() -> Set {
                 pods_that_are_not_offloaded_stay_closed,
                 two_clusters_with_the_same_ranges_agree_on_a_network,
                 pods_reach_each_other_both_ways_and_see_who_calls,
-                a_service_spans_both_clusters_by_its_usual_name,
                 the_status_shows_latency_and_loss_of_the_path_to_a_peer;
+            calls:
+                no_call_is_lost_while_pods_are_replaced_fail_probes_end_or_leave_their_service;
             names:
                 a_remote_pod_resolves_names_as_at_home;
             install:

@@ -216,21 +216,6 @@ pub async fn pods_reach_each_other_both_ways_and_see_who_calls(world: Arc<World>
     rome.end_namespace(namespace).await
 }
 
-pub async fn a_service_spans_both_clusters_by_its_usual_name(world: Arc<World>) -> Result<()> {
-    let (rome, namespace) = (&world.rome, "spans");
-    let (near, far) = two_sides(&world, namespace).await?;
-    for (caller, name) in [(&near, "web.spans"), (&far, "web")] {
-        eventually(&format!("both answer {} for {name}", caller.name_any()), Duration::from_secs(60), || async {
-            let line = format!("i=0; while [ $i -lt 20 ]; do timeout 3 wget -qO- http://{name}; i=$((i+1)); done");
-            let answers = exec(rome, namespace, &caller.name_any(), &line).await?;
-            ensure!([&near, &far].iter().all(|pod| answers.contains(&pod.name_any())), "{answers}");
-            Ok(Some(()))
-        })
-        .await?;
-    }
-    rome.end_namespace(namespace).await
-}
-
 pub async fn pods_that_are_not_offloaded_stay_closed(world: Arc<World>) -> Result<()> {
     let (rome, milan, namespace) = (&world.rome, &world.milan, "closed");
     let (near, far) = two_sides(&world, namespace).await?;
