@@ -136,6 +136,9 @@ pub mod labels {
     /// On a `NamespaceOffloading` that the working mode created: `true`. It also has [`MANAGED`], as the `NamespaceOffloading` of a mapped
     /// namespace has.
     pub const TETHERED: &str = "liqo.io/tethered";
+    /// On a namespace, set by its owner: `true` if its pods are to be offloaded from the first one on. A new one of these pods waits for
+    /// the `NamespaceOffloading`.
+    pub const SCHEDULING_ENABLED: &str = "liqo.io/scheduling-enabled";
     /// On namespaces that Liqo created: `tenant`, `provider` or `mapped`.
     pub const NAMESPACE_KIND: &str = "liqo.io/namespace-kind";
     /// Value of [`NAMESPACE_KIND`] on the namespace of a provider for one of a consumer.
@@ -273,6 +276,8 @@ pub mod finalizers {
 pub mod pods {
     /// Key of the `NoExecute` taint of every virtual node; its value is `true`.
     pub const VIRTUAL_NODE_TAINT: &str = "virtual-node.liqo.io/not-allowed";
+    /// Scheduling gate of a pod that waits for the `NamespaceOffloading` of its namespace.
+    pub const OFFLOADING_GATE: &str = "liqo.io/offloading";
     /// Key of the `NoSchedule` taint of a virtual node whose peer does not answer.
     pub const UNREACHABLE_TAINT: &str = "virtual-node.liqo.io/peer-unreachable";
     /// Key of the `NoSchedule` taint of a virtual node that gets no new pods for another reason, which is in its condition

@@ -3,7 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Time, may_be_offloaded, schema};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+
+use crate::{
+    ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, NamespaceOffloadingSpec, PodOffloadingStrategy, Time, labels,
+    may_be_offloaded, schema,
+};
 
 /// To which peer this cluster is tethered, and what stays its own meanwhile. `docs/tethering.md` describes the mode.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
@@ -97,6 +102,31 @@ pub struct TetheringStatus {
     #[serde(default)]
     #[schemars(length(max = 2048))]
     pub message: String,
+}
+
+/// What a namespace of a user gets while this cluster is tethered to this peer: its pods run on the virtual nodes of the peer.
+pub fn tethered_offloading(namespace: &str, peer: &ClusterId) -> NamespaceOffloading {
+    let spec = NamespaceOffloadingSpec {
+        pod_offloading_strategy: PodOffloadingStrategy::Remote,
+        cluster_selector: Some(nodes_of_peer(peer)),
+        ..NamespaceOffloadingSpec::default()
+    };
+    let mut offloading = NamespaceOffloading::new(NAMESPACE_OFFLOADING, spec);
+    offloading.metadata.namespace = Some(namespace.to_owned());
+    let marks = [labels::MANAGED, labels::TETHERED].map(|label| (label.to_owned(), "true".to_owned()));
+    offloading.metadata.labels = Some(marks.into());
+    offloading
+}
+
+/// Selects the virtual nodes of a peer.
+pub fn nodes_of_peer(peer: &ClusterId) -> NodeSelector {
+    let of_peer = NodeSelectorRequirement {
+        key: labels::REMOTE_CLUSTER_ID.to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![peer.to_string()]),
+    };
+    let term = NodeSelectorTerm { match_expressions: Some(vec![of_peer]), match_fields: None };
+    NodeSelector { node_selector_terms: vec![term] }
 }
 
 #[cfg(test)]

@@ -86,8 +86,6 @@ async fn apply(cluster: &Cluster, key: &Key, wanted: Change) -> Result<(), StepE
     match wanted {
         Change::Nothing => {}
         Change::Create(object) => {
-            let object: NamespaceOffloading =
-                serde_json::from_value(object).map_err(kube::Error::SerdeError).step("create", "NamespaceOffloading", key)?;
             create_missing(&api, &object).await.step("create", "NamespaceOffloading", key)?;
             tracing::info!(namespace = key.namespace, "namespace offloaded, because this cluster is tethered");
         }

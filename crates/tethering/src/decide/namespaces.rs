@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use liqo_api::{
-    ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, annotations::BEFORE_TETHERING, labels,
+    ClusterId, NamespaceOffloading, PodOffloadingStrategy, annotations::BEFORE_TETHERING, labels, nodes_of_peer,
+    tethered_offloading,
 };
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 pub enum Change {
     Nothing,
     /// Create this object.
-    Create(Value),
+    Create(Box<NamespaceOffloading>),
     /// Apply this merge patch.
     Patch(Value),
     Delete,
@@ -43,7 +44,7 @@ pub fn change(
 ) -> Change {
     match (live, tethered_to) {
         (Some(live), _) if live.metadata.deletion_timestamp.is_some() => Change::Nothing,
-        (None, Some(peer)) => Change::Create(created(namespace, peer)),
+        (None, Some(peer)) => Change::Create(Box::new(tethered_offloading(namespace, peer))),
         (Some(live), Some(peer)) => take_over(live, peer),
         (None, None) => Change::Nothing,
         (Some(live), None) if is_ours(live) => {
@@ -63,29 +64,13 @@ pub fn change(
     }
 }
 
-/// Where pods of a tethered cluster may run: on the virtual nodes of the peer.
-fn selector(peer: &ClusterId) -> Value {
-    let of_peer = json!({ "key": labels::REMOTE_CLUSTER_ID, "operator": "In", "values": [peer] });
-    json!({ "nodeSelectorTerms": [{ "matchExpressions": [of_peer] }] })
-}
-
-fn created(namespace: &str, peer: &ClusterId) -> Value {
-    let labels = json!({ (labels::MANAGED): "true", (labels::TETHERED): "true" });
-    json!({
-        "apiVersion": "offloading.liqo.io/v1alpha1",
-        "kind": "NamespaceOffloading",
-        "metadata": { "name": NAMESPACE_OFFLOADING, "namespace": namespace, "labels": labels },
-        "spec": { "podOffloadingStrategy": PodOffloadingStrategy::Remote, "clusterSelector": selector(peer) },
-    })
-}
-
 fn take_over(live: &NamespaceOffloading, peer: &ClusterId) -> Change {
     let (strategy, selected) = (live.spec.pod_offloading_strategy, json!(live.spec.cluster_selector));
     let is_remembered = is_ours(live) || before(live).is_some();
-    if is_remembered && strategy == PodOffloadingStrategy::Remote && selected == selector(peer) {
+    if is_remembered && strategy == PodOffloadingStrategy::Remote && selected == json!(nodes_of_peer(peer)) {
         return Change::Nothing;
     }
-    let spec = json!({ "podOffloadingStrategy": PodOffloadingStrategy::Remote, "clusterSelector": selector(peer) });
+    let spec = json!({ "podOffloadingStrategy": PodOffloadingStrategy::Remote, "clusterSelector": nodes_of_peer(peer) });
     if is_remembered {
         return Change::Patch(json!({ "spec": spec }));
     }
@@ -133,8 +118,8 @@ mod tests {
     fn a_namespace_of_nobodys_is_offloaded_and_gets_back_to_what_it_was() {
         let milan = cluster(1);
         let Change::Create(created) = change("demo", None, Some(&milan), || false) else { panic!("it is created") };
-        assert_eq!(created["spec"]["podOffloadingStrategy"], "Remote");
-        let ours = offloading(created.clone());
+        assert_eq!(created.spec.pod_offloading_strategy, PodOffloadingStrategy::Remote);
+        let (ours, created) = (*created.clone(), serde_json::to_value(created).unwrap());
         assert_eq!(change("demo", Some(&ours), Some(&milan), || true), Change::Nothing, "it is settled");
         let local = apply(&created, change("demo", Some(&ours), None, || true));
         assert_eq!(local["spec"]["podOffloadingStrategy"], "Local", "new pods run here at once");
@@ -145,7 +130,7 @@ mod tests {
         // Tethered again before all pods were home, to somebody else.
         let turin = cluster(2);
         let again = apply(&serde_json::to_value(&local).unwrap(), change("demo", Some(&local), Some(&turin), || true));
-        assert_eq!(again["spec"]["clusterSelector"], selector(&turin));
+        assert_eq!(again["spec"]["clusterSelector"], json!(nodes_of_peer(&turin)));
     }
 
     #[test]
@@ -174,7 +159,7 @@ mod tests {
             object["metadata"]["labels"] = labels.clone();
             offloading(object)
         };
-        let created = labelled(&created("demo", &cluster(1))["metadata"]["labels"]);
+        let created = labelled(&json!(tethered_offloading("demo", &cluster(1)).metadata.labels));
         assert!(is_ours(&created));
         for other in [json!({}), json!({ "liqo.io/managed": "true" }), json!({ "liqo.io/tethered": "" })] {
             let live = labelled(&other);

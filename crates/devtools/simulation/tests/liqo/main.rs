@@ -10,6 +10,7 @@ mod jobs;
 mod json;
 mod lending;
 mod refused_changes;
+mod one_file;
 mod safety;
 mod story;
 mod users;

@@ -79,6 +79,8 @@ pub struct Queues {
     pub namespaces: Queue<NamespaceKey>,
     /// Pods of offloaded namespaces that have no node.
     pub unscheduled: Queue<Key>,
+    /// Namespaces whose pods may have got a node of this cluster although they may run in others only.
+    pub at_home: Queue<String>,
 }
 
 /// What the consumer's controllers share.

@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, VirtualNode};
+use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PodOffloadingStrategy, VirtualNode};
 use liqo_controller_runtime::{Cache, Key, Queue};
 use serde_json::Value;
 
@@ -39,6 +39,9 @@ const DELETED_POD_DELAY: Duration = Duration::from_secs(1);
 
 /// The same for the watch of events in the namespace of a pod that came, ended or went.
 const EVENT_WATCH_DELAY: Duration = Duration::from_secs(1);
+
+/// The API server reads within this time which pods the webhook is to see. Then pods that it did not see are looked for.
+const WEBHOOK_DELAY: Duration = Duration::from_secs(2);
 
 /// Keys of one provider's queues that are due, and after which delay.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -279,6 +282,11 @@ pub fn unscheduled_pod(key: &Key, new: Option<&UnscheduledPod>) -> Option<Key> {
     new.map(|_| key.clone())
 }
 
+/// Whether a pod that is gone from those without a node may have got one of this cluster.
+pub fn may_be_at_home(old: Option<&UnscheduledPod>, new: Option<&UnscheduledPod>) -> bool {
+    new.is_none() && old.is_some_and(|old| !old.must_leave)
+}
+
 /// All pods of a virtual node are listed.
 pub fn pods_listed() -> [Trigger; 2] {
     [records(Records::All), events(Events::AllWatches)]
@@ -417,8 +425,17 @@ pub fn enqueue_all_namespaces(consumer: &Consumer) {
     }
 }
 
-/// The pods of a namespace at every provider, and all that is or should be recorded for them; and those that have no node.
+/// Looks soon for pods of a namespace that run here although they may run in other clusters only.
+pub fn enqueue_at_home(consumer: &Consumer, namespace: &str) {
+    let offloading = consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
+    if offloading.is_some_and(|one| one.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote) {
+        consumer.queues.at_home.add_after(namespace.to_owned(), WEBHOOK_DELAY);
+    }
+}
+
+/// The pods of a namespace at every provider, and all that is or should be recorded for them; those that have no node; and those here.
 pub fn enqueue_pods_of(consumer: &Consumer, namespace: &str) {
+    enqueue_at_home(consumer, namespace);
     let unscheduled = consumer.followed.lock().get(namespace).map(|followed| followed.unscheduled.clone());
     for (key, _) in unscheduled.iter().flat_map(Cache::all) {
         consumer.queues.unscheduled.add(key);

@@ -360,10 +360,16 @@ pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
 fn unscheduled_pods(consumer: &Arc<Consumer>, namespace: &str, stop: CancellationToken) -> Cache<UnscheduledPod> {
     let resource = ApiResource::erase::<Pod>(&());
     let api: Api<JsonPod> = Api::namespaced_with(consumer.context.client.clone(), namespace, &resource);
-    let queue = consumer.queues.unscheduled.clone();
-    Cache::watch(api, watcher::Config::default().fields("spec.nodeName="), stop, UnscheduledPod::of, move |key, _, new| {
-        if let Some(due) = triggers::unscheduled_pod(key, new.map(AsRef::as_ref)) {
+    let (queue, weak) = (consumer.queues.unscheduled.clone(), Arc::downgrade(consumer));
+    Cache::watch(api, watcher::Config::default().fields("spec.nodeName="), stop, UnscheduledPod::of, move |key, old, new| {
+        let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
+        if let Some(due) = triggers::unscheduled_pod(key, new) {
             queue.add(due);
+        }
+        if triggers::may_be_at_home(old, new)
+            && let Some(consumer) = weak.upgrade()
+        {
+            triggers::enqueue_at_home(&consumer, &key.namespace);
         }
     })
 }

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use liqo_api::{PodOffloadingStrategy, may_be_offloaded};
+use liqo_api::{ClusterConfig, PodOffloadingStrategy, TetheringSettings, TetheringState, labels, may_be_offloaded};
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::{Cache, Context, Next, Queue};
 use serde_json::json;
@@ -33,6 +33,11 @@ const STRATEGIES: [(&str, PodOffloadingStrategy, &str); 2] = [
     ("remote.liqo.io", PodOffloadingStrategy::Remote, "Fail"),
     ("local-and-remote.liqo.io", PodOffloadingStrategy::LocalAndRemote, "Ignore"),
 ];
+
+/// The entry for namespaces that no other entry names yet: those whose label says that they are to be offloaded and, while this cluster is
+/// tethered, all of users. It does not change with every new namespace, so it sees the first pod. Without an answer no pod is created:
+/// nothing would bring it to where it belongs. While this cluster is tethered, an admission policy refuses such pods by itself.
+const NEW_NAMESPACES: &str = "new-namespaces.liqo.io";
 
 /// The entry for commands of consumers. Without an answer they are not limited: pods must stay usable while no manager runs.
 const COMMANDS: &str = "commands.liqo.io";
@@ -94,16 +99,26 @@ pub async fn keep_configured(context: Context) -> Result<(), Error> {
         return Ok(());
     }
     queue.add(NAME);
-    let stop = context.stop.clone();
+    let (stop, mut config, trigger) = (context.stop.clone(), context.config.clone(), queue.clone());
+    let follow_config = async {
+        while config.changed().await.is_ok() {
+            trigger.add(NAME);
+        }
+        std::future::pending::<()>().await;
+    };
     let reconcile = move |_| {
         let (context, offloadings) = (context.clone(), offloadings.clone());
         async move {
-            configure(&context.client, &context.namespace, &offloadings, context.now())
+            configure(&context.client, &context.namespace, &offloadings, (&context.config(), context.now()))
                 .await
                 .map(|()| Next::After(CHECK_INTERVAL))
         }
     };
-    queue.run("webhook-configuration", 1, stop, reconcile).await;
+    tokio::select! {
+        biased;
+        () = queue.run("webhook-configuration", 1, stop, reconcile) => {}
+        () = follow_config => {}
+    }
     Ok(())
 }
 
@@ -111,12 +126,12 @@ pub(super) async fn configure(
     client: &Client,
     namespace: &str,
     offloadings: &Cache<Offloading>,
-    now: Timestamp,
+    (config, now): (&ClusterConfig, Timestamp),
 ) -> Result<(), Error> {
     let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
     let material = certificate::load_or_create(&secrets, namespace, now).await?;
     let all = offloadings.all();
-    let wanted = entries(namespace, &material.ca, &all.iter().map(|(key, offloading)| (key, offloading.as_ref())));
+    let wanted = entries(namespace, &material.ca, &all.iter().map(|(key, offloading)| (key, offloading.as_ref())), config);
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let live = api.get(NAME).await.map_err(|source| Error::Configure { step: "reading", source })?;
     if live.webhooks.unwrap_or_default() == wanted {
@@ -128,35 +143,80 @@ pub(super) async fn configure(
     Ok(())
 }
 
-/// The entries of the configuration: one for each strategy that needs the webhook and that a namespace has, and one for commands. All
-/// defaults of the API server are explicit, so the result can be compared with the stored object.
+/// The entries of the configuration: one for each strategy that needs the webhook and that a namespace has, one for new namespaces, and one
+/// for commands. All defaults of the API server are explicit, so the result can be compared with the stored object.
 pub(super) fn entries<'a>(
     system: &str,
     ca: &str,
     offloadings: &(impl Iterator<Item = (&'a Key, &'a Offloading)> + Clone),
+    config: &ClusterConfig,
 ) -> Vec<MutatingWebhook> {
     let of_strategy = |(name, strategy, failure_policy): (&str, PodOffloadingStrategy, &str)| {
         let of_this = offloadings.clone().filter(|(_, offloading)| offloading.strategy == strategy);
         let namespaces: BTreeSet<&str> =
             of_this.map(|(key, _)| key.namespace.as_str()).filter(|name| may_be_offloaded(name, system)).collect();
-        (!namespaces.is_empty()).then(|| entry(name, failure_policy, system, ca, &namespaces))
+        (!namespaces.is_empty()).then(|| entry(name, failure_policy, system, ca, vec![named("In", &namespaces)]))
     };
-    STRATEGIES.into_iter().filter_map(of_strategy).chain([commands(system, ca)]).collect()
+    let known: BTreeSet<&str> = offloadings.clone().map(|(key, _)| key.namespace.as_str()).collect();
+    let others = [new_namespaces(system, ca, &known, config), commands(system, ca)];
+    STRATEGIES.into_iter().filter_map(of_strategy).chain(others).collect()
 }
 
-fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: &BTreeSet<&str>) -> MutatingWebhook {
+fn requirement<'a>(key: &str, operator: &str, values: impl IntoIterator<Item = &'a str>) -> LabelSelectorRequirement {
+    let values = values.into_iter().map(str::to_owned).collect();
+    LabelSelectorRequirement { key: key.into(), operator: operator.into(), values: Some(values) }
+}
+
+fn named(operator: &str, namespaces: &BTreeSet<&str>) -> LabelSelectorRequirement {
+    requirement("kubernetes.io/metadata.name", operator, namespaces.iter().copied())
+}
+
+fn condition(name: &str, expression: String) -> MatchCondition {
+    MatchCondition { name: name.into(), expression }
+}
+
+/// Namespaces whose `NamespaceOffloading` is known have their own entry, or need none.
+fn new_namespaces(system: &str, ca: &str, known: &BTreeSet<&str>, config: &ClusterConfig) -> MutatingWebhook {
+    let is_tethered = config.tethering().0 == TetheringState::Tethered;
+    let mut requirements = vec![match is_tethered {
+        true => requirement(labels::MANAGED, "NotIn", ["true"]),
+        false => requirement(labels::SCHEDULING_ENABLED, "In", ["true"]),
+    }];
+    requirements.extend((!known.is_empty()).then(|| named("NotIn", known)));
+    let failure_policy = if is_tethered { "Ignore" } else { "Fail" };
+    let mut entry = entry(NEW_NAMESPACES, failure_policy, system, ca, requirements);
+    if is_tethered {
+        let conditions = entry.match_conditions.get_or_insert_default();
+        conditions.push(condition("of-user", namespace_of_user(&config.spec.tethering)));
+    }
+    entry
+}
+
+/// The pods of other namespaces do not wait for the webhook: those of the cluster itself, and those that the settings of the working mode
+/// list.
+fn namespace_of_user(settings: &TetheringSettings) -> String {
+    let (prefixes, names): (Vec<&str>, Vec<&str>) =
+        settings.system_namespaces.iter().map(String::as_str).partition(|pattern| pattern.ends_with('*'));
+    let quoted = |all: Vec<&str>| all.into_iter().map(|one| format!("'{}'", one.trim_end_matches('*'))).collect::<Vec<_>>().join(", ");
+    format!(
+        "!(request.namespace in [{}]) && ![{}].exists(prefix, request.namespace.startsWith(prefix))",
+        quoted([vec!["default"], names].concat()),
+        quoted([vec!["kube-", "openshift-", "liqo"], prefixes].concat()),
+    )
+}
+
+fn entry(
+    name: &str,
+    failure_policy: &str,
+    system: &str,
+    ca: &str,
+    namespaces: Vec<LabelSelectorRequirement>,
+) -> MutatingWebhook {
     MutatingWebhook {
         failure_policy: Some(failure_policy.into()),
         // Skip pods that are already bound to a node.
-        match_conditions: Some(vec![MatchCondition { name: "unbound".into(), expression: "!has(object.spec.nodeName)".into() }]),
-        namespace_selector: Some(LabelSelector {
-            match_expressions: Some(vec![LabelSelectorRequirement {
-                key: "kubernetes.io/metadata.name".into(),
-                operator: "In".into(),
-                values: Some(namespaces.iter().map(|&name| name.to_owned()).collect()),
-            }]),
-            match_labels: None,
-        }),
+        match_conditions: Some(vec![condition("unbound", "!has(object.spec.nodeName)".into())]),
+        namespace_selector: Some(LabelSelector { match_expressions: Some(namespaces), match_labels: None }),
         // Webhooks of others may add volumes or affinity after this one.
         reinvocation_policy: Some("IfNeeded".into()),
         ..defaults(name, "CREATE", &["pods"], &client(system, ca, PATH))
@@ -167,7 +227,7 @@ fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: &
 fn commands(system: &str, ca: &str) -> MutatingWebhook {
     let expression = format!("request.userInfo.username.startsWith('{}')", user_prefix(system));
     MutatingWebhook {
-        match_conditions: Some(vec![MatchCondition { name: "consumer".into(), expression }]),
+        match_conditions: Some(vec![condition("consumer", expression)]),
         ..defaults(COMMANDS, "CONNECT", &["pods/exec", "pods/attach", "pods/portforward"], &client(system, ca, COMMANDS_PATH))
     }
 }

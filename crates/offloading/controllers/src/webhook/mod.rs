@@ -2,7 +2,8 @@
 //! of consumers.
 //!
 //! Every replica of the manager serves it. Only the leader writes the `MutatingWebhookConfiguration`, which lists the offloaded
-//! namespaces by name, so that pods of other namespaces never wait for it.
+//! namespaces by name, so that pods of other namespaces never wait for it. A namespace that says by a label that it is to be offloaded is
+//! seen from its first pod on. A pod that comes before the `NamespaceOffloading` gets a scheduling gate until that exists.
 //!
 //! ```text
 //!   API server --pod of an offloaded namespace--> /mutate --> pod::scheduling, pod::preference --> JSON patch
@@ -10,6 +11,7 @@
 //!       +-- MutatingWebhookConfiguration `liqo` <-- leader: namespaces, CA
 //!                 remote.liqo.io            strategy Remote: no answer, no pod
 //!                 local-and-remote.liqo.io  strategy LocalAndRemote: no answer, an unchanged pod
+//!                 new-namespaces.liqo.io    labelled ones without a strategy: no answer, no pod
 //!                 commands.liqo.io          commands of consumers in pods here, at /commands: no answer, no limit
 //! ```
 
@@ -28,16 +30,16 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use json_patch::Patch;
-use k8s_openapi::api::core::v1::{Node, NodeSelector, Secret};
+use k8s_openapi::api::core::v1::{Namespace, Node, NodeSelector, Secret};
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use liqo_api::{
     BudgetStatus, ClusterConfig, ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, PodPlacement,
-    annotations, labels,
+    TetheringState, annotations, labels, may_be_offloaded, tethered_offloading,
 };
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::start::at_start;
@@ -49,7 +51,7 @@ use liqo_offloading_rules::namespace::{lent_on, node_selector};
 use liqo_offloading_rules::node::priced::{PricedNode, charged_json};
 use liqo_offloading_rules::pod::preference::{self, prefer};
 use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner, avoided};
-use liqo_offloading_rules::pod::scheduling::{Placement, held, place};
+use liqo_offloading_rules::pod::scheduling::{Placement, held, hold_back, place};
 
 pub use certificate::CertificateError;
 use commands::Commands;
@@ -64,6 +66,11 @@ const TIMEOUT_SECONDS: i32 = 3;
 /// How often each replica checks whether the certificate must be renewed, or whether another replica renewed it. When the leader
 /// created a new CA, the API server does not trust a replica before its next check.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
+/// How long pods of a new namespace wait for its `NamespaceOffloading`, if its label announces one. Whoever applies a file creates both in
+/// seconds. Pods that are created later run here, so a label that is left behind holds nothing up.
+const ANNOUNCEMENT: SignedDuration = SignedDuration::from_mins(5);
+/// For who creates a pod that waits.
+const WAITS: &str = "the pod waits until its namespace has a NamespaceOffloading, as label liqo.io/scheduling-enabled of the namespace announces";
 /// A review contains a pod, which etcd limits to 1.5 MiB, and its former version.
 const MAX_REVIEW_LEN: usize = 8 * 1024 * 1024;
 
@@ -95,6 +102,16 @@ pub(crate) struct Offloading {
     refusals: Refusals,
     /// What its budget does, if it has one.
     budget: Option<BudgetStatus>,
+}
+
+/// What follows for the new pods of a namespace.
+enum NamespaceRule {
+    /// They go where this says.
+    Offloaded(Arc<Offloading>),
+    /// They wait until the namespace has a `NamespaceOffloading`.
+    Announced,
+    /// They stay as they are.
+    Unchanged,
 }
 
 /// What the preferences of pods depend on.
@@ -184,6 +201,8 @@ struct Webhook {
     config: watch::Receiver<Arc<ClusterConfig>>,
     clock: Clock,
     commands: Commands,
+    /// The namespace that Liqo runs in.
+    system: String,
 }
 
 /// Serves the webhook until `context.stop`. Calls `ready` as soon as it answers.
@@ -198,8 +217,9 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
         return Ok(());
     }
     ready();
-    let (client, config, commands) = (context.client.clone(), context.config.clone(), Commands::new(&context.namespace));
-    let webhook = Arc::new(Webhook { client, offloadings, nodes, config, clock: context.clock, commands });
+    let (client, config, system) = (context.client.clone(), context.config.clone(), context.namespace.clone());
+    let commands = Commands::new(&system);
+    let webhook = Arc::new(Webhook { client, offloadings, nodes, config, clock: context.clock, commands, system });
     tokio::select! {
         biased;
         () = server::serve(listener, Tls::anonymous(certificate.clone()), routes(webhook), context.stop.clone()) => {}
@@ -267,46 +287,61 @@ async fn mutate(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Response {
         Ok(request) => request,
         Err(response) => return answer(*response),
     };
-    let offloading = match &request.namespace {
-        Some(namespace) => webhook.offloading(namespace).await,
-        None => Ok(None),
+    let rule = match &request.namespace {
+        Some(namespace) => webhook.rule(namespace).await,
+        None => Ok(NamespaceRule::Unchanged),
     };
-    match offloading {
-        Ok(offloading) => answer(webhook.respond(&request, offloading.as_deref())),
+    match rule {
+        Ok(rule) => answer(webhook.respond(&request, &rule)),
         Err(error) => {
             (StatusCode::SERVICE_UNAVAILABLE, format!("reading the namespace's NamespaceOffloading: {error}\n")).into_response()
         }
     }
 }
 
+/// Whether the owner of a namespace says that it is to be offloaded, and may still do so.
+fn announces_offloading(namespace: &Namespace, now: Timestamp) -> bool {
+    let is_set = |label: &str| namespace.labels().get(label).is_some_and(|value| value == "true");
+    let is_new = namespace.creation_timestamp().is_some_and(|created| now.duration_since(created.0) < ANNOUNCEMENT);
+    is_set(labels::SCHEDULING_ENABLED) && !is_set(labels::MANAGED) && is_new
+}
+
 impl Webhook {
-    /// The API server asks only about offloaded namespaces: if this replica does not know the namespace, it is new.
-    async fn offloading(&self, namespace: &str) -> kube::Result<Option<Arc<Offloading>>> {
+    /// If this replica does not know an offloaded namespace, it is new.
+    async fn rule(&self, namespace: &str) -> kube::Result<NamespaceRule> {
         if let Some(known) = self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)) {
-            return Ok(Some(known));
+            return Ok(NamespaceRule::Offloaded(known));
         }
+        let of = |object| Offloading::of(object).map_or(NamespaceRule::Unchanged, |one| NamespaceRule::Offloaded(Arc::new(one)));
         let api = Api::<NamespaceOffloading>::namespaced(self.client.clone(), namespace);
-        Ok(api.get_opt(NAMESPACE_OFFLOADING).await?.and_then(Offloading::of).map(Arc::new))
+        if let Some(object) = api.get_opt(NAMESPACE_OFFLOADING).await? {
+            return Ok(of(object));
+        }
+        let config = self.config.borrow().clone();
+        if let (TetheringState::Tethered, Some(peer)) = config.tethering()
+            && config.spec.tethering.sends_pods_of(namespace, &self.system)
+        {
+            return Ok(of(tethered_offloading(namespace, peer)));
+        }
+        let object = Api::<Namespace>::all(self.client.clone()).get_opt(namespace).await?;
+        let may_come = may_be_offloaded(namespace, &self.system);
+        let is_announced = may_come && object.is_some_and(|object| announces_offloading(&object, self.clock.now()));
+        Ok(if is_announced { NamespaceRule::Announced } else { NamespaceRule::Unchanged })
     }
 
-    fn respond(&self, request: &AdmissionRequest<DynamicObject>, offloading: Option<&Offloading>) -> AdmissionResponse {
+    fn respond(&self, request: &AdmissionRequest<DynamicObject>, rule: &NamespaceRule) -> AdmissionResponse {
         let mut response = AdmissionResponse::from(request);
-        let (Some(offloading), Some(object)) = (offloading, &request.object) else { return response };
+        let Some(object) = &request.object else { return response };
         let pod = match serde_json::to_value(object) {
             Ok(pod) => pod,
             Err(error) => return AdmissionResponse::invalid(error),
         };
-        let nodes: Vec<Arc<PricedNode>> = match offloading.placement {
-            Some(_) => self.nodes.all().into_iter().map(|(_, node)| node).collect(),
-            None => Vec::new(),
+        let (placement, warning) = match rule {
+            NamespaceRule::Unchanged => return response,
+            NamespaceRule::Announced => (hold_back(&pod), Some(WAITS.to_owned())),
+            NamespaceRule::Offloaded(offloading) => self.place(offloading, &pod),
         };
-        let config = self.config.borrow().clone();
-        let choice = Choice { nodes: &nodes, own_name: &config.spec.cluster_name };
-        let now = self.clock.now();
-        let placement = offloading.place(&pod, choice, now);
-        let refusals = offloading.refusals_of(&pod, now);
-        let kept = (placement.may_leave && !refusals.is_empty()).then(|| avoided(&refusals));
-        response.warnings = placement.warning().or(kept).map(|warning| vec![warning]);
+        response.warnings = placement.warning().or(warning).map(|warning| vec![warning]);
         if placement.patch.is_empty() {
             return response;
         }
@@ -316,5 +351,20 @@ impl Webhook {
             Ok(Err(error)) => AdmissionResponse::invalid(error),
             Err(error) => AdmissionResponse::invalid(error),
         }
+    }
+
+    /// The change to the pod, and a warning for who creates it.
+    fn place(&self, offloading: &Offloading, pod: &Value) -> (Placement, Option<String>) {
+        let nodes: Vec<Arc<PricedNode>> = match offloading.placement {
+            Some(_) => self.nodes.all().into_iter().map(|(_, node)| node).collect(),
+            None => Vec::new(),
+        };
+        let config = self.config.borrow().clone();
+        let choice = Choice { nodes: &nodes, own_name: &config.spec.cluster_name };
+        let now = self.clock.now();
+        let placement = offloading.place(pod, choice, now);
+        let refusals = offloading.refusals_of(pod, now);
+        let kept = (placement.may_leave && !refusals.is_empty()).then(|| avoided(&refusals));
+        (placement, kept)
     }
 }

@@ -29,6 +29,15 @@ impl Placement {
         self.obstacle.as_ref().map(|obstacle| format!("the pod runs in this cluster only: {obstacle}"))
     }
 
+    /// Whether Kubernetes lets the patch be applied to a pod while the scheduler waits for a gate: a required term may grow, and none may
+    /// be added to those that the pod has.
+    pub fn fits_held_back(&self, pod: &Value) -> bool {
+        let before = items(pod, TERMS).len();
+        let affinity = self.patch.iter().find(|operation| text(operation, "/path") == Some(AFFINITY));
+        let after = affinity.map(|operation| items(&operation["value"], &TERMS[AFFINITY.len()..]).len());
+        before == 0 || after.is_none_or(|after| after == before)
+    }
+
     /// Whether Kubernetes would let the patch be applied to a pod that exists.
     pub fn adds_only_a_toleration(&self) -> bool {
         self.patch.iter().all(|operation| text(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS)))
@@ -36,6 +45,7 @@ impl Placement {
 }
 
 const TOLERATIONS: &str = "/spec/tolerations";
+const AFFINITY: &str = "/spec/affinity";
 const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 
 /// Computes the change to a new pod of a namespace with this strategy and these selected clusters (the `nodeSelectorTerms` of its
@@ -71,6 +81,45 @@ pub fn held(pod: &Value, strategy: PodOffloadingStrategy, mut placed: Placement)
         placed.patch = require(pod, &[at_home()]).into_iter().collect();
     }
     placed
+}
+
+const GATES: &str = "/spec/schedulingGates";
+
+/// The change to a new pod whose namespace has no strategy yet, and will have one: the scheduler waits until the manager removes the gate.
+/// A pod that can run in no other cluster need not wait.
+pub fn hold_back(pod: &Value) -> Placement {
+    if text(pod, "/spec/nodeName").is_some_and(|node| !node.is_empty()) || is_held_back(pod) {
+        return Placement::default();
+    }
+    if let Some(obstacle) = obstacle(pod) {
+        return Placement { patch: require(pod, &[at_home()]).into_iter().collect(), obstacle: Some(obstacle), may_leave: false };
+    }
+    let gate = json!({"name": pods::OFFLOADING_GATE});
+    let list = pod.pointer(GATES).is_some_and(Value::is_array);
+    let (path, value) = if list { (format!("{GATES}/-"), gate) } else { (GATES.to_owned(), json!([gate])) };
+    Placement { patch: vec![json!({"op": "add", "path": path, "value": value})], obstacle: None, may_leave: false }
+}
+
+/// Whether the pod waits for the strategy of its namespace.
+pub fn is_held_back(pod: &Value) -> bool {
+    gate_position(pod).is_some()
+}
+
+fn gate_position(pod: &Value) -> Option<usize> {
+    items(pod, GATES).iter().position(|gate| text(gate, "/name") == Some(pods::OFFLOADING_GATE))
+}
+
+/// The change to a pod that was held back, and now goes where `placement` says: JSON patch operations, which fail if another pod has its
+/// name by now, or if its gates changed. Kubernetes lets requirements be added until the gate is gone.
+pub fn release(pod: &Value, uid: &str, placement: &Placement) -> Vec<Value> {
+    let Some(position) = gate_position(pod) else { return Vec::new() };
+    let gate = format!("{GATES}/{position}");
+    let checks = [
+        json!({"op": "test", "path": "/metadata/uid", "value": uid}),
+        json!({"op": "test", "path": format!("{gate}/name"), "value": pods::OFFLOADING_GATE}),
+    ];
+    let removal = json!({"op": "remove", "path": gate});
+    checks.into_iter().chain(placement.patch.iter().cloned()).chain([removal]).collect()
 }
 
 /// As Kubernetes compares a toleration with the taint of virtual nodes.
@@ -171,7 +220,7 @@ fn require(pod: &Value, wanted: &[Value]) -> Option<Value> {
         affinity["nodeAffinity"] = json!({});
     }
     affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({"nodeSelectorTerms": terms});
-    Some(json!({"op": "add", "path": "/spec/affinity", "value": affinity}))
+    Some(json!({"op": "add", "path": AFFINITY, "value": affinity}))
 }
 
 /// The tolerations of a pod, with the one for virtual nodes.
@@ -270,6 +319,55 @@ mod tests {
         }
         let pod = pod(&json!({ "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }] }));
         assert!(held(&pod, LocalAndRemote, place(&pod, LocalAndRemote, None, &[])).patch.is_empty());
+    }
+
+    fn apply(pod: &Value, patch: Vec<Value>) -> Value {
+        let mut pod = pod.clone();
+        json_patch::patch(&mut pod, &serde_json::from_value::<json_patch::Patch>(patch.into()).unwrap()).unwrap();
+        pod
+    }
+
+    #[test]
+    fn a_pod_that_waited_for_the_strategy_of_its_namespace_is_what_a_later_one_is() {
+        let node = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone("a")]}});
+        let theirs = [
+            json!({"containers": []}),
+            json!({"containers": [], "schedulingGates": [{"name": "quota"}], "tolerations": [{"key": "gpu"}]}),
+            json!({"containers": [], "affinity": {"nodeAffinity": node}}),
+        ];
+        for (spec, strategy) in theirs.iter().flat_map(|spec| [Local, LocalAndRemote, Remote].map(|strategy| (spec, strategy))) {
+            let mut new = pod(spec);
+            new["metadata"]["uid"] = json!("u");
+            let waits = apply(&new, hold_back(&new).patch);
+            assert!(is_held_back(&waits) && hold_back(&waits).patch.is_empty());
+            let placement = place(&waits, strategy, None, &[]);
+            assert!(placement.fits_held_back(&waits));
+            let mut released = apply(&waits, release(&waits, "u", &placement));
+            if released["spec"]["schedulingGates"] == json!([]) {
+                released["spec"].as_object_mut().unwrap().remove("schedulingGates");
+            }
+            assert_eq!(released, apply(&new, place(&new, strategy, None, &[]).patch), "{strategy:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_stays_here_whatever_the_strategy_does_not_wait_for_one() {
+        let host = json!({"containers": [], "hostNetwork": true});
+        let placement = hold_back(&pod(&host));
+        assert_eq!((placement.patch, placement.obstacle.is_some()), (place(&pod(&host), Remote, None, &[]).patch, true));
+        assert_eq!(hold_back(&pod(&json!({"nodeName": "n1"}))), Placement::default());
+    }
+
+    #[test]
+    fn alternatives_cannot_be_added_to_the_terms_of_a_pod_that_was_held_back() {
+        let node = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone("a")]}});
+        let with_terms = pod(&json!({"containers": [], "affinity": {"nodeAffinity": node}}));
+        let plain = pod(&json!({"containers": []}));
+        let one = [zone("b")];
+        for (strategy, expected) in [(Remote, true), (LocalAndRemote, false)] {
+            assert_eq!(place(&with_terms, strategy, Some(&one), &[]).fits_held_back(&with_terms), expected, "{strategy:?}");
+            assert!(place(&plain, strategy, Some(&one), &[]).fits_held_back(&plain));
+        }
     }
 
     #[test]

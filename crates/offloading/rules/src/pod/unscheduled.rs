@@ -3,19 +3,23 @@
 //!
 //! Kubernetes lets a toleration be added to an existing pod, but no node affinity. So a pod that lacks only the toleration gets it.
 //! A pod that lacks affinity is deleted, if its controller creates it again. So is one that avoids a cluster which was closed when it was
-//! created, and is open now.
+//! created, and is open now. One that the webhook held back, because its namespace had no strategy yet, goes where the strategy says.
+//!
+//! A pod that got a node of this cluster, although its namespace had the strategy `Remote` when it was created, is evicted, if its
+//! controller creates it again.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
+use liqo_api::NamespaceOffloading;
 use serde_json::{Value, json};
 
-use crate::json::{items, text};
+use crate::json::items;
 use crate::pod::controller::{Controller, has_pods_for_nodes};
 use crate::pod::local_state::JsonPod;
 use crate::pod::local_status::is_final;
 use crate::pod::refusals::{RefusedOwner, avoided};
-use crate::pod::scheduling::{Placement, must_leave};
+use crate::pod::scheduling::{Placement, is_held_back, must_leave};
 
 /// A pod gets this much time to be scheduled before anything but a toleration is due.
 const SETTLING_TIME: Duration = Duration::from_secs(10);
@@ -30,18 +34,33 @@ pub struct UnscheduledPod {
     pub uid: String,
     pub created: Timestamp,
     pub controller: Option<Controller>,
-    /// Whether somebody holds it back from the scheduler.
+    /// Whether the webhook holds it back from the scheduler until its namespace has a strategy.
+    pub held_back: bool,
+    /// Whether somebody else holds it back.
     pub gated: bool,
+    /// Whether it can run on virtual nodes only.
+    pub must_leave: bool,
     json: Box<str>,
 }
 
 impl UnscheduledPod {
     /// Reduces a pod. `None` if it has a node, has ended or is being deleted.
     pub fn of(pod: JsonPod) -> Option<Self> {
-        let JsonPod { metadata, spec, status, .. } = pod;
+        Self::reduce(pod).filter(|(_, node)| node.is_none()).map(|(pod, _)| pod)
+    }
+
+    /// Reduces a pod to what it was before it got its node, and that node. `None` if it has none, has ended or is being deleted.
+    pub fn before_node(pod: JsonPod) -> Option<(Self, String)> {
+        Self::reduce(pod).and_then(|(pod, node)| Some((pod, node?)))
+    }
+
+    fn reduce(pod: JsonPod) -> Option<(Self, Option<String>)> {
+        let JsonPod { metadata, mut spec, status, .. } = pod;
         if metadata.deletion_timestamp.is_some() {
             return None;
         }
+        let node = spec.as_object_mut().and_then(|spec| spec.remove("nodeName"));
+        let node = node.as_ref().and_then(Value::as_str).filter(|node| !node.is_empty()).map(str::to_owned);
         let whole = json!({
             "metadata": {
                 "labels": metadata.labels,
@@ -50,24 +69,27 @@ impl UnscheduledPod {
             },
             "spec": spec,
         });
-        let has_node = text(&whole, "/spec/nodeName").is_some_and(|node| !node.is_empty());
-        if has_node || is_final(&json!({ "status": status })) {
+        if is_final(&json!({ "status": status })) {
             return None;
         }
-        Some(Self {
+        let held_back = is_held_back(&whole);
+        let reduced = Self {
             controller: Controller::of(&whole),
             uid: metadata.uid?,
             created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-            gated: !items(&whole, "/spec/schedulingGates").is_empty(),
+            held_back,
+            gated: items(&whole, "/spec/schedulingGates").len() > usize::from(held_back),
+            must_leave: must_leave(&whole),
             json: whole.to_string().into(),
-        })
+        };
+        Some((reduced, node))
     }
 
-    /// Whether it is deleted when its namespace is not offloaded any more: it waits for a virtual node that it does not get, and its
-    /// controller creates it again, in this cluster.
+    /// Whether it is deleted when its namespace is not offloaded any more: it waits for a virtual node that it does not get, or for a
+    /// strategy, and its controller creates it again, in this cluster.
     pub fn comes_home(&self) -> bool {
         let is_created_again = |controller: &Controller| !has_pods_for_nodes(&controller.kind);
-        self.controller.as_ref().is_some_and(is_created_again) && must_leave(&self.json())
+        self.controller.as_ref().is_some_and(is_created_again) && (self.must_leave || self.held_back)
     }
 
     /// The pod as JSON: labels, annotations, owners and spec.
@@ -84,7 +106,9 @@ pub enum Repair {
     Later(Duration),
     /// Add the toleration for virtual nodes.
     Tolerate,
-    /// Delete the pod, so that its controller creates it again.
+    /// Remove the gate of the webhook, and add what the strategy says.
+    Release,
+    /// Delete the pod, so that its controller creates it again. One that runs is evicted.
     Recreate,
     /// Tell the user what the pod lacks.
     Tell(String),
@@ -119,6 +143,9 @@ const CLOSED_BEFORE: &str = "the pod avoids a cluster that was closed to it when
 /// What to do about the pod.
 pub fn repair(facts: &Facts) -> Repair {
     let Facts { pod, placement, refusals, avoids_in_vain, held, recreated_since, now } = *facts;
+    if pod.held_back && placement.fits_held_back(&pod.json()) {
+        return Repair::Release;
+    }
     let is_handled = placement.patch.is_empty();
     if placement.obstacle.is_some() || (is_handled && refusals.is_empty() && held.is_none() && !avoids_in_vain) {
         return Repair::Nothing;
@@ -149,6 +176,38 @@ pub fn repair(facts: &Facts) -> Repair {
     }
 }
 
+const ALONE_HERE: &str = "the pod runs in this cluster, although pods of its namespace are to run in other clusters only: Liqo's webhook did not see \
+     it. A running pod cannot be moved: delete it and create it again";
+
+const UNSEEN_HERE: &str = "the pod runs in this cluster, although pods of its namespace are to run in other clusters only, and so did the one that it \
+     replaces: it names its node, or Liqo's webhook does not see new pods. `liqoctl doctor` says whether it does";
+
+/// What to do about a pod that has a node of this cluster, in a namespace whose strategy has been `Remote` since this time. An older pod
+/// was there before.
+pub fn repair_here(facts: &Facts, since: Timestamp) -> Repair {
+    let Facts { pod, placement, held, recreated_since, .. } = *facts;
+    // No other cluster can have it, or none may now.
+    let stays = placement.obstacle.is_some() || held.is_some();
+    if stays || pod.must_leave || pod.created < since {
+        return Repair::Nothing;
+    }
+    match recreated_since {
+        _ if !pod.controller.as_ref().is_some_and(Controller::recreates) => Repair::Tell(ALONE_HERE.to_owned()),
+        Some(since) if pod.created >= since => Repair::Tell(UNSEEN_HERE.to_owned()),
+        _ => Repair::Recreate,
+    }
+}
+
+/// Since when the namespace has the strategy that it has, or a later time: the API server notes who wrote the strategy, and when this
+/// writer last changed anything. `None` if nobody knows.
+pub fn strategy_since(offloading: &NamespaceOffloading) -> Option<Timestamp> {
+    let writers = offloading.metadata.managed_fields.iter().flatten().filter(|entry| {
+        let fields = entry.fields_v1.as_ref();
+        fields.is_some_and(|fields| fields.0.pointer("/f:spec/f:podOffloadingStrategy").is_some())
+    });
+    writers.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
+}
+
 #[cfg(test)]
 mod tests {
     use liqo_api::PodOffloadingStrategy::{self, Local, LocalAndRemote, Remote};
@@ -156,7 +215,7 @@ mod tests {
     use super::*;
     use crate::pod::scheduling::place;
 
-    fn pod(changes: &Value) -> Option<UnscheduledPod> {
+    fn whole(changes: &Value) -> JsonPod {
         let mut pod = json!({
             "metadata": { "namespace": "demo", "name": "web", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z",
                 "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "o", "controller": true }] },
@@ -164,7 +223,15 @@ mod tests {
             "status": { "phase": "Pending" },
         });
         json_patch::merge(&mut pod, changes);
-        UnscheduledPod::of(serde_json::from_value(pod).unwrap())
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn pod(changes: &Value) -> Option<UnscheduledPod> {
+        UnscheduledPod::of(whole(changes))
+    }
+
+    fn before_node(changes: &Value) -> Option<(UnscheduledPod, String)> {
+        UnscheduledPod::before_node(whole(changes))
     }
 
     fn at(second: i64) -> Timestamp {
@@ -208,6 +275,68 @@ mod tests {
         ] {
             assert_eq!(pod(&changes), None, "{changes}");
         }
+    }
+
+    #[test]
+    fn a_pod_that_was_held_back_goes_where_the_strategy_says_at_once() {
+        let gates = |names: &[&str]| {
+            json!({ "spec": { "schedulingGates": names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>() } })
+        };
+        for strategy in [Local, LocalAndRemote, Remote] {
+            assert_eq!(repaired(&gates(&["liqo.io/offloading"]), strategy, None), Repair::Release, "{strategy:?}");
+            assert_eq!(repaired(&gates(&["quota", "liqo.io/offloading"]), strategy, None), Repair::Release, "{strategy:?}");
+        }
+        assert!(pod(&gates(&["liqo.io/offloading"])).unwrap().comes_home(), "its controller creates it again");
+        // Kubernetes lets no alternative be added to terms.
+        let mut with_terms = gates(&["liqo.io/offloading"]);
+        with_terms["spec"]["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
+            { "matchExpressions": [{ "key": "zone", "operator": "In", "values": ["a"] }] }] } } });
+        let held_back = pod(&with_terms).unwrap();
+        let placement = place(&held_back.json(), LocalAndRemote, None, &["x"]);
+        assert_eq!(repair(&facts(&held_back, &placement, 10)), Repair::Recreate);
+    }
+
+    #[test]
+    fn a_pod_that_got_a_node_here_since_the_strategy_is_remote_is_created_again() {
+        let here = |changes: &Value, since: i64, recreated_since| {
+            let mut running = changes.clone();
+            running["spec"]["nodeName"] = json!("n");
+            let (pod, node) = before_node(&running).unwrap();
+            assert_eq!(node, "n");
+            let placement = place(&pod.json(), Remote, None, &[]);
+            repair_here(&Facts { recreated_since, ..facts(&pod, &placement, 0) }, at(since))
+        };
+        let owned_by = |kind| json!({ "metadata": { "ownerReferences": [{ "apiVersion": "v1", "kind": kind, "name": "x", "uid": "o", "controller": true }] } });
+        assert_eq!(here(&json!({}), 0, None), Repair::Recreate);
+        assert_eq!(here(&json!({}), 1, None), Repair::Nothing, "it was there before");
+        assert_eq!(here(&json!({}), 0, Some(at(5))), Repair::Recreate, "it is older than the first eviction");
+        assert_eq!(here(&json!({}), 0, Some(at(0))), Repair::Tell(UNSEEN_HERE.into()));
+        assert_eq!(here(&owned_by("DaemonSet"), 0, None), Repair::Nothing, "it belongs to its node");
+        assert_eq!(here(&json!({ "spec": { "hostNetwork": true } }), 0, None), Repair::Nothing, "it can run nowhere else");
+        for alone in [owned_by("Job"), json!({ "metadata": { "ownerReferences": null } })] {
+            assert_eq!(here(&alone, 0, None), Repair::Tell(ALONE_HERE.into()));
+        }
+    }
+
+    #[test]
+    fn a_running_pod_stays_here_while_no_other_cluster_may_have_it() {
+        let (pod, _) = before_node(&json!({ "spec": { "nodeName": "n" } })).unwrap();
+        let placement = place(&pod.json(), Remote, None, &[]);
+        assert_eq!(repair_here(&Facts { held: Some("spent"), ..facts(&pod, &placement, 0) }, at(0)), Repair::Nothing);
+    }
+
+    #[test]
+    fn the_last_change_by_a_writer_of_the_strategy_counts() {
+        let since = |entries: Value| {
+            strategy_since(&serde_json::from_value(json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+                "metadata": { "name": "offloading", "managedFields": entries }, "spec": {} })).unwrap())
+        };
+        let entry = |fields: Value, second: i64| json!({ "manager": "x", "operation": "Update", "apiVersion": "offloading.liqo.io/v1alpha1",
+            "fieldsType": "FieldsV1", "fieldsV1": fields, "time": at(second) });
+        let strategy = json!({ "f:spec": { "f:podOffloadingStrategy": {} } });
+        let other = json!({ "f:spec": { "f:clusterSelector": {} }, "f:status": {} });
+        assert_eq!(since(json!([entry(strategy.clone(), 3), entry(strategy, 2), entry(other.clone(), 9)])), Some(at(3)));
+        assert_eq!((since(json!([entry(other, 9)])), since(json!([]))), (None, None));
     }
 
     #[test]

@@ -160,6 +160,18 @@ fn check_tolerations(causes: &mut Causes, old: &Value, new: &Value) {
     }
 }
 
+/// Whether each required term has the requirements that it had, and none is new. The others of the affinity are not compared.
+fn affinity_grows(old: &Value, new: &Value) -> bool {
+    let terms = |affinity: &Value| {
+        items(&affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]).to_vec()
+    };
+    let (before, after) = (terms(old), terms(new));
+    let keeps = |old: &Value, new: &Value| {
+        ["matchExpressions", "matchFields"].iter().all(|part| items(&new[part]).starts_with(items(&old[part])))
+    };
+    before.is_empty() || (before.len() == after.len() && before.iter().zip(&after).all(|(old, new)| keeps(old, new)))
+}
+
 /// Everything else stays, but for images.
 fn check_rest(causes: &mut Causes, old: &Value, new: &Value) {
     let mut changeable = vec!["activeDeadlineSeconds", "schedulingGates", "tolerations"];
@@ -168,7 +180,13 @@ fn check_rest(causes: &mut Causes, old: &Value, new: &Value) {
         if !grows {
             causes.invalid("spec.nodeSelector", "entries can only be added");
         }
+        if !affinity_grows(&old["affinity"]["nodeAffinity"], &new["affinity"]["nodeAffinity"]) {
+            causes.invalid("spec.affinity.nodeAffinity", "requirements can only be added");
+        }
         changeable.push("nodeSelector");
+        if ["podAffinity", "podAntiAffinity"].iter().all(|part| old["affinity"][part] == new["affinity"][part]) {
+            changeable.push("affinity");
+        }
     }
     let fixed = |spec: &Value| {
         let mut fields = spec.as_object().cloned().unwrap_or_default();

@@ -1,6 +1,10 @@
 //! Pods that have no node yet: gives those that the admission webhook did not see what they lack.
 //!
 //! A burst of new pods passes through here, too. Those that the webhook handled cost no request.
+//!
+//! [`at_home`] looks after those that got a node of this cluster meanwhile, although they may run in others only.
+
+mod at_home;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -18,14 +22,14 @@ use liqo_controller_runtime::{
     writes::{Step as _, StepError, delete_if_present, unless_changed, unless_gone},
 };
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::consumer::state::Consumer;
 use crate::webhook::Offloading;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::pod::local_state::JsonPod;
-use liqo_offloading_rules::pod::scheduling::{avoids_in_vain, tolerations};
+use liqo_offloading_rules::pod::scheduling::{self, Placement, avoids_in_vain, tolerations};
 use liqo_offloading_rules::pod::unscheduled::{Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair};
 
 /// Pods that are handled at the same time.
@@ -94,12 +98,12 @@ impl Memory {
 pub async fn run(consumer: Arc<Consumer>) {
     let (queue, stop) = (consumer.queues.unscheduled.clone(), consumer.context.stop.clone());
     let memory: Arc<Mutex<Memory>> = Arc::default();
-    queue
-        .run("unscheduled-pods", CONCURRENCY, stop, move |key| {
-            let (consumer, memory) = (consumer.clone(), memory.clone());
-            async move { reconcile(&consumer, &memory, &key).await }
-        })
-        .await;
+    let at_home = at_home::run(consumer.clone(), memory.clone());
+    let unscheduled = queue.run("unscheduled-pods", CONCURRENCY, stop, move |key| {
+        let (consumer, memory) = (consumer.clone(), memory.clone());
+        async move { reconcile(&consumer, &memory, &key).await }
+    });
+    tokio::join!(at_home, unscheduled);
 }
 
 async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Result<Next, StepError> {
@@ -127,6 +131,7 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
         Repair::Nothing => {}
         Repair::Later(rest) => return Ok(Next::After(rest)),
         Repair::Tolerate => tolerate(&consumer.context.client, key, &pod).await?,
+        Repair::Release => release(&consumer.context.client, key, &pod, &placement).await?,
         Repair::Recreate => {
             if let Err(rest) = memory.lock().may_delete(Instant::now()) {
                 return Ok(Next::After(rest));
@@ -139,16 +144,22 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
             memory.lock().deleted(controller.unwrap_or_default(), now, Instant::now());
         }
         Repair::Tell(message) => {
-            memory.lock().still_unseen(controller.unwrap_or_default(), Instant::now());
-            if memory.lock().may_tell(&pod.uid, Instant::now()) {
-                let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
-                consumer.context.events.warning(&object, "NotPlaced", message).await;
-            }
+            tell(consumer, memory, key, &pod, message).await;
             // By then its controller's pods may be deleted again.
             return Ok(Next::After(RECREATION_INTERVAL));
         }
     }
     Ok(Next::OnChange)
+}
+
+/// Tells the user what the pod lacks.
+async fn tell(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key, pod: &UnscheduledPod, message: String) {
+    let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
+    memory.lock().still_unseen(controller.unwrap_or_default(), Instant::now());
+    if memory.lock().may_tell(&pod.uid, Instant::now()) {
+        let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
+        consumer.context.events.warning(&object, "NotPlaced", message).await;
+    }
 }
 
 /// Why budgets let no cluster have new pods of a namespace: `by_namespace` its own, or those of the policies for all the clusters that it
@@ -171,16 +182,27 @@ fn held(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading, 
 
 /// Adds the toleration to this pod, and to no other one of the same name.
 async fn tolerate(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<(), StepError> {
-    let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &key.namespace);
     let patch = json!({ "metadata": { "uid": pod.uid }, "spec": { "tolerations": tolerations(&pod.json()) } });
-    match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-        // A policy of this cluster does not allow it, and would not the next time.
+    change(client, key, &Patch::Merge(patch), "toleration added to a pod that the webhook did not see").await
+}
+
+/// Removes the gate of the webhook from this pod, and adds what its placement says.
+async fn release(client: &Client, key: &Key, pod: &UnscheduledPod, placement: &Placement) -> Result<(), StepError> {
+    let operations = json!(scheduling::release(&pod.json(), &pod.uid, placement));
+    let operations = serde_json::from_value(operations).map_err(kube::Error::SerdeError).step("change", "Pod", key)?;
+    change(client, key, &Patch::Json(operations), "pod released that waited for the strategy of its namespace").await
+}
+
+async fn change(client: &Client, key: &Key, patch: &Patch<Value>, what: &'static str) -> Result<(), StepError> {
+    let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &key.namespace);
+    match api.patch(&key.name, &PatchParams::default(), patch).await {
+        // It changed meanwhile, or a policy of this cluster does not allow it, and would not the next time.
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
-            tracing::warn!(pod = %key, error = status.message, "the toleration for virtual nodes cannot be added to a pod");
+            tracing::warn!(pod = %key, error = status.message, "not done: {what}");
         }
         answer => {
-            if unless_changed(answer).step("add the toleration to", "Pod", key)?.is_some() {
-                tracing::debug!(pod = %key, "toleration added to a pod that the webhook did not see");
+            if unless_changed(answer).step("change", "Pod", key)?.is_some() {
+                tracing::debug!(pod = %key, "{what}");
             }
         }
     }

@@ -1,0 +1,111 @@
+//! Pods that got a node of this cluster although their namespace had the strategy `Remote`: the API server had not yet read that the
+//! webhook is to see them. They are evicted, as disruption budgets allow, if their controller creates them again.
+//!
+//! The pods of a namespace are listed after its strategy changed, when the manager starts, and after a pod that the webhook did not see
+//! got a node.
+
+use std::{sync::Arc, time::Duration};
+
+use kube::{Api, ResourceExt as _, api::ListParams};
+use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy};
+use liqo_controller_runtime::{
+    Key, Next,
+    events::object_ref,
+    eviction::{self, Outcome},
+    writes::{Step as _, StepError, unless_gone},
+};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{Memory, held, pods, tell};
+use crate::consumer::state::Consumer;
+use crate::webhook::{self, Offloading};
+use liqo_offloading_rules::pod::unscheduled::{Facts, Repair, UnscheduledPod, repair_here, strategy_since};
+
+/// Namespaces that are handled at the same time.
+const CONCURRENCY: usize = 2;
+/// Delay before the pods of a namespace are listed again, if the webhook does not see its new pods yet, or a budget allows no eviction.
+const RETRY_DELAY: Duration = Duration::from_secs(10);
+
+/// Runs the controller until the context stops.
+pub(super) async fn run(consumer: Arc<Consumer>, memory: Arc<Mutex<Memory>>) {
+    let (queue, stop) = (consumer.queues.at_home.clone(), consumer.context.stop.clone());
+    queue
+        .run("pods-at-home", CONCURRENCY, stop, move |namespace| {
+            let (consumer, memory) = (consumer.clone(), memory.clone());
+            async move { reconcile(&consumer, &memory, &namespace).await }
+        })
+        .await;
+}
+
+async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, namespace: &str) -> Result<Next, StepError> {
+    let key = Key::new(namespace, NAMESPACE_OFFLOADING);
+    let Some(known) = consumer.offloadings.get(&key).filter(|known| is_remote(known)) else { return Ok(Next::OnChange) };
+    if !consumer.nodes.is_synced() || !webhook::selected(&consumer.webhook).covers(namespace, PodOffloadingStrategy::Remote) {
+        return Ok(Next::After(RETRY_DELAY));
+    }
+    // The cache has no managed fields.
+    let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), namespace);
+    let live = unless_gone(api.get(NAMESPACE_OFFLOADING).await).step("read", "NamespaceOffloading", &key)?;
+    let Some(live) = live.filter(is_remote) else { return Ok(Next::OnChange) };
+    let (Some(since), Some(offloading)) = (strategy_since(&live), Offloading::of(live)) else { return Ok(Next::OnChange) };
+    let held = held(consumer, namespace, &known, offloading.is_held());
+
+    let with_node = ListParams::default().fields("spec.nodeName!=");
+    let list = pods(&consumer.context.client, namespace).list(&with_node).await;
+    let mut next = Next::OnChange;
+    for pod in list.step("list", "Pods", Key::new(namespace, ""))? {
+        let key = Key::new(namespace, pod.name_any());
+        let Some((pod, node)) = UnscheduledPod::before_node(pod) else { continue };
+        if consumer.nodes.get(&Key::new("", node)).is_some() {
+            continue;
+        }
+        let placement = offloading.place_anywhere(&pod.json());
+        let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
+        let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
+        let now = consumer.context.now();
+        let facts = Facts {
+            pod: &pod,
+            placement: &placement,
+            refusals: &[],
+            avoids_in_vain: false,
+            held: held.as_deref(),
+            recreated_since,
+            now,
+        };
+        match repair_here(&facts, since) {
+            Repair::Recreate if evict(consumer, memory, &key, &pod).await? => {
+                memory.lock().deleted(controller.unwrap_or_default(), now, Instant::now());
+            }
+            Repair::Recreate => next = Next::After(RETRY_DELAY),
+            Repair::Tell(message) => tell(consumer, memory, &key, &pod, message).await,
+            _ => {}
+        }
+    }
+    Ok(next)
+}
+
+fn is_remote(offloading: &NamespaceOffloading) -> bool {
+    offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote
+}
+
+/// Evicts a pod when its turn comes. Returns false if a disruption budget does not allow it yet.
+async fn evict(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
+    while let Err(rest) = { memory.lock().may_delete(Instant::now()) } {
+        tokio::time::sleep(rest).await;
+    }
+    match eviction::evict(&consumer.context.client, key, &pod.uid, None).await.step("evict", "Pod", key)? {
+        Outcome::Accepted => {
+            let message = "evicted, because pods of its namespace run in other clusters only: Liqo's webhook did not see it";
+            tracing::info!(pod = %key, "pod evicted that ran here although it may run in other clusters only");
+            let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
+            consumer.context.events.normal(&object, "NotPlaced", message.to_owned()).await;
+            Ok(true)
+        }
+        Outcome::Gone => Ok(true),
+        Outcome::NotAllowed(reason) => {
+            tracing::debug!(pod = %key, reason, "eviction not allowed yet");
+            Ok(false)
+        }
+    }
+}
