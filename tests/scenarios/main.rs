@@ -293,6 +293,7 @@ fn offloaded_namespaces() -> Vec<Scenario> {
             pods_that_may_not_travel_show_why,
             a_pod_that_no_provider_can_run_stays_at_home,
             a_pod_that_the_webhook_did_not_see_is_repaired_while_it_has_no_node,
+            what_one_file_says_holds_from_the_first_pod_on,
             a_namespace_that_clusters_keep_for_themselves_is_refused_at_once,
             unoffloading_brings_pods_home_and_removes_the_remote_namespace,
             a_daemon_set_has_no_pod_on_a_virtual_node;

@@ -3,9 +3,10 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::Api;
-use liqo_tests::{World, eventually};
+use kube::{Api, api::ListParams};
+use liqo_tests::{Cluster, World, eventually};
 use serde_json::json;
 
 use crate::{
@@ -246,6 +247,44 @@ pub async fn a_pod_that_the_webhook_did_not_see_is_repaired_while_it_has_no_node
     let another = rome.try_kubectl(&["-n", "missed", "patch", "pod", "stuck", "--type=json", "-p", add, manager]).await?;
     ensure!(!another.success && another.stderr.contains("Liqo does not"), "another toleration: {another:?}");
     rome.end_namespace("missed").await
+}
+
+/// A namespace with the label, a pod and a Deployment. Helm creates custom resources last.
+async fn apply_one_file(rome: &Cluster, namespace: &str, strategy: &str, comes_last: bool) -> Result<()> {
+    let labelled = json!({ "apiVersion": "v1", "kind": "Namespace",
+        "metadata": { "name": namespace, "labels": { "liqo.io/scheduling-enabled": "true" } } });
+    let offloading = json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+        "metadata": { "name": "offloading", "namespace": namespace }, "spec": { "podOffloadingStrategy": strategy } });
+    let pods = format!("{}---{}", pod(namespace, "alone", "Always", "sleep 600"), deployment(namespace, "web", 1));
+    let file = if comes_last {
+        format!("{labelled}\n---{pods}---\n{offloading}")
+    } else {
+        format!("{labelled}\n---\n{offloading}\n---{pods}")
+    };
+    rome.apply(&file).await
+}
+
+pub async fn what_one_file_says_holds_from_the_first_pod_on(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    let tries = (0..20).map(|number| async move {
+        let namespace = format!("one-file-{number}");
+        let strategy = if number % 4 < 2 { "Remote" } else { "Local" };
+        apply_one_file(rome, &namespace, strategy, number % 2 == 1).await?;
+        eventually("both pods have a node", Duration::from_secs(60), || async {
+            let pods: Vec<Pod> = rome.api::<Pod>(&namespace).list(&ListParams::default()).await?.items;
+            ensure!(pods.len() >= 2, "there are {} pods", pods.len());
+            let placed = pods.iter().filter(|pod| !node_of(pod).is_empty()).count();
+            let right = pods.iter().filter(|pod| (node_of(pod) == "milan") == (strategy == "Remote")).count();
+            Ok((placed == pods.len()).then_some((pods.len(), right)))
+        })
+        .await
+        .and_then(|counts| {
+            ensure!(counts == (2, 2), "{namespace}, {strategy}: {} of {} pods are where they may be", counts.1, counts.0);
+            Ok(())
+        })?;
+        rome.end_namespace(&namespace).await
+    });
+    try_join_all(tries).await.map(drop)
 }
 
 pub async fn a_namespace_that_clusters_keep_for_themselves_is_refused_at_once(world: Arc<World>) -> Result<()> {

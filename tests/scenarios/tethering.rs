@@ -6,6 +6,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::{Api, api::PostParams};
 use liqo_tests::{Cluster, Fixture, World, eventually, still};
 use serde_json::json;
 
@@ -78,6 +80,20 @@ async fn only_in_an_emergency(cluster: &Cluster, command: &[&str]) -> Result<()>
     cluster.kubectl(&[command, &BREAK_GLASS].concat()).await.map(drop)
 }
 
+/// Creates a namespace and a pod without a pause, as programs do.
+async fn the_first_pod_goes_to_the_peer(rome: &Cluster, namespace: &str) -> Result<()> {
+    let new: Namespace = serde_json::from_value(json!({ "metadata": { "name": namespace } }))?;
+    let container = json!({ "name": "main", "image": "localhost/busybox:1", "command": ["sleep", "600"] });
+    let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "first" }, "spec": { "containers": [container] } }))?;
+    Api::<Namespace>::all(rome.client.clone()).create(&PostParams::default(), &new).await?;
+    rome.api::<Pod>(namespace).create(&PostParams::default(), &pod).await?;
+    eventually("the first pod is on the node of milan", TIMEOUT, || async {
+        Ok((node_of(&rome.api::<Pod>(namespace).get("first").await?) == "milan").then_some(()))
+    })
+    .await?;
+    rome.end_namespace(namespace).await
+}
+
 pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.kubectl(&["create", "namespace", NAMESPACE]).await?;
@@ -103,6 +119,10 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(worl
     ensure!(said.trim() == "from home", "{said}");
     rome.kubectl(&["-n", NAMESPACE, "logs", name_of(&pods[0])]).await?;
     ensure!(rome.ready_pods(NAMESPACE, "app=before", 1).await?[0].metadata.uid == before, "a pod that ran before was replaced");
+
+    for number in 0..5 {
+        the_first_pod_goes_to_the_peer(rome, &format!("{NAMESPACE}-{number}")).await?;
+    }
 
     // A cluster that controls another one is controlled by nobody.
     refused(milan, "rome", "TethersOthers").await?;

@@ -456,13 +456,29 @@ mod tests {
         let exact = format!(
             "(oldObject.spec.?nodeName.orValue('') == '' \
              ? variables.tolerationsAfter == variables.tolerationsBefore + [{{'key': '{}', 'operator': '{}', 'effect': '{}'}}] \
+             || (variables.isReleased && variables.tolerationsAfter == variables.tolerationsBefore) \
              : variables.tolerationsAfter.filter({others}) == variables.tolerationsBefore.filter({others}))",
             word("key"),
             word("operator"),
             word("effect")
         );
         assert!(allowed.contains(&exact), "{allowed}");
-        assert_eq!(allowed.matches("tolerations").count(), 4, "{allowed}");
+        assert_eq!(allowed.matches("tolerations").count(), 6, "{allowed}");
+    }
+
+    #[test]
+    fn of_the_gates_of_a_users_pod_the_manager_removes_only_its_own() {
+        let policy = admission_policy("liqo-manager-writes");
+        let (released, changed) = (variable(&policy, "isReleased"), variable(&policy, "toleration"));
+        let gate = liqo_api::pods::OFFLOADING_GATE;
+        let expected = format!(
+            "variables.gatesBefore.exists(one, one.name == '{gate}') \
+             && variables.gatesAfter == variables.gatesBefore.filter(one, one.name != '{gate}')"
+        );
+        assert_eq!(released, expected);
+        for guarded in ["object.spec.?affinity.orValue({}) == oldObject", "variables.gatesAfter == variables.gatesBefore)"] {
+            assert!(changed.contains(&format!("&& (variables.isReleased || {guarded}")), "{changed}");
+        }
     }
 
     #[test]

@@ -210,13 +210,32 @@ fn wanted(namespace: &str, present: Option<&NamespaceOffloading>, options: &Opti
     })
 }
 
+/// The label of the namespace, through which new pods are seen from the first one on.
+fn announced(namespace: &str) -> Value {
+    let labels = json!({ labels::SCHEDULING_ENABLED: "true" });
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace, "labels": labels } })
+}
+
+/// Sets that label, or removes it. Who may not change the namespace can offload it all the same.
+async fn announce(cluster: &Cluster, namespace: &str, value: Option<&str>) -> anyhow::Result<()> {
+    let api: Api<Namespace> = Api::all(cluster.client.clone());
+    let change = json!({ "metadata": { "labels": { labels::SCHEDULING_ENABLED: value } } });
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    match api.patch_metadata(namespace, &parameters, &Patch::Merge(&change)).await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Ok(()),
+        changed => changed.map(drop).doing(format!("change the labels of namespace {namespace}")),
+    }
+}
+
 /// The objects that [`offload`] would write. Writes nothing.
 pub async fn preview(cluster: &Cluster, namespaces: &[String], options: &Options) -> anyhow::Result<Vec<Value>> {
     cluster.installed().await?;
     let mut objects = Vec::new();
     for namespace in namespaces {
         check(cluster, namespace).await?;
-        objects.push(wanted(namespace, present(cluster, namespace).await?.as_ref(), options));
+        let present = present(cluster, namespace).await?;
+        objects.extend(present.is_none().then(|| announced(namespace)));
+        objects.push(wanted(namespace, present.as_ref(), options));
     }
     Ok(objects)
 }
@@ -245,6 +264,7 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
         let change = json!({ "spec": changes(options) });
         api.patch(NAMESPACE_OFFLOADING, &parameters, &Patch::Merge(&change)).await
     } else {
+        announce(cluster, namespace, Some("true")).await?;
         let object = wanted(namespace, None, options);
         api.patch(NAMESPACE_OFFLOADING, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&object)).await
     };
@@ -400,6 +420,7 @@ fn by_namespace(endings: &[&Ending], pods: fn(&Ending) -> &Vec<String>) -> Strin
 /// Ends the offloading of a namespace: remote pods that it still has are deleted, and its remote namespaces are removed.
 pub async fn unoffload(cluster: &Cluster, namespace: &str, timeout: Duration, progress: &Progress) -> anyhow::Result<()> {
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
+    announce(cluster, namespace, None).await?;
     match api.delete(NAMESPACE_OFFLOADING, &DeleteParams::background()).await {
         Err(error) if is_absent(&error) => return Ok(()),
         deleted => drop(deleted.doing(format!("delete the NamespaceOffloading of namespace {namespace}"))?),

@@ -90,7 +90,7 @@ fn watch_nodes(cluster: &Cluster) -> Arc<Mutex<BTreeMap<(String, String), String
     cluster.server.observe(move |key, _, after| {
         let node = after.and_then(|pod| pod["spec"]["nodeName"].as_str()).unwrap_or_default();
         if key.resource == "pods" && !node.is_empty() {
-            seen.lock().unwrap().insert((key.namespace.to_string(), key.name.to_string()), node.to_owned());
+            seen.lock().unwrap().insert((key.namespace.clone(), key.name.clone()), node.to_owned());
         }
     });
     nodes
@@ -129,7 +129,8 @@ async fn in_a_namespace_with_the_label_no_pod_ever_gets_a_node_that_its_strategy
         }
     }
     let rome = &world.clusters[0];
-    let complete: Vec<&File> = (0..).zip(&files).filter(|(number, _)| !matches!(number % 25, 20 | 21)).map(|(_, file)| file).collect();
+    let complete: Vec<&File> =
+        (0..).zip(&files).filter(|(number, _)| !matches!(number % 25, 20 | 21)).map(|(_, file)| file).collect();
     let all_placed = async || {
         for file in &complete {
             let pods = pods(rome, &file.namespace).await;
@@ -205,7 +206,10 @@ async fn pods_that_were_here_before_the_strategy_became_narrower_stay_here() {
         .await;
     tokio::time::sleep(SOON).await;
     let uids = |pods: Vec<Pod>| -> Vec<_> {
-        pods.into_iter().filter(|pod| pod.name_any().starts_with("before")).map(|pod| (pod.uid(), node(&pod).to_owned())).collect()
+        pods.into_iter()
+            .filter(|pod| pod.name_any().starts_with("before"))
+            .map(|pod| (pod.uid(), node(&pod).to_owned()))
+            .collect()
     };
     assert_eq!(uids(pods(rome, "demo").await), uids(before));
 }

@@ -8,7 +8,9 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PodOffloadingStrategy, VirtualNode};
+use liqo_api::{
+    ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PodOffloadingStrategy, VirtualNode,
+};
 use liqo_controller_runtime::{Cache, Key, Queue};
 use serde_json::Value;
 

@@ -94,7 +94,7 @@ pub fn selected(cache: &Cache<Selected>) -> Arc<Selected> {
 pub async fn keep_configured(context: Context) -> Result<(), Error> {
     let queue = Queue::new();
     let trigger = queue.clone();
-    let offloadings = watch_offloadings(&context, move |_| trigger.add(NAME));
+    let offloadings = watch_offloadings(&context, move |_, _| trigger.add(NAME));
     if !offloadings.synced().await {
         return Ok(());
     }
@@ -178,13 +178,15 @@ fn condition(name: &str, expression: String) -> MatchCondition {
 /// Namespaces whose `NamespaceOffloading` is known have their own entry, or need none.
 fn new_namespaces(system: &str, ca: &str, known: &BTreeSet<&str>, config: &ClusterConfig) -> MutatingWebhook {
     let is_tethered = config.tethering().0 == TetheringState::Tethered;
-    let mut requirements = vec![match is_tethered {
-        true => requirement(labels::MANAGED, "NotIn", ["true"]),
-        false => requirement(labels::SCHEDULING_ENABLED, "In", ["true"]),
-    }];
-    requirements.extend((!known.is_empty()).then(|| named("NotIn", known)));
+    let may_be_new = if is_tethered {
+        requirement(labels::MANAGED, "NotIn", ["true"])
+    } else {
+        requirement(labels::SCHEDULING_ENABLED, "In", ["true"])
+    };
+    let unknown = (!known.is_empty()).then(|| named("NotIn", known));
     let failure_policy = if is_tethered { "Ignore" } else { "Fail" };
-    let mut entry = entry(NEW_NAMESPACES, failure_policy, system, ca, requirements);
+    let namespaces = [may_be_new].into_iter().chain(unknown).collect();
+    let mut entry = entry(NEW_NAMESPACES, failure_policy, system, ca, namespaces);
     if is_tethered {
         let conditions = entry.match_conditions.get_or_insert_default();
         conditions.push(condition("of-user", namespace_of_user(&config.spec.tethering)));
@@ -197,7 +199,8 @@ fn new_namespaces(system: &str, ca: &str, known: &BTreeSet<&str>, config: &Clust
 fn namespace_of_user(settings: &TetheringSettings) -> String {
     let (prefixes, names): (Vec<&str>, Vec<&str>) =
         settings.system_namespaces.iter().map(String::as_str).partition(|pattern| pattern.ends_with('*'));
-    let quoted = |all: Vec<&str>| all.into_iter().map(|one| format!("'{}'", one.trim_end_matches('*'))).collect::<Vec<_>>().join(", ");
+    let quoted =
+        |all: Vec<&str>| all.into_iter().map(|one| format!("'{}'", one.trim_end_matches('*'))).collect::<Vec<_>>().join(", ");
     format!(
         "!(request.namespace in [{}]) && ![{}].exists(prefix, request.namespace.startsWith(prefix))",
         quoted([vec!["default"], names].concat()),
@@ -205,13 +208,7 @@ fn namespace_of_user(settings: &TetheringSettings) -> String {
     )
 }
 
-fn entry(
-    name: &str,
-    failure_policy: &str,
-    system: &str,
-    ca: &str,
-    namespaces: Vec<LabelSelectorRequirement>,
-) -> MutatingWebhook {
+fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: Vec<LabelSelectorRequirement>) -> MutatingWebhook {
     MutatingWebhook {
         failure_policy: Some(failure_policy.into()),
         // Skip pods that are already bound to a node.

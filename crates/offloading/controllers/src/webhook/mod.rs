@@ -21,6 +21,7 @@ mod configuration;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,7 @@ use liqo_api::{
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::start::at_start;
 use liqo_controller_runtime::{Cache, Clock, Context, watch};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::server::{self, Certificate, Tls, TlsError};
@@ -70,7 +72,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// seconds. Pods that are created later run here, so a label that is left behind holds nothing up.
 const ANNOUNCEMENT: SignedDuration = SignedDuration::from_mins(5);
 /// For who creates a pod that waits.
-const WAITS: &str = "the pod waits until its namespace has a NamespaceOffloading, as label liqo.io/scheduling-enabled of the namespace announces";
+const WAITS: &str =
+    "the pod waits until its namespace has a NamespaceOffloading, as label liqo.io/scheduling-enabled of the namespace announces";
 /// A review contains a pod, which etcd limits to 1.5 MiB, and its former version.
 const MAX_REVIEW_LEN: usize = 8 * 1024 * 1024;
 
@@ -201,9 +204,13 @@ struct Webhook {
     config: watch::Receiver<Arc<ClusterConfig>>,
     clock: Clock,
     commands: Commands,
+    ended: Ended,
     /// The namespace that Liqo runs in.
     system: String,
 }
+
+/// When this replica saw that a namespace is offloaded no more, in the last [`ANNOUNCEMENT`].
+type Ended = Arc<Mutex<HashMap<String, Timestamp>>>;
 
 /// Serves the webhook until `context.stop`. Calls `ready` as soon as it answers.
 pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<(), Error> {
@@ -211,7 +218,15 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
     let material = at_start(|| certificate::load_or_create(&secrets, &context.namespace, context.now())).await?;
     let certificate = Arc::new(material.certificate()?);
     let listener = context.listen(port).await.map_err(|source| Error::Listen { port, source })?;
-    let offloadings = watch_offloadings(&context, |_| ());
+    let ended = Ended::default();
+    let (noted, clock) = (ended.clone(), context.clock);
+    let offloadings = watch_offloadings(&context, move |key, is_there| {
+        let (mut noted, now) = (noted.lock(), clock.now());
+        noted.retain(|_, at| now.duration_since(*at) < ANNOUNCEMENT);
+        if !is_there {
+            noted.insert(key.namespace.clone(), now);
+        }
+    });
     let nodes = watch_nodes(&context);
     if !offloadings.synced().await || !nodes.synced().await {
         return Ok(());
@@ -219,7 +234,7 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
     ready();
     let (client, config, system) = (context.client.clone(), context.config.clone(), context.namespace.clone());
     let commands = Commands::new(&system);
-    let webhook = Arc::new(Webhook { client, offloadings, nodes, config, clock: context.clock, commands, system });
+    let webhook = Arc::new(Webhook { client, offloadings, nodes, config, clock: context.clock, commands, ended, system });
     tokio::select! {
         biased;
         () = server::serve(listener, Tls::anonymous(certificate.clone()), routes(webhook), context.stop.clone()) => {}
@@ -228,9 +243,12 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
     Ok(())
 }
 
-fn watch_offloadings(context: &Context, mut changed: impl FnMut(&Key) + Send + 'static) -> Cache<Offloading> {
+/// Each change calls `changed` with the key, and whether the namespace is offloaded.
+fn watch_offloadings(context: &Context, mut changed: impl FnMut(&Key, bool) + Send + 'static) -> Cache<Offloading> {
     let api = Api::<NamespaceOffloading>::all(context.client.clone());
-    Cache::watch(api, watcher::Config::default(), context.stop.clone(), Offloading::of, move |key, _, _| changed(key))
+    Cache::watch(api, watcher::Config::default(), context.stop.clone(), Offloading::of, move |key, _, new| {
+        changed(key, new.is_some());
+    })
 }
 
 /// Watches what placement needs of the virtual nodes.
@@ -299,10 +317,14 @@ async fn mutate(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Response {
     }
 }
 
-/// Whether the owner of a namespace says that it is to be offloaded, and may still do so.
-fn announces_offloading(namespace: &Namespace, now: Timestamp) -> bool {
+/// Whether the owner of a namespace says that it is to be offloaded, and may still do so. `ended`: when an offloading of a namespace of this
+/// name ended.
+fn announces_offloading(namespace: &Namespace, ended: Option<Timestamp>, now: Timestamp) -> bool {
     let is_set = |label: &str| namespace.labels().get(label).is_some_and(|value| value == "true");
-    let is_new = namespace.creation_timestamp().is_some_and(|created| now.duration_since(created.0) < ANNOUNCEMENT);
+    let Some(created) = namespace.creation_timestamp().map(|created| created.0) else { return false };
+    // The API server truncates times to the second.
+    let was_offloaded = ended.is_some_and(|ended| ended.as_second() > created.as_second());
+    let is_new = now.duration_since(created) < ANNOUNCEMENT && !was_offloaded;
     is_set(labels::SCHEDULING_ENABLED) && !is_set(labels::MANAGED) && is_new
 }
 
@@ -325,7 +347,8 @@ impl Webhook {
         }
         let object = Api::<Namespace>::all(self.client.clone()).get_opt(namespace).await?;
         let may_come = may_be_offloaded(namespace, &self.system);
-        let is_announced = may_come && object.is_some_and(|object| announces_offloading(&object, self.clock.now()));
+        let (ended, now) = (self.ended.lock().get(namespace).copied(), self.clock.now());
+        let is_announced = may_come && object.is_some_and(|object| announces_offloading(&object, ended, now));
         Ok(if is_announced { NamespaceRule::Announced } else { NamespaceRule::Unchanged })
     }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::sync::Mutex;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
@@ -41,7 +40,7 @@ impl Store {
     }
 
     fn answer(&self, method: &http::Method, path: &str, sent: &Value) -> (u16, Value) {
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.0.lock();
         let error = |code: u16, reason: &str| {
             (code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}))
         };
@@ -71,15 +70,15 @@ impl Store {
     }
 
     fn put(&self, path: &str, object: Value) {
-        self.0.lock().unwrap().0.insert(path.into(), object);
+        self.0.lock().0.insert(path.into(), object);
     }
 
     fn get(&self, path: &str) -> Value {
-        self.0.lock().unwrap().0[path].clone()
+        self.0.lock().0[path].clone()
     }
 
     fn writes(&self) -> usize {
-        self.0.lock().unwrap().1
+        self.0.lock().1
     }
 }
 
@@ -132,6 +131,10 @@ async fn ask(address: std::net::SocketAddr, ca: &str, body: String) -> Value {
 }
 
 async fn answered(store: &Store, body: String) -> Value {
+    answered_with(store, ClusterConfig::default(), body).await
+}
+
+async fn answered_with(store: &Store, config: ClusterConfig, body: String) -> Value {
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
     let material = material(store).await;
@@ -141,9 +144,10 @@ async fn answered(store: &Store, body: String) -> Value {
     let all = watcher::Config::default();
     let nodes = Cache::watch(Api::<Node>::all(store.client()), all, stop.clone(), priced, |_, _, _| ());
     assert!(nodes.synced().await);
-    let config = watch::channel(Arc::new(ClusterConfig::default())).1;
-    let commands = Commands::new("liqo");
-    let webhook = Arc::new(Webhook { client: store.client(), offloadings, nodes, config, clock: Clock::system(), commands });
+    let config = watch::channel(Arc::new(config)).1;
+    let (client, clock, commands, system) = (store.client(), Clock::system(), Commands::new("liqo"), "liqo".to_owned());
+    let ended = Ended::default();
+    let webhook = Arc::new(Webhook { client, offloadings, nodes, config, clock, commands, ended, system });
     let tls = Tls::anonymous(Arc::new(material.certificate().unwrap()));
     tokio::spawn(server::serve(Box::new(listener), tls, routes(webhook), stop));
     ask(address, &material.ca, body).await["response"].clone()
@@ -261,6 +265,92 @@ async fn a_pod_of_another_namespace_is_let_through_as_it_is() {
     assert_eq!((&response["allowed"], response.get("patch")), (&json!(true), None));
 }
 
+/// The patch of the answer.
+fn patch_of(response: &Value) -> Value {
+    let patch: Vec<u8> = serde_json::from_value(response["patch"].clone()).unwrap_or_default();
+    serde_json::from_slice(&patch).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_pod_of_a_new_namespace_with_the_label_waits_for_the_namespace_offloading() {
+    let answer = async |label: &str, age: i64, spec: Value| {
+        let (store, created) = (Store::default(), now() - SignedDuration::from_secs(age));
+        let metadata = json!({"name": "demo", "labels": {labels::SCHEDULING_ENABLED: label}, "creationTimestamp": created});
+        store.put("/api/v1/namespaces/demo", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "web-"}, "spec": spec});
+        answered(&store, review(&pod).to_string()).await
+    };
+    let plain = json!({"containers": []});
+    let held_back = answer("true", 10, plain.clone()).await;
+    let gate = json!([{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": "liqo.io/offloading"}]}]);
+    assert_eq!((patch_of(&held_back), &held_back["allowed"]), (gate, &json!(true)));
+    assert!(held_back["warnings"][0].as_str().unwrap().contains("waits until its namespace has a NamespaceOffloading"));
+    let here = answer("true", 10, json!({"containers": [], "hostNetwork": true})).await;
+    assert!(here["warnings"][0].as_str().unwrap().contains("in this cluster only"), "{here}");
+    for (label, age) in [("false", 10), ("true", 301)] {
+        assert_eq!(answer(label, age, plain.clone()).await.get("patch"), None, "{label}, {age} s old");
+    }
+}
+
+#[test]
+fn a_label_that_is_left_behind_announces_nothing() {
+    let created = now();
+    let metadata = json!({"name": "demo", "labels": {labels::SCHEDULING_ENABLED: "true"}, "creationTimestamp": created});
+    let namespace: Namespace = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+    let after = |seconds| created + SignedDuration::from_secs(seconds);
+    let is_announced = |ended, now| announces_offloading(&namespace, ended, after(now));
+    assert!(is_announced(None, 10));
+    assert!(!is_announced(Some(after(5)), 10), "it is not offloaded any more");
+    assert!(is_announced(Some(after(-5)), 10), "that was another namespace of this name");
+    assert!(!is_announced(None, 300));
+}
+
+fn tethered(to: &ClusterId) -> ClusterConfig {
+    serde_json::from_value(json!({"apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig", "metadata": {"name": "liqo"},
+        "spec": {"clusterName": "rome", "tethering": {"clusterID": to, "systemNamespaces": ["calico-*", "demo-system"]}},
+        "status": {"tethering": {"state": "Tethered", "clusterID": to, "since": now()}}}))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn while_the_cluster_is_tethered_the_first_pod_of_a_namespace_goes_to_the_peer() {
+    let peer = ClusterId::of_public_key(&[4; 32]);
+    let answer = async |namespace: &str| {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": []}});
+        let mut review = review(&pod);
+        review["request"]["namespace"] = json!(namespace);
+        patch_of(&answered_with(&Store::default(), tethered(&peer), review.to_string()).await)
+    };
+    let patch = answer("demo").await;
+    assert_eq!((&patch[0]["path"], &patch[1]["path"]), (&json!("/spec/tolerations"), &json!("/spec/affinity")));
+    assert!(patch.to_string().contains(peer.as_str()));
+    for own in ["kube-system", "calico-node", "demo-system", "default"] {
+        assert_eq!(answer(own).await, Value::Null, "{own}");
+    }
+}
+
+#[test]
+fn a_new_namespace_has_an_entry_of_its_own_until_its_strategy_is_known() {
+    let all = [(Key::new("known", "offloading"), offloading(PodOffloadingStrategy::Local))];
+    let entry = |config: &ClusterConfig| {
+        let mut entries = entries("liqo", "ca", &all.iter().map(|(key, one)| (key, one)), config);
+        let entry = entries.remove(entries.iter().position(|entry| entry.name == "new-namespaces.liqo.io").unwrap());
+        let selector = json!(entry.namespace_selector.unwrap().match_expressions.unwrap());
+        let conditions: Vec<String> = entry.match_conditions.unwrap().into_iter().map(|one| one.expression).collect();
+        (entry.failure_policy.unwrap(), selector, conditions)
+    };
+    let unknown = json!({"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["known"]});
+    let (failure_policy, selector, conditions) = entry(&ClusterConfig::default());
+    let labelled = json!({"key": "liqo.io/scheduling-enabled", "operator": "In", "values": ["true"]});
+    assert_eq!((failure_policy.as_str(), selector, conditions.len()), ("Fail", json!([labelled, unknown]), 1));
+    let (failure_policy, selector, conditions) = entry(&tethered(&ClusterId::of_public_key(&[4; 32])));
+    let of_others = json!({"key": "liqo.io/managed", "operator": "NotIn", "values": ["true"]});
+    assert_eq!((failure_policy.as_str(), selector), ("Ignore", json!([of_others, unknown])));
+    let of_user = "!(request.namespace in ['default', 'demo-system']) \
+         && !['kube-', 'openshift-', 'liqo', 'calico-'].exists(prefix, request.namespace.startsWith(prefix))";
+    assert_eq!(conditions, ["!has(object.spec.nodeName)", of_user]);
+}
+
 #[tokio::test]
 async fn a_review_that_cannot_be_read_is_answered_all_the_same() {
     for nonsense in ["{}", "nonsense", r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}"#] {
@@ -293,7 +383,7 @@ fn remote_namespaces_fail_and_others_are_ignored_when_nobody_answers() {
         (key("kube-system"), &remote),
         (key("liqo"), &both),
     ];
-    let entries = entries("liqo", "ca", &all.iter().map(|(key, offloading)| (key, *offloading)));
+    let entries = entries("liqo", "ca", &all.iter().map(|(key, offloading)| (key, *offloading)), &ClusterConfig::default());
     let named: Vec<_> = entries
         .iter()
         .take(2)
@@ -319,7 +409,7 @@ fn remote_namespaces_fail_and_others_are_ignored_when_nobody_answers() {
 fn a_changed_configuration_concerns_the_namespaces_that_entered_or_left_an_entry() {
     let selected = |all: &[(&str, PodOffloadingStrategy)]| {
         let all: Vec<_> = all.iter().map(|(name, of)| (Key::new(*name, "offloading"), offloading(*of))).collect();
-        let entries = entries("liqo", "ca", &all.iter().map(|(key, offloading)| (key, offloading)));
+        let entries = entries("liqo", "ca", &all.iter().map(|(key, offloading)| (key, offloading)), &ClusterConfig::default());
         Selected::of(MutatingWebhookConfiguration { webhooks: Some(entries), ..MutatingWebhookConfiguration::default() })
     };
     let (remote, both) = (PodOffloadingStrategy::Remote, PodOffloadingStrategy::LocalAndRemote);
@@ -339,16 +429,17 @@ async fn the_configuration_is_written_once() {
     let offloadings = nothing_cached(&store, &stop).await;
     material(&store).await;
     let before = store.writes();
-    configure(&store.client(), "liqo", &offloadings, now()).await.unwrap();
-    configure(&store.client(), "liqo", &offloadings, now()).await.unwrap();
+    configure(&store.client(), "liqo", &offloadings, (&ClusterConfig::default(), now())).await.unwrap();
+    configure(&store.client(), "liqo", &offloadings, (&ClusterConfig::default(), now())).await.unwrap();
     assert_eq!(store.writes() - before, 1);
     let webhooks = store.get(CONFIGURATION)["webhooks"].clone();
-    assert_eq!((webhooks.as_array().unwrap().len(), &webhooks[0]["name"]), (1, &json!("commands.liqo.io")));
+    let names: Vec<&Value> = webhooks.as_array().unwrap().iter().map(|entry| &entry["name"]).collect();
+    assert_eq!(names, ["new-namespaces.liqo.io", "commands.liqo.io"]);
 }
 
 #[test]
 fn only_commands_of_consumers_come_to_the_webhook_and_they_go_on_when_nobody_answers() {
-    let entry = entries("liqo", "ca", &std::iter::empty()).remove(0);
+    let entry = entries("liqo", "ca", &std::iter::empty(), &ClusterConfig::default()).pop().unwrap();
     let rule = &entry.rules.as_ref().unwrap()[0];
     assert_eq!(rule.operations, Some(vec!["CONNECT".to_owned()]));
     assert_eq!(rule.resources, Some(["pods/exec", "pods/attach", "pods/portforward"].map(str::to_owned).to_vec()));

@@ -279,9 +279,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_was_held_back_goes_where_the_strategy_says_at_once() {
-        let gates = |names: &[&str]| {
-            json!({ "spec": { "schedulingGates": names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>() } })
-        };
+        let gates = |names: &[&str]| json!({ "spec": { "schedulingGates": names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>() } });
         for strategy in [Local, LocalAndRemote, Remote] {
             assert_eq!(repaired(&gates(&["liqo.io/offloading"]), strategy, None), Repair::Release, "{strategy:?}");
             assert_eq!(repaired(&gates(&["quota", "liqo.io/offloading"]), strategy, None), Repair::Release, "{strategy:?}");
@@ -328,11 +326,16 @@ mod tests {
     #[test]
     fn the_last_change_by_a_writer_of_the_strategy_counts() {
         let since = |entries: Value| {
-            strategy_since(&serde_json::from_value(json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
-                "metadata": { "name": "offloading", "managedFields": entries }, "spec": {} })).unwrap())
+            strategy_since(
+                &serde_json::from_value(json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+                "metadata": { "name": "offloading", "managedFields": entries }, "spec": {} }))
+                .unwrap(),
+            )
         };
-        let entry = |fields: Value, second: i64| json!({ "manager": "x", "operation": "Update", "apiVersion": "offloading.liqo.io/v1alpha1",
-            "fieldsType": "FieldsV1", "fieldsV1": fields, "time": at(second) });
+        let entry = |fields: Value, second: i64| {
+            json!({ "manager": "x", "operation": "Update", "apiVersion": "offloading.liqo.io/v1alpha1",
+            "fieldsType": "FieldsV1", "fieldsV1": fields, "time": at(second) })
+        };
         let strategy = json!({ "f:spec": { "f:podOffloadingStrategy": {} } });
         let other = json!({ "f:spec": { "f:clusterSelector": {} }, "f:status": {} });
         assert_eq!(since(json!([entry(strategy.clone(), 3), entry(strategy, 2), entry(other.clone(), 9)])), Some(at(3)));

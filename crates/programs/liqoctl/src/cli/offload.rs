@@ -16,8 +16,9 @@ use crate::{
 pub enum Offload {
     /// Let the pods of namespaces run in other clusters, or change where they run
     ///
-    /// On a namespace that is offloaded already, only the settings whose flags you give change. With `-o yaml` or `-o json` it prints the
-    /// objects that it would write, and writes nothing.
+    /// Labels a namespace with liqo.io/scheduling-enabled=true when it is offloaded first. In a file, this label lets the namespace, its
+    /// `NamespaceOffloading` and its pods be applied in one go. On a namespace that is offloaded already, only the settings whose flags you
+    /// give change. With `-o yaml` or `-o json` it prints the objects that it would write, and writes nothing.
     #[command(visible_alias = "ns")]
     Namespace(OffloadNamespace),
 }

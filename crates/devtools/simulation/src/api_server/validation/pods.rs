@@ -162,9 +162,8 @@ fn check_tolerations(causes: &mut Causes, old: &Value, new: &Value) {
 
 /// Whether each required term has the requirements that it had, and none is new. The others of the affinity are not compared.
 fn affinity_grows(old: &Value, new: &Value) -> bool {
-    let terms = |affinity: &Value| {
-        items(&affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]).to_vec()
-    };
+    let terms =
+        |affinity: &Value| items(&affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]).to_vec();
     let (before, after) = (terms(old), terms(new));
     let keeps = |old: &Value, new: &Value| {
         ["matchExpressions", "matchFields"].iter().all(|part| items(&new[part]).starts_with(items(&old[part])))

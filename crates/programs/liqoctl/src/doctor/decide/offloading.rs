@@ -77,6 +77,8 @@ fn webhook(offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
     let named: BTreeSet<&String> = entries
         .filter_map(|entry| entry.namespace_selector.as_ref()?.match_expressions.as_ref())
         .flatten()
+        // The entry for new namespaces lists those that it does not select.
+        .filter(|expression| expression.operator == "In")
         .flat_map(|expression| expression.values.iter().flatten())
         .collect();
     let needs = |offloading: &&NamespaceOffloading| {
