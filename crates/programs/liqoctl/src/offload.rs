@@ -217,7 +217,7 @@ fn announced(namespace: &str) -> Value {
 }
 
 /// Sets that label, or removes it. Who may not change the namespace can offload it all the same.
-async fn announce(cluster: &Cluster, namespace: &str, value: Option<&str>) -> anyhow::Result<()> {
+pub(crate) async fn announce(cluster: &Cluster, namespace: &str, value: Option<&str>) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(cluster.client.clone());
     let change = json!({ "metadata": { "labels": { labels::SCHEDULING_ENABLED: value } } });
     let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };

@@ -173,8 +173,9 @@ async fn end_use(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -
     let offloadings: Api<NamespaceOffloading> = Api::all(cluster.client.clone());
     let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
     for offloading in list_or_none(&offloadings, &ListParams::default()).await.doing("list the offloaded namespaces")? {
-        apply::delete(&dynamic::<NamespaceOffloading>(cluster, offloading.metadata.namespace.as_deref()), &offloading.name_any())
-            .await?;
+        let namespace = offloading.metadata.namespace.as_deref();
+        offload::announce(cluster, namespace.unwrap_or_default(), None).await?;
+        apply::delete(&dynamic::<NamespaceOffloading>(cluster, namespace), &offloading.name_any()).await?;
     }
     stop_discovery(cluster).await?;
     for peer in list_or_none(&foreign, &ListParams::default()).await.doing("list the peers")? {

@@ -144,6 +144,11 @@ fn a_pod_without_a_node_is_due_until_it_has_one() {
     let pod = UnscheduledPod::of(serde_json::from_value(pod).unwrap()).unwrap();
     assert_eq!(unscheduled_pod(&key("web"), Some(&pod)), Some(key("web")));
     assert_eq!(unscheduled_pod(&key("web"), None), None);
+    // It may have got one of this cluster, unless it can run elsewhere only.
+    assert!(may_be_at_home(Some(&pod), None) && !may_be_at_home(Some(&pod), Some(&pod)) && !may_be_at_home(None, None));
+    let mut sent_away = pod;
+    sent_away.must_leave = true;
+    assert!(!may_be_at_home(Some(&sent_away), None));
 }
 
 #[test]

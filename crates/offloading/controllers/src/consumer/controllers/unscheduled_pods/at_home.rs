@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use kube::{Api, ResourceExt as _, api::ListParams};
-use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy};
+use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, may_be_offloaded};
 use liqo_controller_runtime::{
     Key, Next,
     events::object_ref,
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::{Memory, held, pods, tell};
 use crate::consumer::state::Consumer;
 use crate::webhook::{self, Offloading};
+use liqo_offloading_rules::namespace::lent_on::is_lent_on;
 use liqo_offloading_rules::pod::unscheduled::{Facts, Repair, UnscheduledPod, repair_here, strategy_since};
 
 /// Namespaces that are handled at the same time.
@@ -40,14 +41,16 @@ pub(super) async fn run(consumer: Arc<Consumer>, memory: Arc<Mutex<Memory>>) {
 
 async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, namespace: &str) -> Result<Next, StepError> {
     let key = Key::new(namespace, NAMESPACE_OFFLOADING);
-    let Some(known) = consumer.offloadings.get(&key).filter(|known| is_remote(known)) else { return Ok(Next::OnChange) };
+    let may_leave = may_be_offloaded(namespace, &consumer.context.namespace);
+    let known = consumer.offloadings.get(&key).filter(|known| may_leave && sends_all_away(known));
+    let Some(known) = known else { return Ok(Next::OnChange) };
     if !consumer.nodes.is_synced() || !webhook::selected(&consumer.webhook).covers(namespace, PodOffloadingStrategy::Remote) {
         return Ok(Next::After(RETRY_DELAY));
     }
     // The cache has no managed fields.
     let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), namespace);
     let live = unless_gone(api.get(NAMESPACE_OFFLOADING).await).step("read", "NamespaceOffloading", &key)?;
-    let Some(live) = live.filter(is_remote) else { return Ok(Next::OnChange) };
+    let Some(live) = live.filter(sends_all_away) else { return Ok(Next::OnChange) };
     let (Some(since), Some(offloading)) = (strategy_since(&live), Offloading::of(live)) else { return Ok(Next::OnChange) };
     let held = held(consumer, namespace, &known, offloading.is_held());
 
@@ -85,8 +88,10 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, namespace: &str)
     Ok(next)
 }
 
-fn is_remote(offloading: &NamespaceOffloading) -> bool {
-    offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote
+/// Whether new pods of the namespace run in other clusters only. The pods of one that is lent on are those of a consumer.
+fn sends_all_away(offloading: &NamespaceOffloading) -> bool {
+    let is_leaving = offloading.metadata.deletion_timestamp.is_some();
+    offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote && !is_leaving && !is_lent_on(offloading)
 }
 
 /// Evicts a pod when its turn comes. Returns false if a disruption budget does not allow it yet.
@@ -99,7 +104,7 @@ async fn evict(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key, pod: &Uns
             let message = "evicted, because pods of its namespace run in other clusters only: Liqo's webhook did not see it";
             tracing::info!(pod = %key, "pod evicted that ran here although it may run in other clusters only");
             let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
-            consumer.context.events.normal(&object, "NotPlaced", message.to_owned()).await;
+            consumer.context.events.normal(&object, "MovedAway", message.to_owned()).await;
             Ok(true)
         }
         Outcome::Gone => Ok(true),
