@@ -64,7 +64,10 @@ fn large_service(namespace: &str, prefix: &str, endpoints: u8, ports: u16) -> St
     let port = |number: u16| json!({ "name": format!("p{number}"), "port": 1000 + number });
     let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "large", "namespace": namespace },
         "spec": { "ports": (0..ports).map(port).collect::<Vec<_>>() } });
-    let endpoint = |last: u8| json!({ "addresses": [format!("{prefix}.200.{last}")], "hostname": format!("{last:063}"), "conditions": { "ready": true } });
+    let endpoint = |last: u8| {
+        json!({ "addresses": [format!("{prefix}.200.{last}")], "hostname": format!("{last:063}"),
+            "conditions": { "ready": true, "serving": true, "terminating": false } })
+    };
     let slice = json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": { "name": "large-1", "namespace": namespace, "labels": { "kubernetes.io/service-name": "large" } },
         "endpoints": (0..endpoints).map(endpoint).collect::<Vec<_>>(), "ports": [{ "name": "p0", "port": 1000 }] });
@@ -77,6 +80,24 @@ pub async fn gone(cluster: &Cluster, namespace: &str, kind: &str, name: &str) ->
         Ok(cluster.object(&["-n", namespace, kind, name]).await?.is_none().then_some(()))
     })
     .await
+}
+
+/// A slice grows beyond a record, and a Service beyond the ports that a provider takes.
+async fn a_service_that_grows_keeps_what_worked(world: &World, remote: &str, romes_at_milan: &str) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let prefix = pod_prefix(rome).await?;
+    for (count, ports) in [(50, 3), (100, 25)] {
+        rome.apply(&large_service("services", &prefix, count, ports)).await?;
+        let wanted = (0..count).map(|last| format!("{romes_at_milan}.200.{last}")).collect();
+        endpoints(milan, remote, "large", &wanted).await?;
+    }
+    eventually("the Service has its first twenty ports", Duration::from_secs(20), || async {
+        let now = milan.object(&["-n", remote, "service", "large"]).await?.context("it is gone")?;
+        Ok((now["spec"]["ports"].as_array().map(Vec::len) == Some(20)).then_some(()))
+    })
+    .await?;
+    ensure!(slices(milan, remote, "large").await?.len() == 2, "a slice of 17 KiB travels in two parts");
+    Ok(())
 }
 
 pub async fn services_are_reflected_with_endpoints_as_the_provider_sees_them(world: Arc<World>) -> Result<()> {
@@ -140,18 +161,7 @@ pub async fn services_are_reflected_with_endpoints_as_the_provider_sees_them(wor
         Ok((now["spec"]["sessionAffinity"] == "ClientIP").then_some(()))
     })
     .await?;
-    let prefix = pod_prefix(rome).await?;
-    for (count, ports) in [(50, 3), (100, 25)] {
-        rome.apply(&large_service("services", &prefix, count, ports)).await?;
-        let wanted = (0..count).map(|last| format!("{romes_at_milan}.200.{last}")).collect();
-        endpoints(milan, &remote, "large", &wanted).await?;
-    }
-    eventually("the Service has its first twenty ports", Duration::from_secs(20), || async {
-        let now = milan.object(&["-n", &remote, "service", "large"]).await?.context("it is gone")?;
-        Ok((now["spec"]["ports"].as_array().map(Vec::len) == Some(20)).then_some(()))
-    })
-    .await?;
-    ensure!(slices(milan, &remote, "large").await?.len() == 2, "a slice of 17 KiB travels in two parts");
+    a_service_that_grows_keeps_what_worked(&world, &remote, &romes_at_milan).await?;
     world.quiet(&[rome, milan]).await?;
 
     rome.kubectl(&["-n", "services", "annotate", "service", "web", "liqo.io/reflection=deny"]).await?;

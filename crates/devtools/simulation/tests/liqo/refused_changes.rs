@@ -31,7 +31,7 @@ async fn enable_network(cluster: &Cluster) {
 fn slice(endpoints: u32) -> EndpointSlice {
     let endpoint = |number: u32| {
         json!({ "addresses": [format!("10.244.{}.{}", number / 250, number % 250)], "hostname": format!("{number:063}"),
-            "conditions": { "ready": true } })
+            "conditions": { "ready": true, "serving": true, "terminating": false } })
     };
     object(json!({
         "metadata": { "name": "web-1", "labels": { "kubernetes.io/service-name": "web" } }, "addressType": "IPv4",
@@ -94,8 +94,8 @@ async fn a_slice_that_grows_keeps_its_endpoints_at_the_provider_and_a_service_it
     let versions = async || -> BTreeSet<String> {
         let records = milan.all::<ReflectedObject>().list(&ListParams::default()).await.unwrap().items;
         let slices = slices_at(milan).await;
-        let of_records = records.iter().filter_map(|record| record.resource_version());
-        of_records.chain(slices.iter().filter_map(|slice| slice.resource_version())).collect()
+        let of_records = records.iter().filter_map(ResourceExt::resource_version);
+        of_records.chain(slices.iter().filter_map(ResourceExt::resource_version)).collect()
     };
     let settled = versions().await;
     tokio::time::sleep(Duration::from_secs(400)).await;
