@@ -7,7 +7,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::{
-    Api, ResourceExt as _,
+    Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ReflectedObject};
