@@ -60,6 +60,7 @@ pub struct RemotePod {
     pub addresses: BTreeSet<IpAddr>,
 }
 
+/// Computes the addresses that are open between each peer and us.
 pub fn open_addresses(exposure: &Exposure) -> OpenAddresses {
     let offloaded = addresses_by(exposure, |pod| pod.consumer.clone());
     let of_home_namespaces = addresses_by(exposure, |pod| (pod.consumer.clone(), pod.home_namespace.clone()));
