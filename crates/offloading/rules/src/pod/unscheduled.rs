@@ -198,10 +198,14 @@ pub fn repair_here(facts: &Facts, since: Timestamp) -> Repair {
     }
 }
 
-/// Since when the namespace has the strategy that it has, or a later time: the API server notes who wrote the strategy, and when this
-/// writer last changed anything. `None` if nobody knows.
+/// Since when the namespace has the strategy that it has, or a later time. If the spec has changed, the API server notes who wrote the
+/// strategy, and when this writer last changed anything. `None` if nobody knows.
 pub fn strategy_since(offloading: &NamespaceOffloading) -> Option<Timestamp> {
-    let writers = offloading.metadata.managed_fields.iter().flatten().filter(|entry| {
+    let metadata = &offloading.metadata;
+    if metadata.generation == Some(1) {
+        return metadata.creation_timestamp.as_ref().map(|time| time.0);
+    }
+    let writers = metadata.managed_fields.iter().flatten().filter(|entry| {
         let fields = entry.fields_v1.as_ref();
         fields.is_some_and(|fields| fields.0.pointer("/f:spec/f:podOffloadingStrategy").is_some())
     });
@@ -324,11 +328,12 @@ mod tests {
     }
 
     #[test]
-    fn the_last_change_by_a_writer_of_the_strategy_counts() {
-        let since = |entries: Value| {
+    fn the_last_change_by_a_writer_of_the_strategy_counts_if_the_spec_has_changed() {
+        let since = |generation: i64, entries: Value| {
             strategy_since(
                 &serde_json::from_value(json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
-                "metadata": { "name": "offloading", "managedFields": entries }, "spec": {} }))
+                "metadata": { "name": "offloading", "generation": generation, "creationTimestamp": at(0), "managedFields": entries },
+                "spec": {} }))
                 .unwrap(),
             )
         };
@@ -338,8 +343,9 @@ mod tests {
         };
         let strategy = json!({ "f:spec": { "f:podOffloadingStrategy": {} } });
         let other = json!({ "f:spec": { "f:clusterSelector": {} }, "f:status": {} });
-        assert_eq!(since(json!([entry(strategy.clone(), 3), entry(strategy, 2), entry(other.clone(), 9)])), Some(at(3)));
-        assert_eq!((since(json!([entry(other, 9)])), since(json!([]))), (None, None));
+        let entries = json!([entry(strategy.clone(), 3), entry(strategy, 2), entry(other.clone(), 9)]);
+        assert_eq!((since(1, entries.clone()), since(2, entries)), (Some(at(0)), Some(at(3))));
+        assert_eq!((since(2, json!([entry(other, 9)])), since(2, json!([]))), (None, None));
     }
 
     #[test]
