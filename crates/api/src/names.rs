@@ -207,6 +207,8 @@ pub mod annotations {
     pub const CORDONED_BY: &str = "liqo.io/cordoned-by";
     /// On a virtual node: its prices, as the JSON of a [`PriceList`](crate::PriceList).
     pub const PRICES: &str = "liqo.io/prices";
+    /// On a virtual node: what the provider's nodes with the most room have free, as the JSON of [`LargestPods`](crate::LargestPods).
+    pub const LARGEST_PODS: &str = "liqo.io/largest-pods";
     /// On the Lease of a gateway: its WireGuard key (base64).
     pub const GATEWAY_KEY: &str = "liqo.io/gateway-key";
     /// On the Lease of a gateway whose key was renewed: its first key (base64). The flows that it carries follow from this key.

@@ -6,7 +6,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, OfferContract, PriceList, Time};
+use crate::{ClusterId, LargestPods, OfferContract, PriceList, Time, schema};
 
 /// One pool of resources that a provider offers to one consumer. It is in the tenant namespace, named after its pool. The consumer stores
 /// a copy in its provider namespace.
@@ -39,6 +39,11 @@ pub struct ResourceOfferSpec {
     pub pool: String,
     /// The amounts that the provider offers.
     pub resource_quota: ResourceQuota,
+    /// What the nodes with the most room have free now, at most 4: a pod that fits into none of these lists finds no node. An amount may be a
+    /// little more than a node has, see `offerUpdateThresholdPercentage`. If empty, nothing is known.
+    #[serde(default, skip_serializing_if = "LargestPods::is_empty")]
+    #[schemars(schema_with = "schema::largest_pods")]
+    pub largest_pods: LargestPods,
     /// Labels that the provider advertises. The consumer puts only harmless ones on the Node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,

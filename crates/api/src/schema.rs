@@ -5,6 +5,7 @@ use liqo_quantity::{MAX_RATES, MAX_RESOURCE_NAME_LEN, Rates};
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
 use crate::ClusterId;
+use crate::largest_pods::MAX_LARGEST_PODS;
 use crate::record_text::{MAX_ENTRIES_LEN, MAX_OBJECT_LEN, MAX_POD_LEN};
 
 /// Maximum number of resources that a pod may name, or a request.
@@ -68,6 +69,13 @@ pub fn requested_resources(generator: &mut SchemaGenerator) -> Schema {
     }]);
     list.insert("x-kubernetes-validations".to_owned(), rule);
     list
+}
+
+/// Free amounts of a few nodes.
+pub fn largest_pods(generator: &mut SchemaGenerator) -> Schema {
+    let mut one = liqo_quantity::ResourceList::json_schema(generator);
+    one.insert("maxProperties".to_owned(), MAX_RESOURCES.into());
+    json_schema!({ "type": "array", "maxItems": MAX_LARGEST_PODS, "items": one })
 }
 
 /// Half as many rates as an offer may have, because those of the policy and those of a pool come together in it.

@@ -5,7 +5,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, PriceList, Time, schema};
+use crate::{ClusterId, Condition, LargestPods, PriceList, Time, schema};
 
 /// One accepted pool, which becomes a Node. It is in the provider namespace, named after its pool.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -39,6 +39,11 @@ pub struct VirtualNodeSpec {
     pub pool: String,
     /// The accepted amounts: capacity and allocatable of the Node.
     pub resources: ResourceList,
+    /// What the provider's nodes with the most room have free now. A pod that fits into none of these lists finds no node there. If empty,
+    /// nothing is known.
+    #[serde(default, skip_serializing_if = "LargestPods::is_empty")]
+    #[schemars(schema_with = "schema::largest_pods")]
+    pub largest_pods: LargestPods,
     /// Time at which the provider takes the pool back, if it does. Until then the Node gets no new pods, and its pods are evicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<Time>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use liqo_api::{ClusterId, DEFAULT_POOL, Quantity, ResourceList, ResourceOfferSpec, ResourceQuota};
+use liqo_api::{ClusterId, DEFAULT_POOL, LargestPods, Quantity, ResourceList, ResourceOfferSpec, ResourceQuota};
 
 /// The ID of a test cluster. A higher number gives a higher ID.
 pub fn cluster(number: u8) -> ClusterId {
@@ -25,6 +25,7 @@ pub fn offer_of(provider: u8, hard: &str) -> ResourceOfferSpec {
         cluster_id: cluster(provider),
         pool: DEFAULT_POOL.to_owned(),
         resource_quota: ResourceQuota { hard: list(hard) },
+        largest_pods: LargestPods::default(),
         labels: BTreeMap::new(),
         path: vec![cluster(provider)],
         hops: 1,

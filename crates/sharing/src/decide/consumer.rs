@@ -11,8 +11,8 @@ use std::{
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    Accept, ClusterId, Consume, MAX_PATH_LEN, NO_NEW_PODS, OfferAcceptedReason, OfferDecision, OfferPhase, PriceList,
-    RequestedResources, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
+    Accept, ClusterId, Consume, MAX_LARGEST_PODS, MAX_PATH_LEN, NO_NEW_PODS, OfferAcceptedReason, OfferDecision, OfferPhase,
+    PriceList, RequestedResources, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
 };
 use liqo_quantity::{ResourceArgument, priced_unit, unit_of};
 
@@ -360,6 +360,11 @@ fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: b
     if spec.hops > 1 && spec.path.len() < 2 {
         return Some("the provider says that it borrows the resources, and not from which clusters".to_owned());
     }
+    if spec.largest_pods.is_too_long() || spec.largest_pods.iter().any(|one| one.len() > MAX_RESOURCES) {
+        return Some(format!(
+            "it names more than {MAX_LARGEST_PODS} largest pods, or more than {MAX_RESOURCES} resources of one"
+        ));
+    }
     if spec.labels.len() > MAX_LABELS {
         return Some(format!("it has more than {MAX_LABELS} labels"));
     }
@@ -411,6 +416,7 @@ fn apply_node(
         cluster_name: intent.cluster_name.clone(),
         pool,
         resources,
+        largest_pods: offer.spec.largest_pods.map(usable),
         withdrawal_timestamp: offer.spec.withdrawal_timestamp.clone(),
         labels: offer.spec.labels.iter().filter(|(key, _)| keeps(key)).map(|(key, value)| (key.clone(), value.clone())).collect(),
         prices: offer.spec.prices.clone(),

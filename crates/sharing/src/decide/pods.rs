@@ -77,6 +77,12 @@ impl Pods {
         self.by_node.get(node).map(|here| &here.sums().own)
     }
 
+    /// What all pods on a node request.
+    pub fn requests_on(&self, node: &str) -> ResourceList {
+        let Some(sums) = self.by_node.get(node).map(|here| here.sums()) else { return ResourceList::new() };
+        sums.claimed.values().fold(sums.own.clone(), |all, claimed| all + &claimed.requests)
+    }
+
     /// The pods without a node, the largest first, so that the order of their arrival does not matter.
     pub fn unbound(&self) -> Vec<&PodUsage> {
         let mut pods: Vec<&PodUsage> = self.unbound.iter().map(AsRef::as_ref).collect();

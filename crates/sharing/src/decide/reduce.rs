@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
 use kube::core::DeserializeGuard;
 use liqo_api::requests::{self, Effective, MAX_RESOURCES, is_bounded};
-use liqo_api::{ClusterId, Condition, DEFAULT_POOL, PriceList, ResourceList, ResourceRequest, labels, pods, tenant_namespace};
+use liqo_api::{
+    ClusterId, Condition, DEFAULT_POOL, LargestPods, PriceList, ResourceList, ResourceRequest, labels, pods, tenant_namespace,
+};
 
 /// A node of this cluster, real or virtual.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,6 +38,7 @@ pub struct UpstreamOffer {
     /// How many clusters the resources come through, with the provider.
     pub hops: u8,
     pub prices: Option<PriceList>,
+    pub largest_pods: LargestPods,
 }
 
 /// An offer contains these labels of its nodes if all nodes have the same value.

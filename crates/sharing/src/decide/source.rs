@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use liqo_api::ResourceList;
+use liqo_api::{FreeNodes, ResourceList};
 use liqo_quantity::ResourceArgument;
 
-use super::reduce::{ADVERTISED, LocalNode, PodUsage};
+use super::{
+    pods::Pods,
+    reduce::{ADVERTISED, LocalNode, PodUsage},
+};
 
 /// The free resources of each group of nodes: allocatable resources, less what is `taken` on each node, less what `waiting` pods
 /// request. Pods that are charged to an offer are in neither, because what they use is part of the offer.
@@ -44,6 +47,25 @@ pub fn free<'a>(
         }
     }
     free
+}
+
+/// What each node has free of all pods that it has; `None` if that is not known of one of them.
+///
+/// Pods without a node count nowhere: another node may get them. A virtual node has no more than what its provider says of its own nodes.
+pub fn free_nodes(nodes: &[(&str, &LocalNode)], pods: &Pods) -> Option<FreeNodes> {
+    let mut all = FreeNodes::default();
+    for (name, node) in nodes.iter().filter(|(_, node)| node.eligible) {
+        let free = node.allocatable.saturating_sub(&pods.requests_on(name));
+        let Some(upstream) = &node.upstream else {
+            all.add(free);
+            continue;
+        };
+        let behind = upstream.offer.as_ref().map(|offer| &offer.largest_pods).filter(|known| !known.is_empty())?;
+        for one in behind.iter() {
+            all.add(one.min(&free));
+        }
+    }
+    Some(all)
 }
 
 /// The advertised labels that have the same value on all nodes, so they are true for every pod of the pool.

@@ -80,6 +80,7 @@ fn known(provider: &ClusterId, offer: &ResourceOffer) -> Option<UpstreamOffer> {
         path: spec.path.iter().cloned().chain([provider.clone()]).collect(),
         hops: spec.hops.max(1),
         prices: spec.prices.clone(),
+        largest_pods: spec.largest_pods.clone(),
     })
 }
 
@@ -149,13 +150,15 @@ mod tests {
     use super::*;
     use crate::decide::reduce::Upstream;
     use crate::tests::cluster;
+    use liqo_api::LargestPods;
 
     fn prices(value: serde_json::Value) -> PriceList {
         serde_json::from_value(value).unwrap()
     }
 
     fn node(path: &[u8], hops: u8, of: Option<PriceList>) -> LocalNode {
-        let offer = UpstreamOffer { path: path.iter().map(|number| cluster(*number)).collect(), hops, prices: of };
+        let path_of = path.iter().map(|number| cluster(*number)).collect();
+        let offer = UpstreamOffer { path: path_of, hops, prices: of, largest_pods: LargestPods::default() };
         let upstream = Upstream { provider: cluster(path[0]), pool: "default".into(), offer: Some(offer) };
         LocalNode { upstream: Some(upstream), ..LocalNode::default() }
     }

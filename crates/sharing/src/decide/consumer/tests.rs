@@ -2,7 +2,7 @@ mod prices;
 
 use super::*;
 use crate::tests::{cluster, list, offer_of};
-use liqo_api::Time;
+use liqo_api::{LargestPods, Time};
 
 const ROME: u8 = 1;
 const MILAN: u8 = 3;
@@ -89,6 +89,7 @@ fn a_good_offer_is_accepted_and_becomes_a_virtual_node() {
         cluster_name: "milan".to_owned(),
         pool: "default".to_owned(),
         resources: list("cpu=4, memory=4Gi"),
+        largest_pods: LargestPods::default(),
         labels: BTreeMap::new(),
         prices: None,
         no_new_pods: None,

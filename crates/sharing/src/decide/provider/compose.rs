@@ -8,7 +8,8 @@ use std::{
 use k8s_openapi::api::core::v1::NodeSelector;
 use liqo_api::Key;
 use liqo_api::{
-    ClusterId, ContractClasses, PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, Usage,
+    ClusterId, ContractClasses, FreeNodes, LargestPods, PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec,
+    ResourceQuota, Time, Usage,
 };
 use tokio::time::Instant;
 
@@ -39,6 +40,8 @@ struct Description {
     node_selector: Option<NodeSelector>,
     path: Vec<ClusterId>,
     hops: u8,
+    /// What the nodes have free. `None` if nobody knows on which nodes the pods of the pool run, or what one of them has free.
+    free_nodes: Option<FreeNodes>,
 }
 
 fn description_key<'a>(allocation: &'a PoolAllocation, behind: &BTreeSet<ClusterId>) -> DescriptionKey<'a> {
@@ -65,7 +68,9 @@ impl Description {
         let (path, hops) = upstream::path(&snapshot.own, nodes());
         // A borrowed pool stays one while it has no nodes.
         let hops = hops.max(allocation.borrowed_hops.unwrap_or(hops));
-        Self { labels, node_selector, path, hops }
+        // A plugin may count on nodes that do not exist yet.
+        let free_nodes = allocation.local_policy.and_then(|_| source::free_nodes(&of_pool, &snapshot.pods));
+        Self { labels, node_selector, path, hops, free_nodes }
     }
 }
 
@@ -165,6 +170,7 @@ impl<'a> Composer<'a> {
         ResourceOfferSpec {
             cluster_id: own.clone(),
             pool: allocation.pool.clone(),
+            largest_pods: self.largest_pods(allocation, &hard),
             resource_quota: ResourceQuota { hard },
             labels: description.labels.clone(),
             path: description.path.clone(),
@@ -180,6 +186,16 @@ impl<'a> Composer<'a> {
             prices: bound.map_or(prices, |terms| terms.prices.get(&allocation.pool).cloned()),
             contract: standing.of_offer(&allocation.pool),
         }
+    }
+
+    /// The largest pods that nodes can take. What the offer says stays while it holds.
+    fn largest_pods(&self, allocation: &PoolAllocation, hard: &ResourceList) -> LargestPods {
+        let requester = &self.requesters[allocation.requester];
+        let description = &self.descriptions[&description_key(allocation, &self.behind)];
+        let now = description.free_nodes.as_ref().map(|free| free.largest(hard)).unwrap_or_default();
+        let said = requester.offers.get(allocation.pool.as_str()).map(|offer| &offer.spec.largest_pods);
+        let threshold = if self.policy_changed(requester) { 0 } else { allocation.policy.threshold() };
+        said.filter(|said| said.still_holds(&now, u32::from(threshold))).cloned().unwrap_or(now)
     }
 
     pub fn write(&self, allocation: &PoolAllocation, hard: ResourceList, grows: bool) -> OfferWrite {

@@ -2,6 +2,7 @@
 
 mod broker;
 mod contracts;
+mod largest_pods;
 mod policies;
 mod pools;
 mod pricing;
@@ -11,7 +12,7 @@ mod tethering;
 
 use std::collections::HashMap;
 
-use liqo_api::{ClusterId, DEFAULT_POOL, PeeringPolicySpec, RESOURCE_REQUEST, ResourceOfferStatus};
+use liqo_api::{ClusterId, DEFAULT_POOL, FreeNodes, PeeringPolicySpec, RESOURCE_REQUEST, ResourceOfferStatus};
 use serde_json::{Value, json};
 
 use super::*;
@@ -84,8 +85,10 @@ impl Snapshot {
     }
 
     pub(super) fn offers(mut self, consumer: u8, hard: &str) -> Self {
-        let spec = offer_of(MILAN, hard);
-        let mut offer = ResourceOffer::new(DEFAULT_POOL, spec);
+        let mut offer = ResourceOffer::new(DEFAULT_POOL, offer_of(MILAN, hard));
+        // What is said before any pod comes.
+        let free: FreeNodes = self.nodes.iter().map(|(_, node)| node.allocatable.clone()).collect();
+        offer.spec.largest_pods = free.largest(&list(hard));
         offer.metadata.namespace = Some(tenant_namespace(&cluster(consumer)));
         self.offers.push((Key::of(&offer), offer.into()));
         self

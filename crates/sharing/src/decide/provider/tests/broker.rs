@@ -113,6 +113,22 @@ fn percentage_caps_and_several_consumers_count_as_for_real_nodes() {
 }
 
 #[test]
+fn a_broker_says_of_single_nodes_what_its_providers_say_and_nothing_if_one_says_nothing() {
+    let says = |largest: &str| serde_json::from_str(largest).unwrap();
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "");
+    snapshot.change_upstream_offer(TURIN, |offer| offer.largest_pods = says(r#"[{"cpu":"2","pods":"1"}]"#));
+    let half = snapshot.clone().settled().offer(ROME, DEFAULT_POOL).unwrap();
+    assert!(half.largest_pods.is_empty());
+    snapshot.change_upstream_offer(GENOA, |offer| offer.largest_pods = says(r#"[{"cpu":"5","pods":"1"}]"#));
+    let said = |snapshot: Snapshot| {
+        let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
+        offer.largest_pods.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(said(snapshot.clone()), ["cpu=5, pods=1"]);
+    assert_eq!(said(snapshot.pod_at(GENOA, None, "cpu=5, pods=1")), ["cpu=2, pods=1"], "one cpu is left at the other");
+}
+
+#[test]
 fn own_nodes_are_a_pool_of_their_own() {
     let settled = two_providers(&json!({ "ownNodes": true })).asks(ROME, "").settled();
     assert_eq!(settled.offered_to(ROME), [pool(DEFAULT_POOL, "cpu=10, pods=10"), pool("hops-2", "cpu=10, pods=20")]);
