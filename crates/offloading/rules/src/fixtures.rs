@@ -1,7 +1,8 @@
 //! Objects that the tests of several modules use.
 
 use liqo_api::{
-    ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, NamespaceMapSpec, NamespaceMapStatus, WantedNamespace, labels,
+    ClusterId, LargestPods, MappedNamespace, MappedNamespacePhase, NamespaceMap, NamespaceMapSpec, NamespaceMapStatus,
+    WantedNamespace, labels,
 };
 use liqo_quantity::ResourceList;
 use serde_json::{Value, json};
@@ -37,6 +38,7 @@ pub fn offer(hard: ResourceList) -> Offer {
         missing_contract: None,
         advertised: Vec::new(),
         nodes: Vec::new(),
+        largest_pods: LargestPods::default(),
         borrowed: false,
     }
 }
@@ -58,6 +60,7 @@ pub fn with_node_spec<T>(peer_labels: &[(&str, &str)], outage: Outage, then: imp
         outage,
         withdrawal: None,
         prices: None,
+        largest_pods: &LargestPods::default(),
         no_new_pods: None,
     })
 }

@@ -70,6 +70,8 @@ pub enum NamespaceKey {
     /// The pods of this namespace and what is reflected for them, at every provider.
     Pods(String),
     AllPods,
+    /// The pods of all namespaces that have no node.
+    AllUnscheduled,
 }
 
 /// The queues that exist once, not for each provider.

@@ -10,6 +10,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use liqo_api::{
     ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PodOffloadingStrategy, VirtualNode,
+    annotations,
 };
 use liqo_controller_runtime::{Cache, Key, Queue};
 use serde_json::Value;
@@ -141,7 +142,12 @@ pub fn virtual_node(key: &Key, old: Option<&VirtualNode>, new: Option<&VirtualNo
 pub fn node(key: &Key, old: Option<&Value>, new: Option<&Value>) -> (Vec<NodeKey>, Vec<NamespaceKey>) {
     // The selectors of namespaces look at labels only.
     let labels = |node: Option<&Value>| node.and_then(|node| node.pointer("/metadata/labels").cloned());
-    let placement = if labels(old) == labels(new) { Vec::new() } else { vec![NamespaceKey::AllMaps, NamespaceKey::AllPods] };
+    let mut placement = if labels(old) == labels(new) { Vec::new() } else { vec![NamespaceKey::AllMaps, NamespaceKey::AllPods] };
+    // A pod that was kept off may have room now.
+    let largest_pods = |node: Option<&Value>| {
+        node.and_then(|node| node.pointer("/metadata/annotations")?.get(annotations::LARGEST_PODS).cloned())
+    };
+    placement.extend((largest_pods(old) != largest_pods(new)).then_some(NamespaceKey::AllUnscheduled));
     (vec![NodeKey::Node(key.name.clone())], placement)
 }
 
@@ -439,11 +445,21 @@ pub fn enqueue_at_home(consumer: &Consumer, namespace: &str) {
 pub fn enqueue_pods_of(consumer: &Consumer, namespace: &str) {
     enqueue_at_home(consumer, namespace);
     let unscheduled = consumer.followed.lock().get(namespace).map(|followed| followed.unscheduled.clone());
-    for (key, _) in unscheduled.iter().flat_map(Cache::all) {
-        consumer.queues.unscheduled.add(key);
-    }
+    enqueue_unscheduled(consumer, unscheduled);
     let namespaced = records(Records::Namespaced(Some(namespace.to_owned())));
     enqueue_everywhere(consumer, &[pods(Pods::In(namespace.to_owned())), records(Records::All), namespaced]);
+}
+
+pub fn enqueue_all_unscheduled(consumer: &Consumer) {
+    let all: Vec<Cache<UnscheduledPod>> =
+        consumer.followed.lock().values().map(|followed| followed.unscheduled.clone()).collect();
+    enqueue_unscheduled(consumer, all);
+}
+
+fn enqueue_unscheduled(consumer: &Consumer, pods: impl IntoIterator<Item = Cache<UnscheduledPod>>) {
+    for (key, _) in pods.into_iter().flat_map(|pods| pods.all()) {
+        consumer.queues.unscheduled.add(key);
+    }
 }
 
 pub fn enqueue_all_pods(consumer: &Consumer) {

@@ -21,7 +21,7 @@ mod configuration;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +53,7 @@ use liqo_offloading_rules::namespace::{lent_on, node_selector};
 use liqo_offloading_rules::node::priced::{PricedNode, charged_json};
 use liqo_offloading_rules::pod::preference::{self, prefer};
 use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner, avoided};
+use liqo_offloading_rules::pod::room::Room;
 use liqo_offloading_rules::pod::scheduling::{Placement, held, hold_back, place};
 
 pub use certificate::CertificateError;
@@ -117,7 +118,7 @@ enum NamespaceRule {
     Unchanged,
 }
 
-/// What the preferences of pods depend on.
+/// What the room and the preferences of pods depend on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Choice<'a> {
     nodes: &'a [Arc<PricedNode>],
@@ -146,8 +147,10 @@ impl Offloading {
 
     /// Where a new pod of the namespace may run, and where it prefers to.
     fn place(&self, pod: &Value, choice: Choice, now: Timestamp) -> Placement {
-        let avoided = self.avoided(pod, now);
+        let room = self.room(pod, choice.nodes);
+        let avoided = self.avoided(pod, &room, now);
         let mut placed = self.hold(pod, place(pod, self.strategy, self.selector.as_deref(), &avoided));
+        placed.no_room = room.warning().filter(|_| placed.may_leave);
         let placement = self.placement.as_ref().filter(|_| placed.may_leave);
         if let Some((placement, amounts)) = placement.and_then(|placement| Some((placement, charged_json(pod)?))) {
             let is_allowed = |node: &&PricedNode| {
@@ -167,11 +170,26 @@ impl Offloading {
         self.hold(pod, place(pod, self.strategy, self.selector.as_deref(), &[]))
     }
 
-    /// The clusters (IDs) from which the pod is kept off if it is new: those that refused one of its owner, or that a budget closes.
-    pub(crate) fn avoided(&self, pod: &Value, now: Timestamp) -> Vec<&str> {
-        let refused = self.refusals_of(pod, now).into_iter().map(|one| &one.cluster_id);
+    /// The clusters (IDs) from which the pod is kept off if it is new: those that refused one of its owner, that a budget closes, or that
+    /// have no room for it on any node.
+    pub(crate) fn avoided<'a>(&'a self, pod: &Value, room: &Room<'a>, now: Timestamp) -> Vec<&'a str> {
+        let refused = self.refusals_of(pod, now).into_iter().map(|one| one.cluster_id.as_str());
+        refused.chain(self.closed()).chain(room.avoided()).collect::<BTreeSet<&str>>().into_iter().collect()
+    }
+
+    /// The clusters (IDs) that a budget closes, if it does not close all.
+    fn closed(&self) -> impl Iterator<Item = &str> {
         let budget = self.budget.iter().filter(|budget| !budget.all_closed);
-        refused.chain(budget.flat_map(|budget| &budget.closed_cluster_ids)).map(ClusterId::as_str).collect()
+        budget.flat_map(|budget| &budget.closed_cluster_ids).map(ClusterId::as_str)
+    }
+
+    /// The room that the clusters which are open to the namespace have for the pod on single nodes.
+    pub(crate) fn room<'a>(&self, pod: &Value, nodes: &'a [Arc<PricedNode>]) -> Room<'a> {
+        let is_open = |node: &&PricedNode| {
+            let is_selected = node_selector::matches(self.cluster_selector.as_ref(), &node.name, &node.labels);
+            is_selected && !self.closed().any(|id| id == node.cluster_id())
+        };
+        Room::of(pod, self.strategy, &nodes.iter().map(AsRef::as_ref).filter(is_open).collect::<Vec<_>>())
     }
 
     /// Whether a budget lets no cluster have new pods of the namespace.
@@ -364,7 +382,8 @@ impl Webhook {
             NamespaceRule::Announced => (hold_back(&pod), Some(WAITS.to_owned())),
             NamespaceRule::Offloaded(offloading) => self.place(offloading, &pod),
         };
-        response.warnings = placement.warning().or(warning).map(|warning| vec![warning]);
+        let warnings: Vec<String> = placement.warning().into_iter().chain(warning).collect();
+        response.warnings = (!warnings.is_empty()).then_some(warnings);
         if placement.patch.is_empty() {
             return response;
         }
@@ -378,10 +397,7 @@ impl Webhook {
 
     /// The change to the pod, and a warning for who creates it.
     fn place(&self, offloading: &Offloading, pod: &Value) -> (Placement, Option<String>) {
-        let nodes: Vec<Arc<PricedNode>> = match offloading.placement {
-            Some(_) => self.nodes.all().into_iter().map(|(_, node)| node).collect(),
-            None => Vec::new(),
-        };
+        let nodes: Vec<Arc<PricedNode>> = self.nodes.all().into_iter().map(|(_, node)| node).collect();
         let config = self.config.borrow().clone();
         let choice = Choice { nodes: &nodes, own_name: &config.spec.cluster_name };
         let now = self.clock.now();

@@ -226,6 +226,30 @@ async fn a_pod_prefers_the_cheapest_of_the_nodes_that_its_namespace_selects() {
 }
 
 #[tokio::test]
+async fn a_pod_is_kept_off_a_provider_without_a_node_for_it_as_long_as_it_may_run_elsewhere() {
+    let milan = liqo_api::ClusterId::of_public_key(&[2; 32]);
+    let metadata = json!({"name": "milan", "labels": {labels::REMOTE_CLUSTER_ID: milan, labels::TYPE: labels::TYPE_VIRTUAL_NODE},
+        "annotations": {annotations::LARGEST_PODS: r#"[{"cpu":"1719m","memory":"2Gi","pods":"1"}]"#}});
+    let pod = |cpu: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu, "memory": "1Mi"}}}]}})
+    };
+    let asked = async |strategy: &str, cpu: &str| {
+        let store = store_with(strategy);
+        store.put("/api/v1/nodes/milan", json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata.clone()}));
+        let response = answered(&store, review(&pod(cpu)).to_string()).await;
+        let patch: Vec<u8> = serde_json::from_value(response["patch"].clone()).unwrap();
+        let avoids = String::from_utf8(patch).unwrap().contains(milan.as_str());
+        (avoids, response["warnings"][0].as_str().unwrap_or_default().to_owned())
+    };
+    let (avoids, warning) = asked("LocalAndRemote", "2300m").await;
+    assert!(avoids && warning.contains("kept off") && warning.contains("milan (cpu: 581m short"), "{warning}");
+    let (avoids, warning) = asked("Remote", "2300m").await;
+    assert!(!avoids && warning.contains("waits for room"), "{warning}");
+    assert_eq!(asked("LocalAndRemote", "1700m").await, (false, String::new()));
+}
+
+#[tokio::test]
 async fn a_pod_with_a_claim_comes_with_a_warning() {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "db"}, "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "d"}}]}});
     let response = answered(&store_with("Remote"), review(&pod).to_string()).await;

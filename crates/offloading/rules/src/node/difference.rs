@@ -20,8 +20,10 @@ pub fn is_ours(live: &Value, cluster: &ClusterId, pool: &str) -> bool {
 pub fn new_node(spec: &NodeSpec, now: &str) -> Value {
     let mut whole = node(spec);
     whole["metadata"]["annotations"] = json!({ annotations::TRAVELLED: recorded(spec) });
-    if let Some(prices) = prices(spec) {
-        whole["metadata"]["annotations"][annotations::PRICES] = prices.into();
+    for (key, text) in described(spec) {
+        if let Some(text) = text {
+            whole["metadata"]["annotations"][key] = text.into();
+        }
     }
     whole["status"] = node_status(spec, &json!({}), now);
     whole
@@ -33,9 +35,13 @@ fn recorded(spec: &NodeSpec) -> String {
     keys.join(",")
 }
 
-/// The annotation with the prices.
-fn prices(spec: &NodeSpec) -> Option<String> {
-    spec.prices.and_then(|prices| serde_json::to_string(prices).ok())
+/// The annotations that describe the pool; `None` for one that the Node does not have.
+fn described(spec: &NodeSpec) -> [(&'static str, Option<String>); 2] {
+    let largest = Some(spec.largest_pods).filter(|largest| !largest.is_empty());
+    [
+        (annotations::PRICES, spec.prices.and_then(|prices| serde_json::to_string(prices).ok())),
+        (annotations::LARGEST_PODS, largest.and_then(|largest| serde_json::to_string(largest).ok())),
+    ]
 }
 
 /// A merge patch for the labels and annotations of a live Node; `None` if they are right. Those of others stay.
@@ -46,8 +52,9 @@ pub fn metadata_patch(spec: &NodeSpec, live: &Value) -> Option<Value> {
     let record = recorded(spec);
     let annotation = |key: &str| live.pointer("/metadata/annotations").and_then(|all| all.get(key)).and_then(Value::as_str);
     let before = annotation(annotations::TRAVELLED);
-    let prices = prices(spec);
-    let same_prices = annotation(annotations::PRICES) == prices.as_deref();
+    let described = described(spec).into_iter().filter(|(key, text)| annotation(key) != text.as_deref());
+    let described: Map<String, Value> =
+        described.map(|(key, text)| (key.to_owned(), text.map_or(Value::Null, Value::from))).collect();
     let mut changes: Map<String, Value> = wanted
         .iter()
         .filter(|(key, value)| has(key) != Some(value.as_str()))
@@ -55,13 +62,11 @@ pub fn metadata_patch(spec: &NodeSpec, live: &Value) -> Option<Value> {
         .collect();
     let gone = before.unwrap_or_default().split(',').filter(|key| !wanted.contains_key(*key) && has(key).is_some());
     changes.extend(gone.map(|key| (key.to_owned(), Value::Null)));
-    if changes.is_empty() && before == Some(record.as_str()) && same_prices {
+    if changes.is_empty() && before == Some(record.as_str()) && described.is_empty() {
         return None;
     }
     let mut annotations = Map::from_iter([(annotations::TRAVELLED.to_owned(), record.into())]);
-    if !same_prices {
-        annotations.insert(annotations::PRICES.to_owned(), prices.map_or(Value::Null, Value::from));
-    }
+    annotations.extend(described);
     Some(json!({ "metadata": { "labels": changes, "annotations": annotations } }))
 }
 
@@ -192,6 +197,19 @@ mod tests {
         assert_eq!(patch["metadata"]["annotations"]["liqo.io/prices"], Value::Null);
         json_patch::merge(&mut live, &patch);
         assert_eq!(patched(&live, None), None);
+    }
+
+    #[test]
+    fn what_the_largest_nodes_have_is_written_when_it_changes_and_removed_when_it_is_unknown() {
+        let patched = |live: &Value, largest: &str| {
+            let largest_pods = &serde_json::from_str(largest).unwrap();
+            with(&[], Outage::None, |spec| metadata_patch(&NodeSpec { largest_pods, ..spec.clone() }, live))
+        };
+        let (mut live, said) = (created(&[]), r#"[{"cpu":"1719m","pods":"1"}]"#);
+        let patch = patched(&live, said).unwrap();
+        json_patch::merge(&mut live, &patch);
+        assert_eq!((&live["metadata"]["annotations"]["liqo.io/largest-pods"], patched(&live, said)), (&json!(said), None));
+        assert_eq!(patched(&live, "[]").unwrap()["metadata"]["annotations"]["liqo.io/largest-pods"], Value::Null);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use liqo_api::{PriceList, labels, pods};
+use liqo_api::{LargestPods, PriceList, labels, pods};
 use serde_json::{Map, Value, json};
 
 use crate::json::{domain, items, text};
@@ -74,6 +74,8 @@ pub struct NodeSpec<'a> {
     pub withdrawal: Option<&'a str>,
     /// The provider's prices, checked.
     pub prices: Option<&'a PriceList>,
+    /// What the provider's nodes with the most room have free.
+    pub largest_pods: &'a LargestPods,
     /// Why no new pods come although the provider answers, if so.
     pub no_new_pods: Option<&'a str>,
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
-use liqo_api::{Money, PriceList, ResourceList, annotations, labels, requests};
+use liqo_api::{LargestPods, Money, PriceList, ResourceList, annotations, labels, requests};
 use liqo_quantity::per_hour;
 use serde_json::Value;
 
@@ -18,13 +18,23 @@ pub struct PricedNode {
     pub name: String,
     pub labels: BTreeMap<String, String>,
     pub prices: Option<PriceList>,
+    pub largest_pods: LargestPods,
 }
 
 impl PricedNode {
-    /// Reads the prices that Liqo wrote on the Node. What cannot be read counts as no prices.
+    /// Reads what Liqo wrote on the Node. Prices that cannot be read count as none, and the room of nodes as unknown.
     pub fn of(name: &str, labels: BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Self {
         let prices = annotations.get(annotations::PRICES).and_then(|text| serde_json::from_str(text).ok());
-        Self { name: name.to_owned(), labels, prices }
+        let largest_pods = annotations.get(annotations::LARGEST_PODS).and_then(|text| serde_json::from_str(text).ok());
+        Self { name: name.to_owned(), labels, prices, largest_pods: largest_pods.unwrap_or_default() }
+    }
+
+    /// The same from the Node as JSON.
+    pub fn of_json(name: &str, node: &Value) -> Self {
+        let texts = |pointer: &str| -> BTreeMap<String, String> {
+            node.pointer(pointer).and_then(|all| serde_json::from_value(all.clone()).ok()).unwrap_or_default()
+        };
+        Self::of(name, texts("/metadata/labels"), &texts("/metadata/annotations"))
     }
 
     /// ID of the cluster behind it.
@@ -118,7 +128,8 @@ pub(crate) mod tests {
         let mut labels: BTreeMap<String, String> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         labels.insert(labels::REMOTE_CLUSTER_ID.to_owned(), format!("id-of-{name}"));
         let list = prices.map(|(cpu, currency)| json!({ "currency": currency, "rates": { "cpu": cpu } }));
-        PricedNode { name: name.to_owned(), labels, prices: list.map(|list| serde_json::from_value(list).unwrap()) }
+        let prices = list.map(|list| serde_json::from_value(list).unwrap());
+        PricedNode { name: name.to_owned(), labels, prices, ..PricedNode::default() }
     }
 
     pub(crate) fn cores(number: i64) -> ResourceList {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::core::Status;
 use liqo_api::requests::{Effective, MAX_RESOURCES};
-use liqo_api::{Key, OfferPhase, OffloadedReason, ResourceOffer, requests};
+use liqo_api::{Key, LargestPods, OfferPhase, OffloadedReason, ResourceOffer, requests};
 use liqo_quantity::ResourceList;
 use serde_json::Value;
 
@@ -46,6 +46,8 @@ pub struct Offer {
     pub advertised: Vec<String>,
     /// The nodes of the pool, as terms of a node selector; empty for all nodes.
     pub nodes: Vec<Value>,
+    /// What the nodes with the most room have free, as far as it is known.
+    pub largest_pods: LargestPods,
     /// Whether this cluster borrows the resources itself: the nodes of the pool are virtual.
     pub borrowed: bool,
 }
@@ -59,6 +61,7 @@ impl Offer {
         Some(Self {
             borrowed: offer.spec.is_borrowed(),
             hard: offer.spec.resource_quota.hard,
+            largest_pods: offer.spec.largest_pods,
             accepted: offer.status.is_some_and(|status| status.phase == OfferPhase::Accepted),
             withdrawal: offer.spec.withdrawal_timestamp.map(|time| time.0),
             reclaim: offer.spec.reclaim_timestamp.map(|time| time.0),

@@ -5,16 +5,16 @@
 //! drift.
 //!
 //! The order is: admitted pods, then waiting pods, by the creation of their shadow pod and then by UID. A pod gets no room that a
-//! pod before it needs; a pod that does not fit blocks nobody. Shadow pods wait from their creation on, so the order survives a
-//! restart, in whatever order the controller reconciles them then.
+//! pod before it needs; a pod that does not fit, or that no node has room for, blocks nobody. Shadow pods wait from their creation on,
+//! so the order survives a restart, in whatever order the controller reconciles them then.
 
 mod resize;
 
 use std::collections::{BTreeMap, HashMap};
 
 use liqo_api::requests::Effective;
-use liqo_api::{Charge, Key};
-use liqo_quantity::{Quantity, ResourceList};
+use liqo_api::{Charge, Key, short_on_largest_node};
+use liqo_quantity::{Quantity, ResourceList, Shortage};
 
 use crate::pod::admission::{Account, CONTRACT_NOT_IN_FORCE, NO_OFFER, OFFER_EXCEEDED, Offer, POOL_WITHDRAWN, Refusal, Turn};
 use crate::pod::remote_pod::RemotePod;
@@ -205,9 +205,15 @@ impl Ledger {
             );
             Refusal { reason: OFFER_EXCEEDED, message }
         })?;
-        // There may be many, so the loop allocates nothing.
+        room_on_a_node(offer, &request.charge).map_err(|short| {
+            let short = short_on_largest_node(&short);
+            let message = format!("no node of pool {pool} has room for the pod: {short}; it starts when other pods there end");
+            Refusal { reason: OFFER_EXCEEDED, message }
+        })?;
+        // There may be many, so the loop allocates nothing for those that have room.
         let mut taken = ResourceList::new();
-        for (_, earlier) in self.waiting.get(&request.account).into_iter().flat_map(|waiting| waiting.range(..&request.turn)) {
+        let earlier = self.waiting.get(&request.account).into_iter().flat_map(|waiting| waiting.range(..&request.turn));
+        for (_, earlier) in earlier.filter(|(_, earlier)| room_on_a_node(offer, &earlier.charge).is_ok()) {
             if fits_next_to(earlier.charge.charged(charge), &taken, &free) {
                 taken += earlier.charge.charged(charge);
                 if !fits_next_to(wanted, &taken, &free) {
@@ -245,6 +251,14 @@ impl Ledger {
         let refused = waiting.filter(|waiting| waiting.refused).map(|waiting| &waiting.shadow);
         deferred.chain(refused).cloned().collect()
     }
+}
+
+/// Whether a node may have room for a pod. Which nodes a pool has that this cluster borrows, only the cluster behind it knows.
+///
+/// What an offer says of its nodes counts the pods that are on them, and no pod that waits there for a node: the scheduler may find room where
+/// nobody else does. When a node has more, the offer changes, and all pods that wait are tried again.
+fn room_on_a_node(offer: &Offer, charge: &Effective) -> Result<(), Vec<Shortage>> {
+    if offer.borrowed { Ok(()) } else { offer.largest_pods.may_take(&charge.requests) }
 }
 
 /// Whether the wanted amounts fit into what is free, in addition to those that are taken.
@@ -500,6 +514,35 @@ mod tests {
         let (mut ledger, offer) = (Ledger::default(), offer("cpu=2,pods=10"));
         assert!(ledger.admit(request("huge", 1, "cpu=64"), Some(&offer), Charge::Requests, |_| true).is_err());
         assert_eq!(ledger.admit(request("small", 2, "cpu=1"), Some(&offer), Charge::Requests, |_| true), Ok(()));
+    }
+
+    #[test]
+    fn a_pod_that_no_node_has_room_for_waits_until_the_offer_says_that_one_has_and_holds_up_nobody() {
+        let nodes = |nodes: &str| Offer { largest_pods: serde_json::from_str(nodes).unwrap(), ..offer("cpu=3,memory=8Gi") };
+        let (mut ledger, before) = (Ledger::default(), nodes(r#"[{"cpu":"1900m","memory":"1Gi"},{"cpu":"1","memory":"4Gi"}]"#));
+        let large = request("large", 1, "cpu=2,memory=1Gi");
+        let mut admit =
+            |request: &AdmissionRequest, offer| ledger.admit(request.clone(), Some(offer), Charge::Requests, |_| true);
+        let refusal = admit(&large, &before).unwrap_err();
+        assert_eq!(refusal.reason, "OfferExceeded");
+        assert!(refusal.message.contains("no node of pool default has room"), "{}", refusal.message);
+        assert!(
+            refusal.message.contains("cpu: 100m short (2 requested, 1900m available) on the largest node"),
+            "{}",
+            refusal.message
+        );
+        assert_eq!(admit(&request("small", 2, "cpu=1500m"), &before), Ok(()));
+        let after = Offer { hard: list("cpu=4,memory=8Gi"), ..nodes(r#"[{"cpu":"2","memory":"1Gi"}]"#) };
+        assert_eq!(admit(&large, &after), Ok(()));
+    }
+
+    #[test]
+    fn where_nobody_knows_what_nodes_have_only_the_sum_counts() {
+        let told = Offer { largest_pods: serde_json::from_str(r#"[{"cpu":"1"}]"#).unwrap(), ..offer("cpu=3") };
+        assert!(admit(&mut Ledger::default(), "a", "cpu=2", Some(&told)).is_err());
+        for untold in [Offer { borrowed: true, ..told.clone() }, offer("cpu=3")] {
+            assert_eq!(admit(&mut Ledger::default(), "a", "cpu=2", Some(&untold)), Ok(()));
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod remote;
 pub mod remote_events;
 pub mod remote_pod;
 pub mod reported_status;
+pub mod room;
 pub mod saving;
 pub mod scheduling;
 pub mod shadow_pod;

@@ -21,12 +21,15 @@ pub struct Placement {
     pub obstacle: Option<Refusal>,
     /// Whether the pod may run at a provider.
     pub may_leave: bool,
+    /// What the person who creates the pod should know about room at providers.
+    pub no_room: Option<String>,
 }
 
 impl Placement {
     /// For the person who creates the pod.
     pub fn warning(&self) -> Option<String> {
-        self.obstacle.as_ref().map(|obstacle| format!("the pod runs in this cluster only: {obstacle}"))
+        let obstacle = self.obstacle.as_ref().map(|obstacle| format!("the pod runs in this cluster only: {obstacle}"));
+        obstacle.or_else(|| self.no_room.clone())
     }
 
     /// Whether Kubernetes lets the patch be applied to a pod while the scheduler waits for a gate: a required term may grow, and none may
@@ -57,7 +60,8 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
         return Placement::default();
     }
     if let Some(obstacle) = obstacle(pod) {
-        return Placement { patch: require(pod, &[at_home()]).into_iter().collect(), obstacle: Some(obstacle), may_leave: false };
+        let patch = require(pod, &[at_home()]).into_iter().collect();
+        return Placement { patch, obstacle: Some(obstacle), ..Placement::default() };
     }
     let remote = remote_terms(selector, avoided);
     let wanted = match strategy {
@@ -67,7 +71,7 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
         _ => [vec![at_home()], remote].concat(),
     };
     let patch = tolerate(pod).into_iter().chain(require(pod, &wanted)).collect();
-    Placement { patch, obstacle: None, may_leave: true }
+    Placement { patch, may_leave: true, ..Placement::default() }
 }
 
 /// The same for a pod that no other cluster gets now: it lacks the toleration for virtual nodes, which Kubernetes lets us add later. A pod
@@ -92,12 +96,13 @@ pub fn hold_back(pod: &Value) -> Placement {
         return Placement::default();
     }
     if let Some(obstacle) = obstacle(pod) {
-        return Placement { patch: require(pod, &[at_home()]).into_iter().collect(), obstacle: Some(obstacle), may_leave: false };
+        let patch = require(pod, &[at_home()]).into_iter().collect();
+        return Placement { patch, obstacle: Some(obstacle), ..Placement::default() };
     }
     let gate = json!({"name": pods::OFFLOADING_GATE});
     let list = pod.pointer(GATES).is_some_and(Value::is_array);
     let (path, value) = if list { (format!("{GATES}/-"), gate) } else { (GATES.to_owned(), json!([gate])) };
-    Placement { patch: vec![json!({"op": "add", "path": path, "value": value})], obstacle: None, may_leave: false }
+    Placement { patch: vec![json!({"op": "add", "path": path, "value": value})], ..Placement::default() }
 }
 
 /// Whether the pod waits for the strategy of its namespace.

@@ -89,6 +89,7 @@ pub async fn run(consumer: Arc<Consumer>) {
                     NamespaceKey::AllMaps => triggers::enqueue_all_maps(&consumer),
                     NamespaceKey::Pods(namespace) => triggers::enqueue_pods_of(&consumer, &namespace),
                     NamespaceKey::AllPods => triggers::enqueue_all_pods(&consumer),
+                    NamespaceKey::AllUnscheduled => triggers::enqueue_all_unscheduled(&consumer),
                     NamespaceKey::AllNamespaces => triggers::enqueue_all_namespaces(&consumer),
                 }
                 Ok::<_, Error>(Next::OnChange)

@@ -19,7 +19,6 @@ use liqo_controller_runtime::{
     eviction::{self, Outcome},
     writes::{Step as _, StepError},
 };
-use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::consumer::state::{Consumer, recorded_node};
@@ -131,7 +130,7 @@ fn nodes(consumer: &Consumer) -> Vec<NodePods> {
         let open =
             takes_new_pods(&live) && node.spec.withdrawal_timestamp.is_none() && node.metadata.deletion_timestamp.is_none();
         let pods = pods.all().into_iter().map(|(_, pod)| pod).collect();
-        Some(NodePods { node: priced(&name, &live), pods, open, free: node.spec.resources.clone() })
+        Some(NodePods { node: PricedNode::of_json(&name, &live), pods, open, free: node.spec.resources.clone() })
     });
     let mut known: Vec<NodePods> = known.collect();
     drop(tasks);
@@ -140,13 +139,6 @@ fn nodes(consumer: &Consumer) -> Vec<NodePods> {
         one.free = one.free.saturating_sub(&used.fold(ResourceList::new(), |sum, amounts| sum + &amounts));
     }
     known
-}
-
-fn priced(name: &str, node: &Value) -> PricedNode {
-    let texts = |pointer: &str| -> BTreeMap<String, String> {
-        node.pointer(pointer).and_then(|all| serde_json::from_value(all.clone()).ok()).unwrap_or_default()
-    };
-    PricedNode::of(name, texts("/metadata/labels"), &texts("/metadata/annotations"))
 }
 
 /// Evicts the pods of one namespace that save the most.
@@ -291,8 +283,8 @@ mod tests {
     fn a_node_as_json_has_its_prices() {
         let prices = r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#;
         let node = serde_json::json!({ "metadata": { "labels": { "liqo.io/pool": "default" }, "annotations": { "liqo.io/prices": prices } } });
-        let found = priced("milan", &node);
+        let found = PricedNode::of_json("milan", &node);
         assert_eq!((found.labels.len(), found.prices.unwrap().currency.as_str()), (1, "EUR"));
-        assert_eq!(priced("milan", &serde_json::json!({})).prices, None);
+        assert_eq!(PricedNode::of_json("milan", &serde_json::json!({})).prices, None);
     }
 }

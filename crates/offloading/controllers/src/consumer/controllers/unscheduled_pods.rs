@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use crate::consumer::state::Consumer;
 use crate::webhook::Offloading;
 use liqo_offloading_rules::namespace::placement;
+use liqo_offloading_rules::node::priced::PricedNode;
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::scheduling::{self, Placement, avoids_in_vain, tolerations};
 use liqo_offloading_rules::pod::unscheduled::{Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair};
@@ -122,7 +123,7 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
         pod: &pod,
         placement: &placement,
         refusals: &refusals,
-        avoids_in_vain: avoids_in_vain(&json, &offloading.avoided(&json, now)),
+        avoids_in_vain: avoids_too_much(consumer, &offloading, &json, now),
         held: held.as_deref(),
         recreated_since,
         now,
@@ -160,6 +161,17 @@ async fn tell(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key, pod: &Unsc
         let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
         consumer.context.events.warning(&object, "NotPlaced", message).await;
     }
+}
+
+/// Whether a pod avoids a cluster that a new one would not avoid.
+fn avoids_too_much(consumer: &Consumer, offloading: &Offloading, pod: &Value, now: Timestamp) -> bool {
+    // Most pods avoid nothing.
+    if !avoids_in_vain(pod, &[]) {
+        return false;
+    }
+    let nodes = consumer.nodes.all();
+    let nodes: Vec<_> = nodes.iter().map(|(key, node)| Arc::new(PricedNode::of_json(&key.name, node))).collect();
+    avoids_in_vain(pod, &offloading.avoided(pod, &offloading.room(pod, &nodes), now))
 }
 
 /// Why budgets let no cluster have new pods of a namespace: `by_namespace` its own, or those of the policies for all the clusters that it

@@ -171,6 +171,7 @@ async fn write_node(
         outage,
         withdrawal: withdrawal.as_deref(),
         prices: node.spec.prices.as_ref(),
+        largest_pods: &node.spec.largest_pods,
         no_new_pods: node.spec.no_new_pods.as_deref().or(closed),
     };
     let known = consumer.nodes.get(&Key::new("", name));

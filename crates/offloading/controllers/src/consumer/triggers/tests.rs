@@ -74,7 +74,10 @@ fn a_node_is_due_when_it_changes_and_the_placement_when_its_labels_do() {
     assert_eq!(node(&name, Some(&one), Some(&one)), (nodes.clone(), Vec::new()));
     let placement = vec![NamespaceKey::AllMaps, NamespaceKey::AllPods];
     assert_eq!(node(&name, Some(&one), Some(&other)), (nodes.clone(), placement.clone()));
-    assert_eq!(node(&name, Some(&one), None), (nodes, placement));
+    assert_eq!(node(&name, Some(&one), None), (nodes.clone(), placement));
+    let mut with_room = one.clone();
+    with_room["metadata"]["annotations"] = json!({ "liqo.io/largest-pods": "[]" });
+    assert_eq!(node(&name, Some(&one), Some(&with_room)), (nodes, vec![NamespaceKey::AllUnscheduled]));
 }
 
 #[test]
