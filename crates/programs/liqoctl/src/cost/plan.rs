@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod, PodSpec, Taint, Toleration};
 use kube::ResourceExt as _;
-use liqo_api::{Money, NamespaceOffloadingSpec, PodOffloadingStrategy, ResourceList, labels, pods, requests};
+use liqo_api::{
+    Money, NamespaceOffloadingSpec, PodOffloadingStrategy, ResourceList, labels, pods, requests, short_on_largest_node,
+};
 use liqo_offloading_rules::{
     namespace::node_selector,
     node::priced::{PricedNode, charged, charged_on_node, main_currency},
@@ -201,13 +203,17 @@ fn place(asked: &Asked, facts: &Facts, one: &Room, ranks: &Ranks, main: Option<&
     let (replicas, name) = (asked.workload.replicas, one.priced.name.clone());
     let (of_one, currency) = one.priced.per_hour(&asked.amounts);
     let per_hour = Money::from_nanos(of_one.nanos().saturating_mul(i128::from(replicas)));
-    let fits = count(&one.free, &asked.amounts).min(replicas);
+    let on_one_node = one.priced.largest_pods.take(&asked.amounts);
+    let fits = if on_one_node.is_ok() { count(&one.free, &asked.amounts).min(replicas) } else { 0 };
     let mut why_not: Vec<String> = not_allowed(asked, facts, &one.priced).into_iter().collect();
     why_not.extend(why_not_on_node(asked.spec, one.node));
     if fits == 0 && replicas > 0 {
         let short = asked.amounts.fits_in(&one.free).err().unwrap_or_default();
         let short: Vec<String> = short.iter().map(ToString::to_string).collect();
-        why_not.push(format!("there is no room: {}", short.join(", ")));
+        why_not.push(match on_one_node {
+            Err(on_one_node) if short.is_empty() => format!("no node has room: {}", short_on_largest_node(&on_one_node)),
+            _ => format!("there is no room: {}", short.join(", ")),
+        });
     } else if fits < replicas {
         why_not.push(format!("there is room for {fits} of {replicas} pods now"));
     }

@@ -10,8 +10,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::ResourceExt;
-use liqo_api::{Key, pods};
-use liqo_offloading_rules::pod::controller::has_pods_for_nodes;
+use liqo_api::{Key, LargestPods, ResourceList, pods, requests};
+use liqo_offloading_rules::{node::priced::PricedNode, pod::controller::has_pods_for_nodes};
 use tokio::time::Instant;
 
 /// Delay before an eviction that was not allowed is requested again.
@@ -28,17 +28,23 @@ pub struct VirtualNode {
     /// The cluster behind it answers.
     pub answers: bool,
     pub cordoned: bool,
+    pub allocatable: ResourceList,
+    /// What the provider's nodes with the most room have free.
+    pub largest_pods: LargestPods,
 }
 
 impl VirtualNode {
     pub fn of(node: &Node) -> Self {
         let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
         let is_false = |kind: &str| conditions.clone().any(|one| one.type_ == kind && one.status != "True");
         Self {
             name: node.name_any(),
             labels: node.labels().clone(),
             answers: !is_false(pods::PEER_REACHABLE) && !is_false("Ready"),
             cordoned: node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)),
+            allocatable: allocatable.map(requests::list).unwrap_or_default(),
+            largest_pods: PricedNode::of(&node.name_any(), BTreeMap::new(), node.annotations()).largest_pods,
         }
     }
 }

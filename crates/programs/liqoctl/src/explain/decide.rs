@@ -4,11 +4,14 @@ use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, PodStatus, Taint};
 use kube::ResourceExt as _;
 use liqo_api::{
     ClusterId, ForeignCluster, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy, RemoteNamespace, ShadowPod,
-    ShadowPodPhase, annotations, links, pods,
+    ShadowPodPhase, annotations, links, pods, requests, short_on_largest_node,
 };
-use liqo_offloading_rules::pod::{
-    carry::obstacle::obstacle,
-    refusals::{Refusals, RefusedOwner, avoided},
+use liqo_offloading_rules::{
+    node::priced::{PricedNode, charged},
+    pod::{
+        carry::obstacle::obstacle,
+        refusals::{Refusals, RefusedOwner, avoided},
+    },
 };
 
 use super::{
@@ -263,8 +266,23 @@ fn candidate(node: &Node, facts: &PodFacts, refusals: &[RefusedOwner]) -> (bool,
         NodeState::Closed(why) => (false, format!("{name} is Ready, but {why}")),
         NodeState::Open if !has_namespace => (false, format!("{name} is Ready, but its cluster does not have the namespace")),
         NodeState::Open if has_refused => (false, format!("{name} is Ready, but its cluster refused a pod with this template")),
-        NodeState::Open => (true, format!("{name} is Ready and takes pods")),
+        NodeState::Open => match without_room(node, &facts.pod) {
+            Some(short) => (false, format!("{name} is Ready, but {short}")),
+            None => (true, format!("{name} is Ready and takes pods")),
+        },
     }
+}
+
+/// Why a virtual node never has room for the pod, or why no node behind it has now.
+fn without_room(node: &Node, pod: &Pod) -> Option<String> {
+    let amounts = charged(pod.spec.clone()?);
+    let offered = requests::list(node.status.as_ref()?.allocatable.as_ref()?);
+    if let Err(short) = amounts.fits_in(&offered) {
+        let short: Vec<String> = short.iter().map(ToString::to_string).collect();
+        return Some(format!("offers too little: {}", short.join(", ")));
+    }
+    let short = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations()).largest_pods.take(&amounts).err()?;
+    Some(format!("no node there has room for the pod: {}", short_on_largest_node(&short)))
 }
 
 /// Whether a pod of an offloaded namespace may go to virtual nodes at all.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{bail, ensure};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::{ResourceExt as _, api::DynamicObject};
-use liqo_api::{NamespaceOffloading, PodOffloadingStrategy};
-use liqo_offloading_rules::{namespace::node_selector, pod::carry::obstacle::obstacle};
+use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, ResourceList, short_on_largest_node};
+use liqo_offloading_rules::{namespace::node_selector, node::priced::charged, pod::carry::obstacle::obstacle};
 use serde::Serialize;
 
 use crate::evict::decide::{Leaving, VirtualNode, controller, is_finished};
@@ -40,6 +40,8 @@ pub struct Facts<'a> {
     pub nodes: &'a [VirtualNode],
     /// Those of the namespace that the label selector matches.
     pub pods: &'a [Pod],
+    /// What virtual nodes have free, by name. A node that is missing counts as having room.
+    pub free: &'a BTreeMap<String, ResourceList>,
 }
 
 /// What a move does.
@@ -118,6 +120,9 @@ pub fn plan(request: &Request, facts: &Facts) -> anyhow::Result<Plan> {
             Err(Stays::Bound(reason)) => staying.push(Staying { pod: name, reason }),
         }
     }
+    let without_room = without_room(request, facts, &pods);
+    pods.retain(|one| !without_room.iter().any(|other| other.pod == one.pod));
+    staying.extend(without_room);
     let lost: Vec<&str> = pods.iter().filter(|one| one.controller.is_none()).map(|one| one.pod.as_str()).collect();
     ensure!(
         request.force || lost.is_empty(),
@@ -152,6 +157,51 @@ fn moving(request: &Request, pod: &Pod) -> Result<Moving, Stays> {
         uid: owner.uid.clone(),
     };
     Ok(Moving { pod: leaving.key.name, node, controller: controller(pod).map(owner), uid: leaving.uid })
+}
+
+/// The pods that would find no room where they may go. Pods that may run in this cluster, too, are left to the scheduler.
+fn without_room(request: &Request, facts: &Facts, moving: &[Moving]) -> Vec<Staying> {
+    if strategy(facts) != Some(PodOffloadingStrategy::Remote) {
+        return Vec::new();
+    }
+    let is_target = |node: &&VirtualNode| match (request.to, request.from) {
+        (Some(to), _) => to.nodes.contains(&node.name),
+        (None, from) => from.is_none_or(|from| !from.nodes.contains(&node.name)),
+    };
+    let open = facts.nodes.iter().filter(is_target).filter(|node| takes_pods(facts, node));
+    let mut targets: Vec<(&VirtualNode, Option<ResourceList>)> =
+        open.map(|node| (node, facts.free.get(&node.name).cloned())).collect();
+    let mut staying = Vec::new();
+    for one in moving {
+        let pod = facts.pods.iter().find(|pod| pod.uid().as_deref() == Some(&one.uid));
+        let Some(amounts) = pod.and_then(|pod| pod.spec.clone()).map(charged) else { continue };
+        let room = |(node, free): &(&VirtualNode, Option<ResourceList>)| room_at(node, free.as_ref(), &amounts);
+        if let Some((_, free)) = targets.iter_mut().find(|target| room(target).is_ok()) {
+            *free = free.as_ref().map(|free| free.saturating_sub(&amounts));
+        } else {
+            let short: Vec<String> = targets.iter().filter_map(|target| room(target).err()).collect();
+            staying.push(Staying { pod: one.pod.clone(), reason: format!("there is no room for it: {}", short.join("; ")) });
+        }
+    }
+    staying
+}
+
+/// Whether a virtual node has room for these amounts; otherwise what is short.
+fn room_at(node: &VirtualNode, free: Option<&ResourceList>, amounts: &ResourceList) -> Result<(), String> {
+    if let Some(short) = free.and_then(|free| amounts.fits_in(free).err()) {
+        let short: Vec<String> = short.iter().map(ToString::to_string).collect();
+        return Err(format!("{}: {}", node.name, short.join(", ")));
+    }
+    node.largest_pods.take(amounts).map_err(|short| format!("{}: {}", node.name, short_on_largest_node(&short)))
+}
+
+/// The names of the nodes whose free amounts a plan depends on.
+pub fn target_nodes(request: &Request, nodes: &[VirtualNode]) -> BTreeSet<String> {
+    let leaves = |name: &String| request.from.is_some_and(|from| from.nodes.contains(name));
+    match request.to {
+        Some(to) => to.nodes.clone(),
+        None => nodes.iter().map(|node| node.name.clone()).filter(|name| !leaves(name)).collect(),
+    }
 }
 
 fn strategy(facts: &Facts) -> Option<PodOffloadingStrategy> {

@@ -4,7 +4,10 @@
 
 pub mod decide;
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use anyhow::bail;
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -17,12 +20,15 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams},
 };
 
+use liqo_api::ResourceList;
+use liqo_offloading_rules::node::priced::charged_on_node;
+
 use crate::{
     cluster::{Cluster, Explained as _},
     evict::{
         self,
         cordon::{Uncordon, with_cordon},
-        decide::{Leaving, named},
+        decide::{Leaving, VirtualNode, named},
     },
     offload, output,
     progress::Progress,
@@ -62,7 +68,30 @@ pub async fn plan(cluster: &Cluster, options: &Options) -> anyhow::Result<Plan> 
         to: to.as_ref(),
         force: options.force,
     };
-    decide::plan(&request, &Facts { offloading: offloading.as_ref(), nodes: &nodes, pods: &pods })
+    let free = free(cluster, &nodes, &decide::target_nodes(&request, &nodes)).await?;
+    decide::plan(&request, &Facts { offloading: offloading.as_ref(), nodes: &nodes, pods: &pods, free: &free })
+}
+
+/// What these virtual nodes have free. Nodes whose pods the user may not read are missing.
+async fn free(
+    cluster: &Cluster,
+    nodes: &[VirtualNode],
+    wanted: &BTreeSet<String>,
+) -> anyhow::Result<BTreeMap<String, ResourceList>> {
+    let api: Api<Pod> = Api::all(cluster.client.clone());
+    let mut all = BTreeMap::new();
+    for node in nodes.iter().filter(|node| wanted.contains(&node.name)) {
+        let fields = format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
+        let found = match api.list(&ListParams::default().fields(&fields)).await {
+            Err(kube::Error::Api(status)) if status.code == 403 => continue,
+            found => found.doing(format!("list the pods of Node {}", node.name))?,
+        };
+        let used = found
+            .into_iter()
+            .filter_map(|pod| Some(charged_on_node(pod.metadata.generation, pod.spec?, &pod.status.unwrap_or_default())));
+        all.insert(node.name.clone(), node.allocatable.saturating_sub(&used.fold(ResourceList::new(), |sum, one| sum + &one)));
+    }
+    Ok(all)
 }
 
 async fn peer(cluster: &Cluster, name: Option<&str>) -> anyhow::Result<Option<Peer>> {
@@ -157,8 +186,7 @@ pub fn question(plan: &Plan) -> String {
     let lost = (!lost.is_empty()).then(|| format!("No controller creates these again: {}.", named(&lost)));
     let cordoned = (!nodes.is_empty())
         .then(|| format!("Until the new pods are ready, these nodes take no new pods of any namespace: {}.", named(&nodes)));
-    let stay =
-        (!staying.is_empty()).then(|| format!("These stay, because they can run in no other cluster: {}.", named(&staying)));
+    let stay = (!staying.is_empty()).then(|| format!("These stay, `--dry-run` says why: {}.", named(&staying)));
     [Some(what), stay, lost, cordoned, Some("Continue?".to_owned())].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
@@ -177,6 +205,9 @@ pub fn preview(plan: &Plan) -> String {
         if !nodes.is_empty() {
             lines.push(format!("Cordoned meanwhile: {}.", nodes.join(", ")));
         }
+    }
+    if !plan.staying.is_empty() {
+        lines.push(format!("{} of {} pods move.", plan.pods.len(), plan.pods.len() + plan.staying.len()));
     }
     lines.extend(staying(plan));
     lines.join("\n")
@@ -205,7 +236,7 @@ mod tests {
         let web = Moving { pod: "web".into(), node: "turin".into(), controller: None, uid: "w".into() };
         let bound = Staying { pod: "bound".into(), reason: "volume v is a hostPath".into() };
         let plan = Plan { namespace: "demo".into(), cordoned_nodes: [].into(), pods: vec![web], staying: vec![bound] };
-        assert!(question(&plan).contains(" These stay, because they can run in no other cluster: bound."));
+        assert!(question(&plan).contains(" These stay, `--dry-run` says why: bound."));
         let moved = Moved { pod: "web".into(), from: "turin".into(), new_pod: None, to: None, waits: None };
         let (preview, table) = (preview(&plan), table(&plan, &[moved]));
         for text in [preview, table] {

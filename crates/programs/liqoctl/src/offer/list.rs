@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{
-    ClusterId, ForeignCluster, Money, NO_NEW_PODS, OfferDecision, OfferPhase, PriceList, ResourceList, ResourceOffer,
-    provider_namespace, tenant_namespace,
+    ClusterId, ForeignCluster, LargestPods, Money, NO_NEW_PODS, OfferDecision, OfferPhase, PriceList, ResourceList,
+    ResourceOffer, provider_namespace, tenant_namespace,
 };
 use liqo_quantity::per_hour;
 use serde::Serialize;
@@ -36,6 +36,9 @@ pub struct Shown {
     pub pool: String,
     #[serde(skip_serializing_if = "ResourceList::is_empty")]
     pub resources: ResourceList,
+    /// What the provider's nodes with the most room have free; nothing if it is not known.
+    #[serde(skip_serializing_if = "LargestPods::is_empty")]
+    pub largest_pods: LargestPods,
     /// How many clusters the resources come through, with the provider; nothing if the pool is not offered now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hops: Option<u8>,
@@ -110,6 +113,7 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             behind: offer.spec.path.iter().skip(1).map(|id| peer_name(known, id)).collect(),
             path: offer.spec.path,
             resources: offer.spec.resource_quota.hard,
+            largest_pods: offer.spec.largest_pods,
             phase: Some(phase),
             message: offer.status.and_then(|status| status.message),
             decision: decided.copied(),
@@ -135,6 +139,7 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             cluster_id,
             pool: pool.clone(),
             resources: ResourceList::new(),
+            largest_pods: LargestPods::default(),
             hops: None,
             path: Vec::new(),
             behind: Vec::new(),
@@ -214,9 +219,18 @@ fn notes(one: &Shown, which: Which) -> Vec<String> {
         }
         _ => notes.extend(one.message.as_deref().map(plain)),
     }
+    notes.extend(largest_pod(one));
     notes.extend(one.withdrawal_timestamp.as_ref().map(|at| format!("withdrawn, ends at {at}")));
     notes.extend(one.reclaim_timestamp.as_ref().map(|at| format!("from {at} on, the provider ends pods beyond the offer")));
     notes
+}
+
+/// The largest pods that find a node now: cpu, memory and extended resources, each node once.
+fn largest_pod(one: &Shown) -> Option<String> {
+    let is_shown = |name: &str| ["cpu", "memory"].contains(&name) || name.contains('/');
+    let shown = one.largest_pods.iter().map(|node| node.iter().filter(|(name, _)| is_shown(name)).collect::<ResourceList>());
+    let nodes: BTreeSet<String> = shown.map(|node| plain(&node.rounded())).collect();
+    (!nodes.is_empty()).then(|| format!("largest pod now: {}", nodes.into_iter().collect::<Vec<_>>().join(", or ")))
 }
 
 #[cfg(test)]
@@ -285,6 +299,14 @@ milan   gold     ManualActionRequired   -         cpu=2, memory=4Gi   1         
 milan   old      Refused                Refuse    cpu=2, memory=4Gi   1             -           it was refused by hand
 milan   silver   not offered            Accept    nothing             -             -           -";
         assert_eq!(table(&rows(&known(), offers, Which::Received), None, Which::Received), expected);
+    }
+
+    #[test]
+    fn an_offer_tells_which_pods_find_a_node() {
+        let said = json!([{ "cpu": "1719m", "memory": "2Gi", "pods": "1" }, { "cpu": "1", "memory": "3Gi", "pods": "1" }]);
+        let milan = offer(provider_namespace(&id(2)), "default", "Accepted", None, json!({ "largestPods": said }));
+        let text = table(&rows(&known(), vec![milan], Which::Received), None, Which::Received);
+        assert!(text.contains("largest pod now: cpu=1, memory=3Gi, or cpu=1719m, memory=2Gi"), "{text}");
     }
 
     #[test]

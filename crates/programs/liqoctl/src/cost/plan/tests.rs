@@ -140,3 +140,22 @@ fn the_reasons_are_named() {
     assert_eq!(why(&selecting, Some(json!({})), "milan"), "the node selector or affinity of the pods does not match");
     assert_eq!(why(&selecting, Some(json!({})), "us"), "");
 }
+
+#[test]
+fn a_pod_that_no_single_node_of_a_provider_has_room_for_does_not_fit_there() {
+    let largest = |text: &str| json!({ "metadata": { "annotations": { "liqo.io/largest-pods": text } } });
+    let nodes = [
+        virtual_node("milan", "16", EUR, &largest(r#"[{"cpu":"1719m","memory":"8Gi","pods":"1"}]"#)),
+        virtual_node(
+            "turin",
+            "16",
+            EUR,
+            &largest(r#"[{"cpu":"1","memory":"9Gi","pods":"1"},{"cpu":"2","memory":"1Gi","pods":"1"}]"#),
+        ),
+    ];
+    let spec = offloaded(json!({ "podOffloadingStrategy": "LocalAndRemote" }));
+    let planned = planned_with(&two_cores(), &nodes, &[], Some(&spec));
+    assert_eq!((place(&planned, "turin").fits, place(&planned, "milan").fits), (4, 0));
+    let why_not = ["no node has room: cpu: 281m short (2 requested, 1719m available) on the largest node"];
+    assert_eq!(place(&planned, "milan").why_not, why_not);
+}

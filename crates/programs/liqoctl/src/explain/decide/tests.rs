@@ -209,6 +209,28 @@ fn a_pod_that_fails_in_this_cluster_says_why() {
 }
 
 #[test]
+fn a_pod_that_is_too_large_learns_what_is_short() {
+    let mut facts = unscheduled();
+    let (spec, annotation) = (facts.pod.spec.as_mut().unwrap(), r#"[{"cpu":"1719m","memory":"1Gi","pods":"1"}]"#);
+    let requests = json!({ "requests": { "cpu": "2300m", "memory": "1Mi" } });
+    spec.containers = serde_json::from_value(json!([{ "name": "c", "resources": requests }])).unwrap();
+    let node = &mut facts.virtual_nodes.as_mut().unwrap()[0];
+    node.annotations_mut().insert(annotations::LARGEST_PODS.to_owned(), annotation.to_owned());
+    let allocatable = |cpu: &str| serde_json::from_value(json!({ "cpu": cpu, "memory": "8Gi", "pods": "99" })).unwrap();
+    let status = node.status.get_or_insert_default();
+    status.allocatable = Some(allocatable("3438m"));
+    let enough = facts.clone();
+    facts.virtual_nodes.as_mut().unwrap()[0].status.as_mut().unwrap().allocatable = Some(allocatable("2"));
+    for (facts, what) in [
+        (enough, "no node there has room for the pod: cpu: 581m short (2300m requested, 1719m available) on the largest node"),
+        (facts, "offers too little: cpu: 300m short (2300m requested, 2 available)"),
+    ] {
+        let step = find(&facts, StepName::VirtualNode);
+        assert_eq!((step.verdict, step.what), (Verdict::Warn, format!("milan is Ready, but {what}")));
+    }
+}
+
+#[test]
 fn a_pod_without_a_node_says_what_the_virtual_nodes_lack() {
     let mut facts = unscheduled();
     assert_eq!(find(&facts, StepName::LocalPod).what, "Pending, without a node: Unschedulable: 0/2 nodes");

@@ -11,7 +11,7 @@ fn node(name: &str) -> VirtualNode {
         name: name.into(),
         labels: [("region".to_owned(), format!("of-{name}"))].into(),
         answers: true,
-        cordoned: false,
+        ..VirtualNode::default()
     }
 }
 
@@ -40,7 +40,8 @@ fn with(mut pod: Value, pointer: &str, value: Value) -> Value {
 
 fn planned(request: &Request, strategy: &str, nodes: &[VirtualNode], all: &[Value]) -> anyhow::Result<Plan> {
     let (offloading, pods) = (offloading(strategy), pods(all));
-    plan(request, &Facts { offloading: Some(&offloading), nodes, pods: &pods })
+    let free = nodes.iter().filter(|node| !node.allocatable.is_empty()).map(|node| (node.name.clone(), node.allocatable.clone()));
+    plan(request, &Facts { offloading: Some(&offloading), nodes, pods: &pods, free: &free.collect() })
 }
 
 fn names(plan: &Plan) -> Vec<&str> {
@@ -52,6 +53,35 @@ fn problem(planned: anyhow::Result<Plan>) -> String {
 }
 
 const NOTHING: Request<'static> = Request { namespace: "demo", names: &[], from: None, to: None, force: false };
+
+#[test]
+fn pods_for_which_there_is_no_room_stay() {
+    let turin = peer("turin");
+    let large = |name: &str| {
+        with(pod(name, "milan"), "/spec/containers/0/resources", json!({ "requests": { "cpu": "2", "memory": "1Mi" } }))
+    };
+    let with_room = |allocatable: Value, largest: Value| VirtualNode {
+        allocatable: serde_json::from_value(allocatable).unwrap(),
+        largest_pods: serde_json::from_value(largest).unwrap(),
+        ..node("turin")
+    };
+    let request = Request { to: Some(&turin), ..NOTHING };
+    let all = [large("a"), large("b"), large("c")];
+    let five = json!({ "cpu": "5", "memory": "1Gi", "pods": "9" });
+    let moved = planned(&request, "Remote", &[node("milan"), with_room(five.clone(), json!([]))], &all).unwrap();
+    assert_eq!((names(&moved), moved.staying.len()), (vec!["a", "b"], 1));
+    assert_eq!(moved.staying[0].reason, "there is no room for it: turin: cpu: 1 short (2 requested, 1 available)");
+    let nodes = [node("milan"), with_room(five, json!([{ "cpu": "1719m", "memory": "1Gi", "pods": "1" }]))];
+    let moved = planned(&request, "Remote", &nodes, &all).unwrap();
+    assert_eq!((names(&moved).len(), moved.staying.len()), (0, 3));
+    assert!(moved.staying[0].reason.ends_with("cpu: 281m short (2 requested, 1719m available) on the largest node"));
+    let (turin_is_full, milan) = (Request { from: Some(&turin), ..NOTHING }, pod("d", "turin"));
+    assert_eq!(
+        names(&planned(&turin_is_full, "LocalAndRemote", &nodes, &[milan]).unwrap()),
+        ["d"],
+        "the scheduler finds a place"
+    );
+}
 
 #[test]
 fn the_pods_at_a_cluster_leave_it_and_it_takes_no_new_ones_meanwhile() {
@@ -92,7 +122,7 @@ fn pods_move_to_a_cluster_only_if_they_cannot_go_anywhere_else() {
     let text = problem(planned(&request, "LocalAndRemote", &nodes, &all));
     assert!(text.contains("may also run in this cluster") && text.contains("only with strategy Remote"), "{text}");
     assert!(problem(planned(&request, "Local", &nodes, &all)).contains("strategy Local"));
-    let nowhere = Facts { offloading: None, nodes: &nodes, pods: &pods(&all) };
+    let nowhere = Facts { offloading: None, nodes: &nodes, pods: &pods(&all), free: &BTreeMap::new() };
     assert!(problem(super::plan(&request, &nowhere)).contains("is not offloaded"));
     let silent = [VirtualNode { answers: false, ..node("milan") }, node("turin")];
     assert!(problem(planned(&request, "Remote", &silent, &all)).contains("takes no new pods"));
@@ -110,7 +140,7 @@ fn clusters_that_the_namespace_does_not_select_count_for_nothing() {
         json!({ "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "region", "operator": "In", "values": ["of-turin"] }] }] });
     selecting.spec.cluster_selector = Some(serde_json::from_value(region).unwrap());
     let (nodes, pods) = ([node("milan"), node("turin")], pods(&[pod("a", "rome-1")]));
-    let facts = Facts { offloading: Some(&selecting), nodes: &nodes, pods: &pods };
+    let facts = Facts { offloading: Some(&selecting), nodes: &nodes, pods: &pods, free: &BTreeMap::new() };
     assert!(problem(plan(&Request { to: Some(&milan), ..NOTHING }, &facts)).contains("does not select milan"));
     let to_turin = plan(&Request { to: Some(&turin), ..NOTHING }, &facts).unwrap();
     assert!(to_turin.cordoned_nodes.is_empty(), "milan gets no pods of this namespace anyway");
