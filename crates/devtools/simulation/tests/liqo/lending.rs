@@ -9,6 +9,7 @@ use std::{
 };
 
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     core::v1::{Node, Pod},
     policy::v1::PodDisruptionBudget,
 };
@@ -16,7 +17,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{Patch, PatchParams, PostParams},
 };
-use liqo_api::{ForeignCluster, PeeringPolicy};
+use liqo_api::{ForeignCluster, PeeringPolicy, annotations};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -163,4 +164,80 @@ async fn a_request_limits_the_offer() {
     assert_eq!(rome.ready_pods("demo").await.len(), 3);
     request(Value::Null).await;
     world.until("five pods run", SOON, async || rome.ready_pods("demo").await.len() == 5).await;
+}
+
+/// Creates a Deployment with pods of this size that prefer virtual nodes.
+async fn deploy_elsewhere(cluster: &Cluster, namespace: &str, replicas: u8, cpu: &str) {
+    let virtual_node = json!({ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] });
+    let preferred = json!([{ "weight": 100, "preference": { "matchExpressions": [virtual_node] } }]);
+    let resources = json!({ "requests": { "cpu": cpu, "memory": "64Mi" } });
+    let deployment: Deployment = object(json!({
+        "metadata": { "name": "large" },
+        "spec": { "replicas": replicas, "selector": { "matchLabels": { "app": "large" } }, "template": {
+            "metadata": { "labels": { "app": "large" } },
+            "spec": {
+                "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": preferred } },
+                "containers": [{ "name": "main", "image": "example.com/main:1", "resources": resources }],
+            },
+        } },
+    }));
+    cluster.api::<Deployment>(namespace).create(&PostParams::default(), &deployment).await.unwrap();
+}
+
+/// Changes how much cpu a node has.
+async fn set_cpu(cluster: &Cluster, node: &str, cpu: &str) {
+    let patch = Patch::Merge(json!({ "status": { "capacity": { "cpu": cpu }, "allocatable": { "cpu": cpu } } }));
+    cluster.all::<Node>().patch_status(node, &PatchParams::default(), &patch).await.unwrap();
+}
+
+/// Rome, which borrows from two nodes of milan with 1719m of cpu each.
+async fn two_small_nodes() -> World {
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    for node in ["milan-1", "milan-2"] {
+        set_cpu(milan, node, "1719m").await;
+    }
+    provide(milan, json!({ "percentage": 100 })).await;
+    world.until("both nodes are lent", SOON, async || allocatable(rome, "milan", "cpu").await == "3438m").await;
+    world.until("the virtual node tells their size", SOON, async || largest_pod_has(rome, "1719m").await).await;
+    world
+}
+
+async fn largest_pod_has(cluster: &Cluster, cpu: &str) -> bool {
+    let node = cluster.all::<Node>().get("milan").await.unwrap();
+    node.annotations().get(annotations::LARGEST_PODS).is_some_and(|text| text.contains(&format!(r#""cpu":"{cpu}""#)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_no_node_of_the_provider_has_room_for_runs_at_home_at_once() {
+    let world = two_small_nodes().await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.offload(0, "demo", "LocalAndRemote").await;
+    deploy_elsewhere(rome, "demo", 2, "1100m").await;
+    world.until("two pods run at milan", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
+    assert_eq!(milan.pods_of("large").len(), 2);
+    world.until("the virtual node tells what is left", SOON, async || largest_pod_has(rome, "619m").await).await;
+    assert_eq!(allocatable(rome, "milan", "cpu").await, "3438m", "by the sum, there is room for another one");
+    rome.scale("demo", "large", 3).await;
+    world.until("three pods run", SOON / 12, async || rome.ready_pods("demo").await.len() == 3).await;
+    assert_eq!(milan.pods_of("large").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_may_run_nowhere_else_waits_until_a_node_has_room() {
+    let world = two_small_nodes().await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.offload(0, "demo", "Remote").await;
+    deploy_elsewhere(rome, "demo", 1, "2300m").await;
+    let says_why = || {
+        let conditions = rome.pods_of("large").into_iter().flat_map(|pod| pod["status"]["conditions"].as_array().cloned());
+        conditions
+            .flatten()
+            .any(|one| one["reason"] == "OfferExceeded" && one["message"].as_str().unwrap().contains("581m short"))
+    };
+    world.until("the pod says what is short", SOON, async || says_why()).await;
+    assert!(milan.pods_of("large").is_empty());
+    set_cpu(milan, "milan-2", "4").await;
+    world.until("it runs", SOON, async || rome.ready_pods("demo").await.len() == 1).await;
+    assert_eq!(milan.pods_of("large").len(), 1);
 }
