@@ -134,6 +134,14 @@ struct Provider {
 }
 
 impl Provider {
+    fn new(number: usize, nodes: Vec<Node>) -> Self {
+        let name = format!("provider-{number}");
+        let labels = [(labels::REMOTE_CLUSTER_ID.to_owned(), name.clone())].into();
+        let offered = nodes.iter().fold(NOTHING, |sum, node| sum.plus(node.free));
+        let node = PricedNode { name, labels, ..PricedNode::default() };
+        Self { nodes, offered, charged: NOTHING, says: LargestPods::default(), node }
+    }
+
     fn say(&mut self) {
         let free: FreeNodes = self.nodes.iter().map(|node| node.free.list()).collect();
         let now = free.largest(&Amounts { cpu: 1 << 40, memory: 1 << 30 }.list());
@@ -188,17 +196,8 @@ fn avoided(pod: &Pod, providers: &[Provider], now: u64) -> Vec<bool> {
 
 fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome {
     let mut home = clusters.remove(0);
-    let mut providers: Vec<Provider> = clusters
-        .into_iter()
-        .enumerate()
-        .map(|(number, nodes)| {
-            let name = format!("provider-{number}");
-            let labels = [(labels::REMOTE_CLUSTER_ID.to_owned(), name.clone())].into();
-            let offered = nodes.iter().fold(NOTHING, |sum, node| sum.plus(node.free));
-            let node = PricedNode { name, labels, ..PricedNode::default() };
-            Provider { nodes, offered, charged: NOTHING, says: LargestPods::default(), node }
-        })
-        .collect();
+    let mut providers: Vec<Provider> =
+        clusters.into_iter().enumerate().map(|(number, nodes)| Provider::new(number, nodes)).collect();
     let mut coming: VecDeque<Amounts> = pods.iter().copied().collect();
     let mut waiting: Vec<Pod> = Vec::new();
     let mut outcome = Outcome::default();
