@@ -73,6 +73,7 @@ pub enum Sent {
 
 /// The input of a decision.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub struct Facts<'a> {
     /// `None` if no such pod is bound to a node of this peer.
     pub home: Option<&'a LocalPod>,

@@ -29,6 +29,7 @@ pub type JsonPod = Object<Value, Value>;
 
 /// A pod that is bound to one of our virtual nodes.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub struct LocalPod {
     /// Its UID, which is the name of its shadow pod.
     pub uid: String,

@@ -40,8 +40,9 @@ impl Waiting {
             let conditions = items(pod, "/status/conditions").iter();
             conditions.into_iter().find(|one| text(one, "/type") == Some(kind) && text(one, "/status") == Some("False"))
         };
-        let (unscheduled, no_sandbox) = (false_condition(pods::REMOTE_SCHEDULED), false_condition("PodReadyToStartContainers"));
-        let reported = unscheduled.or_else(|| false_condition("ContainersReady")).or(no_sandbox);
+        let (unscheduled, without_sandbox) =
+            (false_condition(pods::REMOTE_SCHEDULED), false_condition("PodReadyToStartContainers"));
+        let reported = unscheduled.or_else(|| false_condition("ContainersReady")).or(without_sandbox);
         let since = reported.and_then(|one| text(one, "/lastTransitionTime")?.parse().ok());
         let message = |condition: &Value| text(condition, "/message").unwrap_or_default().to_owned();
         let cause = if let Some(condition) = unscheduled {
@@ -50,7 +51,7 @@ impl Waiting {
             Some((OffloadedReason::NotStarted, stuck))
         } else {
             let stuck = "the kubelet there has not set up the pod's network and volumes".to_owned();
-            no_sandbox.map(|_| (OffloadedReason::NotStarted, stuck))
+            without_sandbox.map(|_| (OffloadedReason::NotStarted, stuck))
         };
         Some(Self { since, cause })
     }
@@ -74,40 +75,40 @@ mod tests {
 
     use super::*;
 
-    fn of(status: Value) -> Option<(Option<i64>, Option<OffloadedReason>)> {
+    fn of(status: &Value) -> Option<(Option<i64>, Option<OffloadedReason>)> {
         let waiting = Waiting::of(&json!({ "status": status }))?;
         Some((waiting.since.map(Timestamp::as_second), waiting.cause.map(|(reason, _)| reason)))
     }
 
-    fn no(kind: &str, second: i64) -> Value {
+    fn negative(kind: &str, second: i64) -> Value {
         let at = Timestamp::from_second(second).unwrap().to_string();
         json!({ "type": kind, "status": "False", "message": "m", "lastTransitionTime": at })
     }
 
     #[test]
     fn a_pod_waits_until_a_container_of_it_has_started() {
-        let with = |list: &str, state: Value| json!({ "phase": "Pending", list: [{ "name": "c", "state": state }] });
-        assert_eq!(of(json!({})), Some((None, None)), "nothing is reported");
-        assert_eq!(of(with("containerStatuses", json!({ "waiting": { "reason": "ContainerCreating" } }))), Some((None, None)));
+        let with = |list: &str, state: &Value| json!({ "phase": "Pending", list: [{ "name": "c", "state": state }] });
+        assert_eq!(of(&json!({})), Some((None, None)), "nothing is reported");
+        assert_eq!(of(&with("containerStatuses", &json!({ "waiting": { "reason": "ContainerCreating" } }))), Some((None, None)));
         for started in ["running", "terminated"] {
-            assert_eq!(of(with("initContainerStatuses", json!({ started: {} }))), None);
+            assert_eq!(of(&with("initContainerStatuses", &json!({ started: {} }))), None);
         }
         let restarted = json!({ "phase": "Pending", "containerStatuses": [{ "restartCount": 1, "state": { "waiting": {} } }] });
-        assert_eq!((of(restarted), of(json!({ "phase": "Running" }))), (None, None));
+        assert_eq!((of(&restarted), of(&json!({ "phase": "Running" }))), (None, None));
     }
 
     #[test]
     fn what_keeps_a_pod_is_named_with_the_time_since_when() {
-        let unscheduled = json!({ "conditions": [no(pods::REMOTE_SCHEDULED, 7)] });
-        assert_eq!(of(unscheduled), Some((Some(7), Some(OffloadedReason::Unschedulable))));
-        let no_sandbox = json!({ "conditions": [no("PodReadyToStartContainers", 8), no("ContainersReady", 9)] });
-        assert_eq!(of(no_sandbox), Some((Some(9), Some(OffloadedReason::NotStarted))));
+        let unscheduled = json!({ "conditions": [negative(pods::REMOTE_SCHEDULED, 7)] });
+        assert_eq!(of(&unscheduled), Some((Some(7), Some(OffloadedReason::Unschedulable))));
+        let without_sandbox = json!({ "conditions": [negative("PodReadyToStartContainers", 8), negative("ContainersReady", 9)] });
+        assert_eq!(of(&without_sandbox), Some((Some(9), Some(OffloadedReason::NotStarted))));
         let pulls = |reason: &str| {
-            json!({ "conditions": [no("ContainersReady", 9)],
+            json!({ "conditions": [negative("ContainersReady", 9)],
                 "containerStatuses": [{ "name": "c", "state": { "waiting": { "reason": reason, "message": "not found" } } }] })
         };
-        assert_eq!(of(pulls("ImagePullBackOff")), Some((Some(9), Some(OffloadedReason::NotStarted))));
-        assert_eq!(of(pulls("ContainerCreating")), Some((Some(9), None)), "an image may take long");
+        assert_eq!(of(&pulls("ImagePullBackOff")), Some((Some(9), Some(OffloadedReason::NotStarted))));
+        assert_eq!(of(&pulls("ContainerCreating")), Some((Some(9), None)), "an image may take long");
         let waiting = Waiting::of(&json!({ "status": pulls("ErrImagePull") })).unwrap();
         assert_eq!(waiting.cause.unwrap().1, "container c: ErrImagePull: not found");
     }
