@@ -230,7 +230,7 @@ async fn a_pod_that_may_run_nowhere_else_waits_until_a_node_has_room() {
     world.offload(0, "demo", "Remote").await;
     deploy_elsewhere(rome, "demo", 1, "2300m").await;
     let says_why = || {
-        let conditions = rome.pods_of("large").into_iter().flat_map(|pod| pod["status"]["conditions"].as_array().cloned());
+        let conditions = rome.pods_of("large").into_iter().filter_map(|pod| pod["status"]["conditions"].as_array().cloned());
         conditions
             .flatten()
             .any(|one| one["reason"] == "OfferExceeded" && one["message"].as_str().unwrap().contains("581m short"))

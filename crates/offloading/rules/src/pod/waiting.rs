@@ -58,8 +58,8 @@ impl Waiting {
 }
 
 fn has_started(status: &Value) -> bool {
-    let states = ["/state/running", "/state/terminated", "/lastState/terminated"];
-    states.iter().any(|state| status.pointer(state).is_some()) || status["restartCount"].as_i64().unwrap_or_default() > 0
+    let signs = ["/state/running", "/state/terminated", "/lastState/terminated"];
+    signs.iter().any(|sign| status.pointer(sign).is_some()) || status["restartCount"].as_i64().unwrap_or_default() > 0
 }
 
 fn cannot_start(status: &Value) -> Option<String> {
