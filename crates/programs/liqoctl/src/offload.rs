@@ -210,13 +210,7 @@ fn wanted(namespace: &str, present: Option<&NamespaceOffloading>, options: &Opti
     })
 }
 
-/// The label of the namespace, through which new pods are seen from the first one on.
-fn announced(namespace: &str) -> Value {
-    let labels = json!({ labels::SCHEDULING_ENABLED: "true" });
-    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace, "labels": labels } })
-}
-
-/// Sets that label, or removes it. Who may not change the namespace can offload it all the same.
+/// Sets the label of a namespace through which new pods are seen from the first one on, or removes it. Who may not change the namespace can offload it all the same.
 pub(crate) async fn announce(cluster: &Cluster, namespace: &str, value: Option<&str>) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(cluster.client.clone());
     let change = json!({ "metadata": { "labels": { labels::SCHEDULING_ENABLED: value } } });
@@ -234,7 +228,6 @@ pub async fn preview(cluster: &Cluster, namespaces: &[String], options: &Options
     for namespace in namespaces {
         check(cluster, namespace).await?;
         let present = present(cluster, namespace).await?;
-        objects.extend(present.is_none().then(|| announced(namespace)));
         objects.push(wanted(namespace, present.as_ref(), options));
     }
     Ok(objects)

@@ -360,11 +360,6 @@ fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: b
     if spec.hops > 1 && spec.path.len() < 2 {
         return Some("the provider says that it borrows the resources, and not from which clusters".to_owned());
     }
-    if spec.largest_pods.is_too_long() || spec.largest_pods.iter().any(|one| one.len() > MAX_RESOURCES) {
-        return Some(format!(
-            "it names more than {MAX_LARGEST_PODS} largest pods, or more than {MAX_RESOURCES} resources of one"
-        ));
-    }
     if spec.labels.len() > MAX_LABELS {
         return Some(format!("it has more than {MAX_LABELS} labels"));
     }
@@ -393,6 +388,12 @@ fn usable(offered: &ResourceList) -> ResourceList {
     fits.take(MAX_RESOURCES).map(|(name, amount)| (name, amount.round_down(unit_of(name)))).collect()
 }
 
+/// What an offer says of single nodes. If it says more than this version reads, nothing is known of them.
+fn bounded(largest_pods: &LargestPods) -> LargestPods {
+    let is_too_long = largest_pods.is_too_long() || largest_pods.iter().any(|one| one.len() > MAX_RESOURCES);
+    if is_too_long { LargestPods::default() } else { largest_pods.map(usable) }
+}
+
 fn is_pool_name(name: &str) -> bool {
     let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     name.len() <= 63
@@ -416,7 +417,7 @@ fn apply_node(
         cluster_name: intent.cluster_name.clone(),
         pool,
         resources,
-        largest_pods: offer.spec.largest_pods.map(usable),
+        largest_pods: bounded(&offer.spec.largest_pods),
         withdrawal_timestamp: offer.spec.withdrawal_timestamp.clone(),
         labels: offer.spec.labels.iter().filter(|(key, _)| keeps(key)).map(|(key, value)| (key.clone(), value.clone())).collect(),
         prices: offer.spec.prices.clone(),

@@ -80,7 +80,7 @@ fn known(provider: &ClusterId, offer: &ResourceOffer) -> Option<UpstreamOffer> {
         path: spec.path.iter().cloned().chain([provider.clone()]).collect(),
         hops: spec.hops.max(1),
         prices: spec.prices.clone(),
-        largest_pods: spec.largest_pods.clone(),
+        largest_pods: if spec.largest_pods.is_too_long() { LargestPods::default() } else { spec.largest_pods.clone() },
     })
 }
 

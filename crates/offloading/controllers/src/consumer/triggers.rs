@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::state::{Consumer, EventKey, NamespaceKey, NodeKey, PeerState, Queues, recorded_node};
 use crate::networks::Network;
+use liqo_offloading_rules::node::priced::PricedNode;
 use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
@@ -144,10 +145,12 @@ pub fn node(key: &Key, old: Option<&Value>, new: Option<&Value>) -> (Vec<NodeKey
     let labels = |node: Option<&Value>| node.and_then(|node| node.pointer("/metadata/labels").cloned());
     let mut placement = if labels(old) == labels(new) { Vec::new() } else { vec![NamespaceKey::AllMaps, NamespaceKey::AllPods] };
     // A pod that was kept off may have room now.
-    let largest_pods = |node: Option<&Value>| {
+    let said = |node: Option<&Value>| {
         node.and_then(|node| node.pointer("/metadata/annotations")?.get(annotations::LARGEST_PODS).cloned())
     };
-    placement.extend((largest_pods(old) != largest_pods(new)).then_some(NamespaceKey::AllUnscheduled));
+    let largest_pods = |node: Option<&Value>| node.map(|node| PricedNode::of_json("", node).largest_pods).unwrap_or_default();
+    let has_grown = said(old) != said(new) && largest_pods(new).has_grown(&largest_pods(old));
+    placement.extend(has_grown.then_some(NamespaceKey::AllUnscheduled));
     (vec![NodeKey::Node(key.name.clone())], placement)
 }
 

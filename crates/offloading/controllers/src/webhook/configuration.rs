@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use liqo_api::{ClusterConfig, PodOffloadingStrategy, TetheringSettings, TetheringState, labels, may_be_offloaded};
+use liqo_api::{ClusterConfig, PodOffloadingStrategy, TetheringState, labels, may_be_offloaded};
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::{Cache, Context, Next, Queue};
 use serde_json::json;
@@ -187,23 +187,22 @@ fn new_namespaces(system: &str, ca: &str, known: &BTreeSet<&str>, config: &Clust
     let failure_policy = if is_tethered { "Ignore" } else { "Fail" };
     let namespaces = [may_be_new].into_iter().chain(unknown).collect();
     let mut entry = entry(NEW_NAMESPACES, failure_policy, system, ca, namespaces);
-    if is_tethered {
-        let conditions = entry.match_conditions.get_or_insert_default();
-        conditions.push(condition("of-user", namespace_of_user(&config.spec.tethering)));
-    }
+    let kept: &[String] = if is_tethered { &config.spec.tethering.system_namespaces } else { &[] };
+    // Whoever labels the namespace of the manager or of the cluster's own pods must not keep them from starting.
+    let conditions = entry.match_conditions.get_or_insert_default();
+    conditions.push(condition("of-user", namespace_of_user(system, kept)));
     entry
 }
 
-/// The pods of other namespaces do not wait for the webhook: those of the cluster itself, and those that the settings of the working mode
-/// list.
-fn namespace_of_user(settings: &TetheringSettings) -> String {
-    let (prefixes, names): (Vec<&str>, Vec<&str>) =
-        settings.system_namespaces.iter().map(String::as_str).partition(|pattern| pattern.ends_with('*'));
+/// The pods of other namespaces do not wait for the webhook: those of the cluster itself and of Liqo, and those that the settings of the
+/// working mode list.
+fn namespace_of_user(system: &str, kept: &[String]) -> String {
+    let (prefixes, names): (Vec<&str>, Vec<&str>) = kept.iter().map(String::as_str).partition(|pattern| pattern.ends_with('*'));
     let quoted =
         |all: Vec<&str>| all.into_iter().map(|one| format!("'{}'", one.trim_end_matches('*'))).collect::<Vec<_>>().join(", ");
     format!(
         "!(request.namespace in [{}]) && ![{}].exists(prefix, request.namespace.startsWith(prefix))",
-        quoted([vec!["default"], names].concat()),
+        quoted([vec!["default", system], names].concat()),
         quoted([vec!["kube-", "openshift-", "liqo"], prefixes].concat()),
     )
 }

@@ -379,7 +379,11 @@ impl Webhook {
         };
         let (placement, warning) = match rule {
             NamespaceRule::Unchanged => return response,
-            NamespaceRule::Announced => (hold_back(&pod), Some(WAITS.to_owned())),
+            NamespaceRule::Announced => {
+                let placement = hold_back(&pod);
+                let waits = placement.obstacle.is_none() && !placement.patch.is_empty();
+                (placement, waits.then(|| WAITS.to_owned()))
+            }
             NamespaceRule::Offloaded(offloading) => self.place(offloading, &pod),
         };
         let warnings: Vec<String> = placement.warning().into_iter().chain(warning).collect();

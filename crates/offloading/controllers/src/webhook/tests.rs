@@ -231,7 +231,8 @@ async fn a_pod_is_kept_off_a_provider_without_a_node_for_it_as_long_as_it_may_ru
     let metadata = json!({"name": "milan", "labels": {labels::REMOTE_CLUSTER_ID: milan, labels::TYPE: labels::TYPE_VIRTUAL_NODE},
         "annotations": {annotations::LARGEST_PODS: r#"[{"cpu":"1719m","memory":"2Gi","pods":"1"}]"#}});
     let pod = |cpu: &str| {
-        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "o", "controller": true});
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "ownerReferences": [owner]},
         "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu, "memory": "1Mi"}}}]}})
     };
     let asked = async |strategy: &str, cpu: &str| {
@@ -366,11 +367,14 @@ fn a_new_namespace_has_an_entry_of_its_own_until_its_strategy_is_known() {
     let unknown = json!({"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["known"]});
     let (failure_policy, selector, conditions) = entry(&ClusterConfig::default());
     let labelled = json!({"key": "liqo.io/scheduling-enabled", "operator": "In", "values": ["true"]});
-    assert_eq!((failure_policy.as_str(), selector, conditions.len()), ("Fail", json!([labelled, unknown]), 1));
+    assert_eq!((failure_policy.as_str(), selector), ("Fail", json!([labelled, unknown])));
+    let of_user = "!(request.namespace in ['default', 'liqo']) \
+         && !['kube-', 'openshift-', 'liqo'].exists(prefix, request.namespace.startsWith(prefix))";
+    assert_eq!(conditions, ["!has(object.spec.nodeName)", of_user], "the label does nothing where the cluster's own pods are");
     let (failure_policy, selector, conditions) = entry(&tethered(&ClusterId::of_public_key(&[4; 32])));
     let of_others = json!({"key": "liqo.io/managed", "operator": "NotIn", "values": ["true"]});
     assert_eq!((failure_policy.as_str(), selector), ("Ignore", json!([of_others, unknown])));
-    let of_user = "!(request.namespace in ['default', 'demo-system']) \
+    let of_user = "!(request.namespace in ['default', 'liqo', 'demo-system']) \
          && !['kube-', 'openshift-', 'liqo', 'calico-'].exists(prefix, request.namespace.startsWith(prefix))";
     assert_eq!(conditions, ["!has(object.spec.nodeName)", of_user]);
 }

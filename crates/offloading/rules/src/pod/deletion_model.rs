@@ -299,9 +299,8 @@ impl World {
             removed: self.removed,
             eviction_delay: None,
             is_lent_on: self.held,
-            may_run_here: false,
-            missing: None,
-            has_all: true,
+            may_run_here: Some(false),
+            stuck: None,
             refusal_timeout: Duration::from_secs(300),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
         };

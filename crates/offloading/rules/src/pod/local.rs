@@ -4,11 +4,10 @@
 //! silence of a peer proves nothing; what is not started there comes home, if it may run here and its controller creates it again.
 //!
 //! ```text
-//!   why it does not start                                since                                replaced
-//!   refused, or kept waiting, with a reason              condition Offloaded is False         at once if the reason lasts,
-//!   no node there                                        condition RemoteScheduled is False   else after the refusal timeout
-//!   an object does not get there                         containers are not ready             (the same)
-//!   image, sandbox                                       containers are not ready             after the refusal timeout
+//!   why it does not start                                replaced
+//!   refused, or kept waiting, with a reason              at once if the reason lasts, else after the refusal timeout
+//!   an object that it needs does not get there           (the same)
+//!   no node there, no image, no sandbox                  after the refusal timeout
 //! ```
 
 use std::time::Duration;
@@ -89,12 +88,10 @@ pub struct Facts<'a> {
     pub eviction_delay: Option<EvictionDelay>,
     /// Whether the namespace is that of a consumer of ours, whose pods this cluster creates.
     pub is_lent_on: bool,
-    /// Whether the pods of the namespace may run in this cluster, too.
-    pub may_run_here: bool,
-    /// The objects that the pod names and that do not get to the provider, if the pod waits there.
-    pub missing: Option<&'a Missing>,
-    /// Whether the provider has all that the pod names: what keeps it then is not of this cluster.
-    pub has_all: bool,
+    /// Whether new pods of the namespace may run in this cluster, too; `None` if that is not known, or a matter of a consumer.
+    pub may_run_here: Option<bool>,
+    /// Why the pod does not start at the provider which accepted it, and how long that has been so.
+    pub stuck: Option<&'a (Obstacle, Duration)>,
     /// A refused pod that is created again is deleted after this time.
     pub refusal_timeout: Duration,
     pub now: Timestamp,
@@ -110,9 +107,9 @@ pub struct Missing {
 }
 
 /// Why a pod does not run at its provider.
-#[derive(Debug, Clone)]
-struct Obstacle {
-    reason: String,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Obstacle {
+    pub reason: String,
     message: String,
     cause: Cause,
     objects: Vec<String>,
@@ -124,7 +121,7 @@ pub fn kept_from(home: &LocalPod, missing: &Missing, may_run_here: bool) -> Vec<
     if !may_run_here || missing.lasting.is_empty() {
         return Vec::new();
     }
-    let obstacle = Obstacle::missing(missing);
+    let obstacle = Obstacle::of_objects(missing);
     let refusal = obstacle.refusal();
     let is_replaced = home.controller.is_some() && belongs_to_node(home).is_none();
     std::iter::once(refusal).chain(is_replaced.then(|| obstacle.replacement())).collect()
@@ -136,10 +133,21 @@ impl Obstacle {
         Self { reason: reason.to_owned(), message, cause, objects: Vec::new() }
     }
 
-    fn missing(missing: &Missing) -> Self {
+    fn of_objects(missing: &Missing) -> Self {
         let cause = if missing.lasting.is_empty() { Cause::Passes } else { Cause::Lasts };
         let (message, objects) = (missing.message.clone(), missing.lasting.clone());
         Self { reason: OffloadedReason::NotReflected.into(), message, cause, objects }
+    }
+
+    /// What keeps a pod that its provider accepted from starting. `has_all`: the provider has all objects that the pod needs, so what
+    /// keeps it is not of this cluster.
+    pub fn of_waiting(waiting: &Waiting, missing: Option<&Missing>, has_all: bool) -> Option<Self> {
+        if let Some(missing) = missing {
+            return Some(Self::of_objects(missing));
+        }
+        let (reason, message) = waiting.cause.as_ref()?;
+        let counts = has_all || *reason == OffloadedReason::Unschedulable;
+        counts.then(|| Self::of(reason.as_str(), message.clone()))
     }
 
     fn refusal(&self) -> Action {
@@ -319,7 +327,7 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
             }
             _ => {
                 let obstacle = Obstacle::of(&shadow.reason, shadow.message.clone());
-                if facts.may_run_here { refuse(facts, home, obstacle) } else { Decision::of([obstacle.refusal()]) }
+                if may_run_here(facts) { refuse(facts, home, obstacle) } else { Decision::of([obstacle.refusal()]) }
             }
         },
         ShadowPodPhase::Pending => Decision::nothing(),
@@ -328,8 +336,8 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
             if shadow.remote_status().is_some() {
                 decision.actions.push(Action::PatchLocalStatus);
             }
-            if let Some(waiting) = home.waiting.as_ref().filter(|_| shadow.phase == ShadowPodPhase::Created) {
-                not_started(facts, home, waiting, &mut decision);
+            if let Some((obstacle, stuck_for)) = facts.stuck.filter(|_| shadow.phase == ShadowPodPhase::Created) {
+                not_started(facts, home, (obstacle, *stuck_for), &mut decision);
             }
             decision
         }
@@ -410,7 +418,9 @@ fn refuse(facts: &Facts, home: &LocalPod, obstacle: Obstacle) -> Decision {
         return Decision::of([refusal]);
     }
     let refused = home.offloaded.as_ref().filter(|offloaded| offloaded.status == Some(false));
-    match patience(facts, &obstacle, refused.map(|offloaded| offloaded.since)) {
+    let refused_for = refused
+        .map_or(Duration::ZERO, |offloaded| Duration::try_from(facts.now.duration_since(offloaded.since)).unwrap_or_default());
+    match patience(facts, &obstacle, refused_for) {
         Some(rest) => Decision { actions: vec![refusal], again: Some(rest) },
         None => Decision::of([refusal, obstacle.replacement()]),
     }
@@ -418,15 +428,8 @@ fn refuse(facts: &Facts, home: &LocalPod, obstacle: Obstacle) -> Decision {
 
 /// The provider accepted the pod, and none of its containers has started: adds what follows. A pod that may run in this cluster, too, is
 /// replaced; about another one its owner is told.
-fn not_started(facts: &Facts, home: &LocalPod, waiting: &Waiting, decision: &mut Decision) {
-    let obstacle = match (facts.missing, &waiting.cause) {
-        (Some(missing), _) => Obstacle::missing(missing),
-        (None, Some((reason, message))) if facts.has_all || *reason == OffloadedReason::Unschedulable => {
-            Obstacle::of(reason.as_str(), message.clone())
-        }
-        _ => return,
-    };
-    if let Some(rest) = patience(facts, &obstacle, waiting.since) {
+fn not_started(facts: &Facts, home: &LocalPod, (obstacle, stuck_for): (&Obstacle, Duration), decision: &mut Decision) {
+    if let Some(rest) = patience(facts, obstacle, stuck_for) {
         decision.again = Some(rest);
         return;
     }
@@ -434,23 +437,28 @@ fn not_started(facts: &Facts, home: &LocalPod, waiting: &Waiting, decision: &mut
         return;
     }
     let stays = match (facts.may_run_here, &home.controller) {
-        (true, Some(_)) => return decision.actions.push(obstacle.replacement()),
-        (true, None) => "nothing creates it again: delete it, and create it anew for another cluster",
-        (false, _) => {
+        (None, _) => return,
+        (Some(true), Some(_)) => return decision.actions.push(obstacle.clone().replacement()),
+        (Some(true), None) => "nothing creates it again: delete it, and create it anew for another cluster",
+        (Some(false), _) => {
             "it stays there, because the pods of its namespace run in other clusters only (podOffloadingStrategy Remote)"
         }
     };
-    decision.actions.push(Action::Tell { reason: obstacle.reason, message: format!("{}; {stays}", obstacle.message) });
+    let message = format!("{}; {stays}", obstacle.message);
+    decision.actions.push(Action::Tell { reason: obstacle.reason.clone(), message });
 }
 
-/// How much longer a pod waits for an obstacle to go, which it has had since then. A pod that may run in this cluster does not wait for one
-/// that lasts.
-fn patience(facts: &Facts, obstacle: &Obstacle, since: Option<Timestamp>) -> Option<Duration> {
-    if facts.may_run_here && obstacle.cause == Cause::Lasts {
+/// How much longer a pod waits for an obstacle to go, which it has had for this time. A pod that may run in this cluster does not wait for
+/// one that lasts.
+fn patience(facts: &Facts, obstacle: &Obstacle, waited: Duration) -> Option<Duration> {
+    if may_run_here(facts) && obstacle.cause == Cause::Lasts {
         return None;
     }
-    let waited = since.map_or(Duration::ZERO, |since| Duration::try_from(facts.now.duration_since(since)).unwrap_or_default());
     facts.refusal_timeout.checked_sub(waited).filter(|rest| !rest.is_zero())
+}
+
+fn may_run_here(facts: &Facts) -> bool {
+    facts.may_run_here == Some(true)
 }
 
 fn or(text: &str, otherwise: &str) -> String {

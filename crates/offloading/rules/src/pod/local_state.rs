@@ -20,7 +20,7 @@ use crate::pod::controller::Controller;
 use crate::pod::ephemeral;
 use crate::pod::eviction;
 use crate::pod::local_status::{is_final, lacks_ends};
-use crate::pod::references::{References, refs};
+use crate::pod::references::{References, refs, required};
 use crate::pod::remote::default_grace;
 use crate::pod::waiting::Waiting;
 
@@ -56,6 +56,8 @@ pub struct LocalPod {
     pub sent_to: Option<String>,
     pub controller: Option<Controller>,
     pub refs: References,
+    /// Those of them without which no container starts.
+    pub needs: References,
     pub api_server: ApiServerChoice,
     /// When Kubernetes evicts it if its node does not answer; `None` if that depends on why.
     pub eviction_delay: Option<EvictionDelay>,
@@ -108,6 +110,7 @@ impl LocalPod {
             sent_to,
             controller,
             refs: refs(&whole),
+            needs: required(&whole),
             api_server: choose(&whole).unwrap_or(ApiServerChoice::Unclear),
             eviction_delay: eviction::delay(&whole),
             carried,

@@ -127,10 +127,13 @@ pub fn avoided(refusals: &[&RefusedOwner]) -> String {
         };
         format!("{} ({why}) before {}", one.cluster_name, one.until.strftime("%Y-%m-%dT%H:%M:%SZ"))
     });
-    format!(
-        "pods with this template are not sent to {}; a changed template is tried at once",
-        each.collect::<Vec<_>>().join(", ")
-    )
+    let is_object = |one: &&RefusedOwner| one.owner.starts_with("ConfigMap/") || one.owner.starts_with("Secret/");
+    let sooner = if refusals.iter().all(|one| is_object(&one)) {
+        "after a change of the object, remove the annotation liqo.io/refused-pods of the NamespaceOffloading"
+    } else {
+        "a changed template is tried at once"
+    };
+    format!("pods with this template are not sent to {}; {sooner}", each.collect::<Vec<_>>().join(", "))
 }
 
 /// What pods with the same template have in common: the UID of their controller, and its revision if it keeps its UID when the

@@ -6,8 +6,10 @@ use liqo_api::{PodOffloadingStrategy, labels, short_on_largest_node};
 use liqo_quantity::{ResourceList, Shortage};
 use serde_json::Value;
 
-use crate::json::text;
+use crate::json::{items, text};
 use crate::node::priced::{PricedNode, charged_json};
+use crate::pod::controller::Controller;
+use crate::pod::preference::mark;
 use crate::pod::scheduling::must_leave;
 
 /// A warning names at most this many clusters.
@@ -27,7 +29,7 @@ pub struct FullCluster<'a> {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Room<'a> {
     full: Vec<FullCluster<'a>>,
-    /// Whether the pod can run in no other cluster, so that it waits at one of these.
+    /// Whether the pod is not kept off these: it can run in no other cluster, or could not be brought back.
     waits: bool,
 }
 
@@ -40,10 +42,14 @@ impl<'a> Room<'a> {
             return Self::default();
         };
         let wanted: Vec<&PricedNode> = nodes.iter().copied().filter(|node| matches_selector(pod, node)).collect();
-        // Of the nodes with this name, one is virtual.
+        // A host name may be that of a virtual node.
         let is_of_virtual_node = |(key, _): (&String, &str)| OF_VIRTUAL_NODES.contains(&key.as_str()) || key == HOSTNAME;
         let must_leave = must_leave(pod) || (!wanted.is_empty() && selector(pod).any(is_of_virtual_node));
-        Self::at(&amounts, &wanted, strategy == PodOffloadingStrategy::LocalAndRemote && !must_leave)
+        let may_stay = strategy == PodOffloadingStrategy::LocalAndRemote && !must_leave && !has_own_terms(pod);
+        let room = Self::at(&amounts, &wanted, may_stay);
+        // What keeps a pod off a cluster cannot be taken back. Only a pod that is created again at no cost gets it.
+        let is_bound = !Controller::of(pod).is_some_and(|controller| controller.recreates());
+        Self { waits: room.waits || (is_bound && !room.full.is_empty()), ..room }
     }
 
     /// The same for a pod that wants all of these nodes.
@@ -51,7 +57,7 @@ impl<'a> Room<'a> {
         let mut clusters: BTreeMap<&str, Option<FullCluster>> = BTreeMap::new();
         for node in nodes {
             let cluster_id = node.cluster_id();
-            let full = node.largest_pods.take(amounts).err().map(|short| FullCluster { cluster_id, node: &node.name, short });
+            let full = node.largest_pods.may_take(amounts).err().map(|short| FullCluster { cluster_id, node: &node.name, short });
             let known = clusters.entry(cluster_id).or_insert_with(|| full.clone());
             if full.is_none() {
                 *known = None;
@@ -61,8 +67,8 @@ impl<'a> Room<'a> {
         Self { full: clusters.into_values().flatten().collect(), waits }
     }
 
-    /// The clusters (IDs) to keep the pod off. If it can run in no other one, it waits where the scheduler sends it: it is admitted as soon
-    /// as a node there has room.
+    /// The clusters (IDs) to keep the pod off. Otherwise it waits where the scheduler sends it: it is admitted as soon as a node there has
+    /// room.
     pub fn avoided(&self) -> impl Iterator<Item = &'a str> {
         self.full.iter().filter(|_| !self.waits).map(|one| one.cluster_id)
     }
@@ -83,6 +89,13 @@ impl<'a> Room<'a> {
             format!("the pod is kept off clusters where no node has room for it now: {named}{more}")
         })
     }
+}
+
+/// Whether the user says which nodes the pod needs, by terms that we do not understand: they may select virtual nodes only. What we added
+/// has our mark.
+fn has_own_terms(pod: &Value) -> bool {
+    let terms = items(pod, "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms");
+    !terms.is_empty() && !terms.iter().any(|term| items(term, "/matchExpressions").contains(&mark()))
 }
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -117,7 +130,8 @@ mod tests {
 
     fn pod(cpu: &str, selector: &Value) -> Value {
         let container = json!({ "name": "c", "resources": { "requests": { "cpu": cpu, "memory": "64Mi" } } });
-        json!({ "spec": { "containers": [container], "nodeSelector": selector } })
+        json!({ "metadata": { "ownerReferences": [{ "kind": "ReplicaSet", "uid": "o", "controller": true }] },
+            "spec": { "containers": [container], "nodeSelector": selector } })
     }
 
     fn avoided(room: &Room) -> Vec<String> {
@@ -164,6 +178,27 @@ mod tests {
             assert!(warning.starts_with("the pod waits for room: no node has enough at milan (cpu: 1157m short"), "{warning}");
         }
         assert_eq!(avoided(&Room::of(&pod("2300m", &json!({})), LocalAndRemote, &[&milan, &turin])).len(), 2);
+    }
+
+    #[test]
+    fn only_a_pod_that_is_created_again_and_says_nothing_of_nodes_itself_is_kept_off_for_good() {
+        let (milan, turin) = (with_room("milan", SMALL), with_room("turin", SMALL));
+        let avoids = |change: Value| {
+            let mut pod = pod("2300m", &json!({}));
+            json_patch::merge(&mut pod, &change);
+            avoided(&Room::of(&pod, LocalAndRemote, &[&milan, &turin])).len()
+        };
+        let required = |expressions: Value| {
+            let terms = json!({ "nodeSelectorTerms": [{ "matchExpressions": expressions }] });
+            json!({ "spec": { "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": terms } } } })
+        };
+        let region = json!({ "key": "region", "operator": "In", "values": ["eu"] });
+        assert_eq!(avoids(json!({})), 2);
+        assert_eq!(avoids(required(json!([mark(), region]))), 2, "that is our own");
+        assert_eq!(avoids(required(json!([region]))), 0, "maybe only virtual nodes are there");
+        for owner in [json!(null), json!([{ "kind": "Job", "uid": "o", "controller": true }])] {
+            assert_eq!(avoids(json!({ "metadata": { "ownerReferences": owner } })), 0);
+        }
     }
 
     #[test]

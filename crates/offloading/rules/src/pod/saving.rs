@@ -247,7 +247,8 @@ fn saving(pod: &RunningPod, targets: &[Target], free: Option<&[Option<ResourceLi
     let has_room = |index: usize| {
         let free = free.map_or(targets[index].free.as_ref(), |free| free[index].as_ref());
         !pod.excluded.contains(&nodes[index].name)
-            && free.is_some_and(|free| pod.amounts.fits_in(free).is_ok() && nodes[index].largest_pods.take(&pod.amounts).is_ok())
+            && free
+                .is_some_and(|free| pod.amounts.fits_in(free).is_ok() && nodes[index].largest_pods.may_take(&pod.amounts).is_ok())
     };
     let others = costs.iter().enumerate().filter(|(index, _)| *index != here && has_room(*index));
     // Where several cost the same, the first by name.

@@ -1,6 +1,5 @@
-//! A pod that a provider accepted, and none of whose containers has started yet: since when, and what keeps it.
+//! A pod that a provider accepted, and none of whose containers has started yet: what keeps it.
 
-use jiff::Timestamp;
 use liqo_api::{OffloadedReason, pods};
 use serde_json::Value;
 
@@ -9,8 +8,6 @@ use crate::json::{items, name, text};
 /// What home knows of a pod that waits at its provider.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Since when the provider reports that it does not run; `None` before its first report.
-    pub since: Option<Timestamp>,
     /// What keeps it there, and a message for people. A kubelet names nothing while it pulls an image.
     pub cause: Option<(OffloadedReason, String)>,
 }
@@ -26,24 +23,26 @@ const CANNOT_START: [&str; 7] = [
     "RegistryUnavailable",
 ];
 
-const STATUSES: [&str; 2] = ["/status/initContainerStatuses", "/status/containerStatuses"];
+const STATUSES: [&str; 2] = ["/initContainerStatuses", "/containerStatuses"];
+
+/// Whether a container of a pod with this status runs or ran.
+pub fn has_started(status: &Value) -> bool {
+    let is_pending = text(status, "/phase").is_none_or(|phase| phase == "Pending");
+    !is_pending || STATUSES.iter().flat_map(|list| items(status, list)).any(is_or_was_running)
+}
 
 impl Waiting {
     /// Reads the status of a local pod. `None` if a container of it runs or ran.
     pub fn of(pod: &Value) -> Option<Self> {
-        let containers = || STATUSES.iter().flat_map(|list| items(pod, list));
-        let is_pending = text(pod, "/status/phase").is_none_or(|phase| phase == "Pending");
-        if !is_pending || containers().any(has_started) {
+        let containers = || STATUSES.iter().flat_map(|list| items(&pod["status"], list));
+        if has_started(&pod["status"]) {
             return None;
         }
         let false_condition = |kind: &str| {
             let conditions = items(pod, "/status/conditions").iter();
             conditions.into_iter().find(|one| text(one, "/type") == Some(kind) && text(one, "/status") == Some("False"))
         };
-        let (unscheduled, without_sandbox) =
-            (false_condition(pods::REMOTE_SCHEDULED), false_condition("PodReadyToStartContainers"));
-        let reported = unscheduled.or_else(|| false_condition("ContainersReady")).or(without_sandbox);
-        let since = reported.and_then(|one| text(one, "/lastTransitionTime")?.parse().ok());
+        let unscheduled = false_condition(pods::REMOTE_SCHEDULED);
         let message = |condition: &Value| text(condition, "/message").unwrap_or_default().to_owned();
         let cause = if let Some(condition) = unscheduled {
             Some((OffloadedReason::Unschedulable, message(condition)))
@@ -51,13 +50,13 @@ impl Waiting {
             Some((OffloadedReason::NotStarted, stuck))
         } else {
             let stuck = "the kubelet there has not set up the pod's network and volumes".to_owned();
-            without_sandbox.map(|_| (OffloadedReason::NotStarted, stuck))
+            false_condition("PodReadyToStartContainers").map(|_| (OffloadedReason::NotStarted, stuck))
         };
-        Some(Self { since, cause })
+        Some(Self { cause })
     }
 }
 
-fn has_started(status: &Value) -> bool {
+fn is_or_was_running(status: &Value) -> bool {
     let signs = ["/state/running", "/state/terminated", "/lastState/terminated"];
     signs.iter().any(|sign| status.pointer(sign).is_some()) || status["restartCount"].as_i64().unwrap_or_default() > 0
 }
@@ -75,21 +74,20 @@ mod tests {
 
     use super::*;
 
-    fn of(status: &Value) -> Option<(Option<i64>, Option<OffloadedReason>)> {
-        let waiting = Waiting::of(&json!({ "status": status }))?;
-        Some((waiting.since.map(Timestamp::as_second), waiting.cause.map(|(reason, _)| reason)))
+    #[allow(clippy::option_option, reason = "a pod that has started, and one that nothing keeps, are different")]
+    fn of(status: &Value) -> Option<Option<OffloadedReason>> {
+        Some(Waiting::of(&json!({ "status": status }))?.cause.map(|(reason, _)| reason))
     }
 
-    fn negative(kind: &str, second: i64) -> Value {
-        let at = Timestamp::from_second(second).unwrap().to_string();
-        json!({ "type": kind, "status": "False", "message": "m", "lastTransitionTime": at })
+    fn negative(kind: &str) -> Value {
+        json!({ "type": kind, "status": "False", "message": "m" })
     }
 
     #[test]
     fn a_pod_waits_until_a_container_of_it_has_started() {
         let with = |list: &str, state: &Value| json!({ "phase": "Pending", list: [{ "name": "c", "state": state }] });
-        assert_eq!(of(&json!({})), Some((None, None)), "nothing is reported");
-        assert_eq!(of(&with("containerStatuses", &json!({ "waiting": { "reason": "ContainerCreating" } }))), Some((None, None)));
+        assert_eq!(of(&json!({})), Some(None), "nothing is reported");
+        assert_eq!(of(&with("containerStatuses", &json!({ "waiting": { "reason": "ContainerCreating" } }))), Some(None));
         for started in ["running", "terminated"] {
             assert_eq!(of(&with("initContainerStatuses", &json!({ started: {} }))), None);
         }
@@ -98,17 +96,17 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_a_pod_is_named_with_the_time_since_when() {
-        let unscheduled = json!({ "conditions": [negative(pods::REMOTE_SCHEDULED, 7)] });
-        assert_eq!(of(&unscheduled), Some((Some(7), Some(OffloadedReason::Unschedulable))));
-        let without_sandbox = json!({ "conditions": [negative("PodReadyToStartContainers", 8), negative("ContainersReady", 9)] });
-        assert_eq!(of(&without_sandbox), Some((Some(9), Some(OffloadedReason::NotStarted))));
+    fn what_keeps_a_pod_is_named() {
+        let unscheduled = json!({ "conditions": [negative(pods::REMOTE_SCHEDULED)] });
+        assert_eq!(of(&unscheduled), Some(Some(OffloadedReason::Unschedulable)));
+        let without_sandbox = json!({ "conditions": [negative("PodReadyToStartContainers"), negative("ContainersReady")] });
+        assert_eq!(of(&without_sandbox), Some(Some(OffloadedReason::NotStarted)));
         let pulls = |reason: &str| {
-            json!({ "conditions": [negative("ContainersReady", 9)],
+            json!({ "conditions": [negative("ContainersReady")],
                 "containerStatuses": [{ "name": "c", "state": { "waiting": { "reason": reason, "message": "not found" } } }] })
         };
-        assert_eq!(of(&pulls("ImagePullBackOff")), Some((Some(9), Some(OffloadedReason::NotStarted))));
-        assert_eq!(of(&pulls("ContainerCreating")), Some((Some(9), None)), "an image may take long");
+        assert_eq!(of(&pulls("ImagePullBackOff")), Some(Some(OffloadedReason::NotStarted)));
+        assert_eq!(of(&pulls("ContainerCreating")), Some(None), "an image may take long");
         let waiting = Waiting::of(&json!({ "status": pulls("ErrImagePull") })).unwrap();
         assert_eq!(waiting.cause.unwrap().1, "container c: ErrImagePull: not found");
     }

@@ -94,6 +94,13 @@ impl Reference {
         config_maps.chain(pod.refs.secrets.iter().map(of(Kind::Secret))).chain(of_api_server).collect()
     }
 
+    /// The objects without which no container of a pod starts.
+    pub fn needed_by(pod: &LocalPod) -> Vec<Self> {
+        let of = |kind: Kind| move |name: &String| Self { kind, namespace: pod.key.namespace.clone(), name: name.clone() };
+        let config_maps = pod.needs.config_maps.iter().map(of(Kind::ConfigMap));
+        config_maps.chain(pod.needs.secrets.iter().map(of(Kind::Secret))).collect()
+    }
+
     /// The Secret with which a pod uses our API server; it exists at the provider only.
     pub fn of_api_server(pod: &LocalPod) -> Self {
         Self { kind: Kind::Secret, namespace: pod.key.namespace.clone(), name: api_server::secret(&pod.uid) }

@@ -203,7 +203,7 @@ fn place(asked: &Asked, facts: &Facts, one: &Room, ranks: &Ranks, main: Option<&
     let (replicas, name) = (asked.workload.replicas, one.priced.name.clone());
     let (of_one, currency) = one.priced.per_hour(&asked.amounts);
     let per_hour = Money::from_nanos(of_one.nanos().saturating_mul(i128::from(replicas)));
-    let on_one_node = one.priced.largest_pods.take(&asked.amounts);
+    let on_one_node = one.priced.largest_pods.may_take(&asked.amounts);
     let fits = if on_one_node.is_ok() { count(&one.free, &asked.amounts).min(replicas) } else { 0 };
     let mut why_not: Vec<String> = not_allowed(asked, facts, &one.priced).into_iter().collect();
     why_not.extend(why_not_on_node(asked.spec, one.node));

@@ -281,7 +281,8 @@ fn without_room(node: &Node, pod: &Pod) -> Option<String> {
         let short: Vec<String> = short.iter().map(ToString::to_string).collect();
         return Some(format!("offers too little: {}", short.join(", ")));
     }
-    let short = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations()).largest_pods.take(&amounts).err()?;
+    let short =
+        PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations()).largest_pods.may_take(&amounts).err()?;
     Some(format!("no node there has room for the pod: {}", short_on_largest_node(&short)))
 }
 

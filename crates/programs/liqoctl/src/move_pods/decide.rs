@@ -192,7 +192,7 @@ fn room_at(node: &VirtualNode, free: Option<&ResourceList>, amounts: &ResourceLi
         let short: Vec<String> = short.iter().map(ToString::to_string).collect();
         return Err(format!("{}: {}", node.name, short.join(", ")));
     }
-    node.largest_pods.take(amounts).map_err(|short| format!("{}: {}", node.name, short_on_largest_node(&short)))
+    node.largest_pods.may_take(amounts).map_err(|short| format!("{}: {}", node.name, short_on_largest_node(&short)))
 }
 
 /// The names of the nodes whose free amounts a plan depends on.

@@ -20,8 +20,8 @@ use kube::{
     core::PartialObjectMeta,
 };
 use liqo_api::{
-    EvictionDelay, NAMESPACE_OFFLOADING, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy, ShadowPod, VirtualNode,
-    annotations, pods, provider_namespace,
+    EvictionDelay, NAMESPACE_OFFLOADING, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy, ShadowPod, ShadowPodPhase,
+    VirtualNode, annotations, pods, provider_namespace,
 };
 use liqo_controller_runtime::{
     Key, Next,
@@ -47,15 +47,16 @@ use liqo_offloading_rules::pod::eviction::tolerations;
 use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local::Action;
 use liqo_offloading_rules::pod::local::Facts;
-use liqo_offloading_rules::pod::local::Missing;
 use liqo_offloading_rules::pod::local::NamespaceState;
 use liqo_offloading_rules::pod::local::decide;
+use liqo_offloading_rules::pod::local::{Missing, Obstacle};
 use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::local_state::{JsonPod, LocalPod};
 use liqo_offloading_rules::pod::local_status::Link;
 use liqo_offloading_rules::pod::local_status::cut;
 use liqo_offloading_rules::pod::local_status::deleted_patch;
 use liqo_offloading_rules::pod::local_status::evicted_patch;
+use liqo_offloading_rules::pod::local_status::is_final;
 use liqo_offloading_rules::pod::local_status::local_status_patch;
 use liqo_offloading_rules::pod::local_status::lost_patch;
 use liqo_offloading_rules::pod::local_status::not_ready_patch;
@@ -63,6 +64,7 @@ use liqo_offloading_rules::pod::local_status::pod_addresses;
 use liqo_offloading_rules::pod::local_status::refused_patch;
 use liqo_offloading_rules::pod::recreated::{RECREATED, RECREATED_MESSAGE, is_newly_recreated};
 use liqo_offloading_rules::pod::refusals::{self, Cause, NewRefusal};
+use liqo_offloading_rules::pod::waiting::has_started;
 use liqo_offloading_rules::replica::record::Reference;
 
 /// Pods that are handled at the same time, for each provider.
@@ -127,8 +129,10 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         _ => NamespaceState::Waiting,
     };
     let tenancy = remote.as_ref().and_then(|remote| remote.tenancy());
-    let waiting = local.as_ref().filter(|pod| pod.waiting.is_some() && shadow.is_some()).zip(remote.as_ref());
-    let missing = waiting.and_then(|(pod, remote)| missing(peer, remote, pod));
+    let stuck = match (&local, &remote, &shadow) {
+        (Some(pod), Some(remote), Some(shadow)) => stuck(peer, remote, pod, shadow),
+        _ => None,
+    };
     let facts = Facts {
         home: local.as_deref(),
         shadow: shadow.as_deref(),
@@ -139,9 +143,8 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         removed: peer.is_removed(uid),
         eviction_delay: local.as_ref().and_then(|pod| eviction_delay(consumer, &pod.key.namespace)),
         is_lent_on: local.as_ref().is_some_and(|pod| consumer.is_lent_on(&pod.key.namespace)),
-        may_run_here: local.as_ref().is_some_and(|pod| may_run_here(consumer, &pod.key.namespace)),
-        missing: missing.as_ref(),
-        has_all: missing.is_none() && waiting.is_some_and(|(pod, remote)| has_all(remote, pod)),
+        may_run_here: local.as_ref().and_then(|pod| may_run_here(consumer, &pod.key.namespace)),
+        stuck: stuck.as_ref(),
         refusal_timeout: Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into()),
         now: consumer.context.now(),
     };
@@ -168,10 +171,27 @@ fn eviction_delay(consumer: &Consumer, namespace: &str) -> Option<EvictionDelay>
     consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING))?.spec.eviction_delay
 }
 
-/// Whether the pods of a namespace may run in this cluster, too.
-fn may_run_here(consumer: &Consumer, namespace: &str) -> bool {
+/// Whether new pods of a namespace may run in this cluster, too. `None` if that is not known yet, or where pods of a consumer are.
+fn may_run_here(consumer: &Consumer, namespace: &str) -> Option<bool> {
+    if !consumer.offloadings.is_synced() || consumer.is_lent_on(namespace) {
+        return None;
+    }
     let offloading = consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
-    offloading.is_some_and(|offloading| offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::LocalAndRemote)
+    let strategy = offloading.map(|offloading| offloading.spec.pod_offloading_strategy);
+    Some(strategy != Some(PodOffloadingStrategy::Remote))
+}
+
+/// What keeps a pod, which its provider accepted, from starting, and for how long that has been so.
+fn stuck(peer: &PeerState, remote: &RemoteState, pod: &LocalPod, shadow: &Shadow) -> Option<(Obstacle, Duration)> {
+    // The report of a start may not be written here yet.
+    let is_started = || shadow.remote_status().is_some_and(|status| has_started(&status));
+    let waiting = pod.waiting.as_ref().filter(|_| shadow.phase == ShadowPodPhase::Created && !is_started());
+    let obstacle = waiting.and_then(|waiting| {
+        let missing = missing(peer, remote, &Reference::needed_by(pod));
+        Obstacle::of_waiting(waiting, missing.as_ref(), has_needed(remote, pod))
+    });
+    let stuck_for = peer.stuck_for(&pod.uid, obstacle.as_ref().map(|obstacle| obstacle.reason.as_str()));
+    obstacle.map(|obstacle| (obstacle, stuck_for))
 }
 
 /// Whether pods of a namespace can run at the provider of this virtual node.
@@ -246,11 +266,11 @@ async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(),
     Ok(())
 }
 
-/// The objects that a pod names and the provider does not get, and why.
-fn missing(peer: &PeerState, remote: &RemoteState, pod: &LocalPod) -> Option<Missing> {
+/// Those of these objects of a pod that the provider does not get, and why.
+fn missing(peer: &PeerState, remote: &RemoteState, references: &[Reference]) -> Option<Missing> {
     let problem = |one: &Reference| peer.obstacle(one).or_else(|| remote.record(one)?.problem.clone());
     let problems: Vec<(String, String)> =
-        Reference::all(pod).iter().filter_map(|one| Some((format!("{}/{}", one.kind.name(), one.name), problem(one)?))).collect();
+        references.iter().filter_map(|one| Some((format!("{}/{}", one.kind.name(), one.name), problem(one)?))).collect();
     let all: Vec<String> =
         problems.iter().map(|(object, problem)| format!("{}: {problem}", object.replacen('/', " ", 1))).collect();
     let message = cut(&format!("not all objects that the pod refers to get to the provider: {}", all.join("; ")));
@@ -258,9 +278,9 @@ fn missing(peer: &PeerState, remote: &RemoteState, pod: &LocalPod) -> Option<Mis
     (!problems.is_empty()).then_some(Missing { message, lasting })
 }
 
-/// Whether the provider has all objects that a pod names, as far as they exist here.
-fn has_all(remote: &RemoteState, pod: &LocalPod) -> bool {
-    Reference::all(pod).iter().all(|one| remote.record(one).is_some_and(|record| record.problem.is_none()))
+/// Whether the provider has all objects without which no container of the pod starts.
+fn has_needed(remote: &RemoteState, pod: &LocalPod) -> bool {
+    Reference::needed_by(pod).iter().all(|one| remote.record(one).is_some_and(|record| record.problem.is_none()))
 }
 
 /// Whether pods of an owner are kept from a provider.
@@ -268,7 +288,7 @@ enum Remembered {
     /// Since a moment ago: the webhooks learn it now.
     Now,
     Since(Timestamp),
-    /// There are too many entries.
+    /// There are too many entries, or the namespace is not offloaded.
     No,
 }
 
@@ -325,7 +345,7 @@ impl Pass<'_> {
                 return self.replace(&reason, &message, cause, &objects).await;
             }
             Action::Tell { reason, message } => {
-                if self.peer.may_warn(&self.pod.uid) {
+                if self.peer.may_advise(&self.pod.uid) {
                     self.warn(&reason, &message).await;
                 }
             }
@@ -345,7 +365,7 @@ impl Pass<'_> {
         let network = self.consumer.networks.of(&self.peer.id);
         let network = network.filter(|network| network.works);
         let addresses = network.map(|network| pod_addresses(&status, &network.maps.imported)).unwrap_or_default();
-        let missing = self.remote.and_then(|remote| missing(self.peer, remote, self.pod));
+        let missing = self.remote.and_then(|remote| missing(self.peer, remote, &Reference::all(self.pod)));
         let missing = missing.map(|missing| (pods::NOT_REFLECTED, missing.message));
         let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
         let problem = problem.or_else(|| self.pod.refused_change().map(|message| (pods::CHANGE_REFUSED, message)));
@@ -385,7 +405,9 @@ impl Pass<'_> {
         let api: Api<JsonPod> = Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Pod>(&()));
         let live = api.get_opt(&key.name).await.step("read", "Pod", key)?;
         let live = live.and_then(|live| LocalPod::of(live, &self.pod.virtual_node)).filter(|live| live.uid == self.pod.uid);
+        // A provider that does not know an end says what it saw last.
         let told = self.peer.told_end(&self.pod.uid).and_then(|shadow| shadow.remote_status());
+        let told = told.filter(|status| is_final(&json!({ "status": status })));
         let link = Link { pod_ips: &[], host_ip: None, peer_answers: true, amiss: None, now };
         let patch = live.and_then(|live| match &told {
             Some(status) => local_status_patch(&live.json(), status, &link),
@@ -475,7 +497,9 @@ impl Pass<'_> {
         objects: &[String],
     ) -> Result<Option<Duration>, RequestError> {
         let Some(owner) = self.pod.recreated_by(self.consumer.is_lent_on(&self.pod.key.namespace)) else { return Ok(None) };
-        let is_avoided = match (refusals::remembered(reason), &self.pod.controller) {
+        // Where pods run in other clusters only, the webhook keeps none away.
+        let is_avoidable = may_run_here(self.consumer, &self.pod.key.namespace) == Some(true);
+        let is_avoided = match (refusals::remembered(reason).filter(|_| is_avoidable), &self.pod.controller) {
             (Some((reason, _)), Some(controller)) => {
                 let keys =
                     if objects.is_empty() { vec![refusals::owner(&controller.uid, &self.pod.json())] } else { objects.to_vec() };
@@ -496,12 +520,12 @@ impl Pass<'_> {
             }
             replaced.insert(owner, Instant::now());
         }
-        // A Job that ignores disruptions does not count it. No budget protects a pod that never ran.
+        // A Job that ignores disruptions does not count it. No budget protects a pod that is Pending.
         let evicted = eviction::evict(&self.consumer.context.client, &self.pod.key, &self.pod.uid, None).await;
         match evicted.step("evict", "Pod", &self.pod.key)? {
             Outcome::NotAllowed(why) => {
                 tracing::debug!(pod = %self.pod.key, why, "a pod that does not run cannot be evicted yet");
-                Ok(Some(REMEMBERED_DELAY))
+                Ok(Some(REPLACEMENT_INTERVAL))
             }
             Outcome::Accepted | Outcome::Gone => {
                 tracing::info!(pod = %self.pod.key, peer = %self.peer.id, reason, message, "pod does not run there; evicted, so that another one replaces it");

@@ -39,6 +39,9 @@ const CONCURRENCY: usize = 4;
 /// Minimum time between two deletions.
 const DELETION_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Delay before a change is tried again that the API server refused: it may not know yet that the manager may make it.
+const CHANGE_RETRY: Duration = Duration::from_secs(30);
+
 /// Delay before a pod that changed just before its deletion is looked at again.
 const DELETION_RETRY: Duration = Duration::from_secs(1);
 
@@ -131,8 +134,11 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
     match repair(&facts) {
         Repair::Nothing => {}
         Repair::Later(rest) => return Ok(Next::After(rest)),
-        Repair::Tolerate => tolerate(&consumer.context.client, key, &pod).await?,
-        Repair::Release => release(&consumer.context.client, key, &pod, &placement).await?,
+        Repair::Tolerate if !tolerate(&consumer.context.client, key, &pod).await? => return Ok(Next::After(CHANGE_RETRY)),
+        Repair::Release if !release(&consumer.context.client, key, &pod, &placement).await? => {
+            return Ok(Next::After(CHANGE_RETRY));
+        }
+        Repair::Tolerate | Repair::Release => {}
         Repair::Recreate => {
             if let Err(rest) = memory.lock().may_delete(Instant::now()) {
                 return Ok(Next::After(rest));
@@ -193,32 +199,34 @@ fn held(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading, 
 }
 
 /// Adds the toleration to this pod, and to no other one of the same name.
-async fn tolerate(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<(), StepError> {
+async fn tolerate(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
     let patch = json!({ "metadata": { "uid": pod.uid }, "spec": { "tolerations": tolerations(&pod.json()) } });
     change(client, key, &Patch::Merge(patch), "toleration added to a pod that the webhook did not see").await
 }
 
 /// Removes the gate of the webhook from this pod, and adds what its placement says.
-async fn release(client: &Client, key: &Key, pod: &UnscheduledPod, placement: &Placement) -> Result<(), StepError> {
+async fn release(client: &Client, key: &Key, pod: &UnscheduledPod, placement: &Placement) -> Result<bool, StepError> {
     let operations = json!(scheduling::release(&pod.json(), &pod.uid, placement));
     let operations = serde_json::from_value(operations).map_err(kube::Error::SerdeError).step("change", "Pod", key)?;
     change(client, key, &Patch::Json(operations), "pod released that waited for the strategy of its namespace").await
 }
 
-async fn change(client: &Client, key: &Key, patch: &Patch<Value>, what: &'static str) -> Result<(), StepError> {
+/// Returns false if the API server refuses the change.
+async fn change(client: &Client, key: &Key, patch: &Patch<Value>, what: &'static str) -> Result<bool, StepError> {
     let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &key.namespace);
     match api.patch(&key.name, &PatchParams::default(), patch).await {
-        // It changed meanwhile, or a policy of this cluster does not allow it, and would not the next time.
+        // It changed meanwhile, or a policy of this cluster does not allow it, or not yet.
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
             tracing::warn!(pod = %key, error = status.message, "not done: {what}");
+            Ok(false)
         }
         answer => {
             if unless_changed(answer).step("change", "Pod", key)?.is_some() {
                 tracing::debug!(pod = %key, "{what}");
             }
+            Ok(true)
         }
     }
-    Ok(())
 }
 
 /// Deletes the pods of a namespace that wait for a virtual node, although the namespace is not offloaded any more. Returns false if one

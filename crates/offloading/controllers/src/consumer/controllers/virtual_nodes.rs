@@ -114,6 +114,10 @@ async fn reconcile(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error> {
     if !consumer.policy_budgets_known(&node.spec.cluster_id) {
         return Ok(Next::After(POLL_INTERVAL));
     }
+    // Otherwise the node would look emptier than it is.
+    if !consumer.node_tasks.lock().get(key).is_some_and(|tasks| tasks.pods.is_synced()) {
+        return Ok(Next::After(POLL_INTERVAL));
+    }
     let (surcharge, surcharge_due) = surcharge(consumer, key, &peer);
     let written = write_node(consumer, &node, &name, port, (outage, &surcharge)).await;
     write_conditions(consumer, key, &node, ready(&written, outage, &name)).await?;

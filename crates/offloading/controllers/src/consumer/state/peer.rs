@@ -138,6 +138,10 @@ struct PodMemory {
     not_accepted: Option<Instant>,
     /// When the pod last got an event about objects that the provider lacks.
     warned: Option<Instant>,
+    /// When its owner was last told that it does not start, and stays.
+    advised: Option<Instant>,
+    /// What keeps it from starting, and since when.
+    stuck: Option<(String, Instant)>,
     /// When this process last asked for a token for the pod.
     asked_for_token: Option<Instant>,
     /// The API server accepted its removal.
@@ -413,6 +417,21 @@ impl PeerState {
     /// Whether this pod gets an event now about objects that the provider lacks; if so, none for a while.
     pub fn may_warn(&self, uid: &str) -> bool {
         self.remember(uid, |pod| is_due(&mut pod.warned))
+    }
+
+    /// Whether the owner of this pod is told now that it does not start, and stays; if so, not for a while.
+    pub fn may_advise(&self, uid: &str) -> bool {
+        self.remember(uid, |pod| is_due(&mut pod.advised))
+    }
+
+    /// How long a pod has been kept from starting for this reason; `None` if nothing keeps it.
+    pub fn stuck_for(&self, uid: &str, reason: Option<&str>) -> Duration {
+        self.remember(uid, |pod| {
+            if pod.stuck.as_ref().map(|(known, _)| known.as_str()) != reason {
+                pod.stuck = reason.map(|reason| (reason.to_owned(), Instant::now()));
+            }
+            pod.stuck.as_ref().map(|(_, since)| since.elapsed()).unwrap_or_default()
+        })
     }
 
     /// Whether an object gets an event of this reason now; if so, none for a while.

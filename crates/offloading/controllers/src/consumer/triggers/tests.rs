@@ -75,9 +75,14 @@ fn a_node_is_due_when_it_changes_and_the_placement_when_its_labels_do() {
     let placement = vec![NamespaceKey::AllMaps, NamespaceKey::AllPods];
     assert_eq!(node(&name, Some(&one), Some(&other)), (nodes.clone(), placement.clone()));
     assert_eq!(node(&name, Some(&one), None), (nodes.clone(), placement));
-    let mut with_room = one.clone();
-    with_room["metadata"]["annotations"] = json!({ "liqo.io/largest-pods": "[]" });
-    assert_eq!(node(&name, Some(&one), Some(&with_room)), (nodes, vec![NamespaceKey::AllUnscheduled]));
+    let with_room = |cpu: &str| {
+        let mut node = one.clone();
+        node["metadata"]["annotations"] = json!({ "liqo.io/largest-pods": json!([{ "cpu": cpu }]).to_string() });
+        node
+    };
+    let (small, large) = (with_room("1"), with_room("2"));
+    assert_eq!(node(&name, Some(&small), Some(&large)), (nodes.clone(), vec![NamespaceKey::AllUnscheduled]));
+    assert_eq!(node(&name, Some(&large), Some(&small)), (nodes, Vec::new()), "it frees nobody");
 }
 
 #[test]

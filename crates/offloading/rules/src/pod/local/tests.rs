@@ -64,9 +64,8 @@ fn facts<'a>(home: Option<&'a LocalPod>, shadow: Option<&'a Shadow>) -> Facts<'a
         removed: false,
         eviction_delay: None,
         is_lent_on: false,
-        may_run_here: false,
-        missing: None,
-        has_all: true,
+        may_run_here: Some(false),
+        stuck: None,
         refusal_timeout: TIMEOUT,
         now: at(0),
     }
@@ -585,7 +584,7 @@ fn a_pod_that_the_provider_did_not_make_yet_is_carried_again_as_a_whole() {
 
 /// A decision about a pod of a namespace whose pods may run here, too.
 fn anywhere(pod: &LocalPod, shadow: &Shadow, now: i64) -> Decision {
-    decide(&Facts { may_run_here: true, now: at(now), ..facts(Some(pod), Some(shadow)) })
+    decide(&Facts { may_run_here: Some(true), now: at(now), ..facts(Some(pod), Some(shadow)) })
 }
 
 #[test]
@@ -595,8 +594,11 @@ fn a_pod_that_may_run_here_does_not_wait_for_a_refusal_that_lasts() {
     assert!(is_replaced(&anywhere(&pod, &refused("NotAllowed"), 0)));
     assert_eq!(anywhere(&pod, &refused("OfferExceeded"), 0).again, Some(TIMEOUT));
     assert!(is_replaced(&anywhere(&held, &refused("OfferExceeded"), 300)));
-    let elsewhere = decide(&facts(Some(&pod), Some(&refused("NotAllowed"))));
-    assert_eq!((is_replaced(&elsewhere), elsewhere.again), (false, Some(TIMEOUT)), "its pods run in other clusters only");
+    for elsewhere in [Some(false), None] {
+        let refused = refused("NotAllowed");
+        let decision = decide(&Facts { may_run_here: elsewhere, ..facts(Some(&pod), Some(&refused)) });
+        assert_eq!((is_replaced(&decision), decision.again), (false, Some(TIMEOUT)), "its pods run in other clusters");
+    }
 }
 
 #[test]
@@ -606,56 +608,51 @@ fn a_pod_that_may_run_here_does_not_wait_for_ever_for_a_name_that_is_taken() {
     assert!(!is_replaced(&anywhere(&pod, &taken, 299)) && is_replaced(&anywhere(&pod, &taken, 300)));
 }
 
-fn unscheduled() -> Value {
-    let condition = json!({"type": "liqo.io/RemoteScheduled", "status": "False", "message": "0/2 nodes", "lastTransitionTime": at(0).to_string()});
-    json!({"status": {"conditions": [condition]}})
+fn obstacle(cause: Option<(OffloadedReason, &str)>, missing: Option<&Missing>, has_all: bool) -> Option<Obstacle> {
+    let cause = cause.map(|(reason, message)| (reason, message.to_owned()));
+    Obstacle::of_waiting(&Waiting { cause }, missing, has_all)
+}
+
+/// A decision about a pod that this has kept from starting for so long.
+fn stuck(pod: &LocalPod, obstacle: Obstacle, seconds: u64, may_run_here: Option<bool>) -> Decision {
+    let there = shadow(json!({"status": {"pod": null}}));
+    let stuck = (obstacle, Duration::from_secs(seconds));
+    decide(&Facts { may_run_here, stuck: Some(&stuck), ..facts(Some(pod), Some(&there)) })
 }
 
 #[test]
 fn a_pod_that_no_node_there_can_take_comes_home_in_time_if_it_may_and_is_created_again() {
-    let (pod, there) = (home(unscheduled()), shadow(json!({})));
-    assert_eq!(anywhere(&pod, &there, 100).again, Some(Duration::from_secs(200)));
-    let due = anywhere(&pod, &there, 300);
-    assert!(matches!(&due.actions[..], [Action::PatchLocalStatus, Action::Replace { reason, message, cause: Cause::Passes, .. }]
+    let pod = home(json!({}));
+    let unscheduled = || obstacle(Some((OffloadedReason::Unschedulable, "0/2 nodes")), None, false).unwrap();
+    assert_eq!(stuck(&pod, unscheduled(), 100, Some(true)).again, Some(Duration::from_secs(200)));
+    let due = stuck(&pod, unscheduled(), 300, Some(true));
+    assert!(matches!(&due.actions[..], [Action::Replace { reason, message, cause: Cause::Passes, .. }]
         if reason == "Unschedulable" && message == "0/2 nodes"));
-    let mut alone = unscheduled();
-    alone["metadata"] = json!({"ownerReferences": null});
     let told = |decision: &Decision| match &decision.actions[..] {
-        [Action::PatchLocalStatus, Action::Tell { message, .. }] => message.clone(),
+        [Action::Tell { message, .. }] => message.clone(),
         other => panic!("{other:?}"),
     };
-    assert!(told(&anywhere(&home(alone), &there, 300)).contains("0/2 nodes; nothing creates it again"));
-    let remote = decide(&Facts { now: at(300), ..facts(Some(&pod), Some(&there)) });
-    assert!(told(&remote).contains("podOffloadingStrategy Remote"));
-    // A container of it has started since.
-    let mut started = unscheduled();
-    started["status"]["phase"] = json!("Running");
-    assert_eq!(anywhere(&home(started), &there, 9_999), Decision::of([Action::PatchLocalStatus]));
+    let alone = home(json!({"metadata": {"ownerReferences": null}}));
+    assert!(told(&stuck(&alone, unscheduled(), 300, Some(true))).contains("0/2 nodes; nothing creates it again"));
+    assert!(told(&stuck(&pod, unscheduled(), 300, Some(false))).contains("podOffloadingStrategy Remote"));
+    assert_eq!(stuck(&pod, unscheduled(), 9_999, None).actions, [], "its consumer decides");
 }
 
 #[test]
-fn a_pod_comes_home_at_once_if_an_object_that_it_names_never_gets_there() {
-    let (pod, there) = (home(json!({})), shadow(json!({})));
+fn a_pod_comes_home_at_once_if_an_object_that_it_needs_never_gets_there() {
+    let pod = home(json!({}));
     let missing =
         |lasting: &[&str]| Missing { message: "m".into(), lasting: lasting.iter().map(|&one| one.to_owned()).collect() };
     let (never, later) = (missing(&["ConfigMap/bundle"]), missing(&[]));
-    let decision = |missing, now| {
-        decide(&Facts {
-            may_run_here: true,
-            missing: Some(missing),
-            has_all: false,
-            now: at(now),
-            ..facts(Some(&pod), Some(&there))
-        })
-    };
+    let decision = |missing: &Missing| stuck(&pod, obstacle(None, Some(missing), false).unwrap(), 0, Some(true));
     let expected = Action::Replace {
         reason: "NotReflected".into(),
         message: "m".into(),
         cause: Cause::Lasts,
         objects: vec!["ConfigMap/bundle".into()],
     };
-    assert_eq!(decision(&never, 0).actions, [Action::PatchLocalStatus, expected.clone()]);
-    assert_eq!((is_replaced(&decision(&later, 0)), decision(&later, 0).again), (false, Some(TIMEOUT)));
+    assert_eq!(decision(&never).actions, std::slice::from_ref(&expected));
+    assert_eq!((is_replaced(&decision(&later)), decision(&later).again), (false, Some(TIMEOUT)));
     // Known before the pod is sent.
     let kept = kept_from(&pod, &never, true);
     assert!(
@@ -666,11 +663,10 @@ fn a_pod_comes_home_at_once_if_an_object_that_it_names_never_gets_there() {
 
 #[test]
 fn a_pod_that_a_kubelet_cannot_start_comes_home_unless_something_of_home_is_missing() {
-    let pod = home(json!({"status": {
-        "conditions": [{"type": "ContainersReady", "status": "False", "lastTransitionTime": at(0).to_string()}],
-        "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}}));
-    let there = shadow(json!({}));
-    assert!(!is_replaced(&anywhere(&pod, &there, 299)) && is_replaced(&anywhere(&pod, &there, 300)));
-    let waits = decide(&Facts { may_run_here: true, has_all: false, now: at(300), ..facts(Some(&pod), Some(&there)) });
-    assert_eq!(waits.actions, [Action::PatchLocalStatus], "its ConfigMap may still come");
+    let pod = home(json!({}));
+    let not_started = |has_all| obstacle(Some((OffloadedReason::NotStarted, "ImagePullBackOff")), None, has_all);
+    let decision = |seconds| stuck(&pod, not_started(true).unwrap(), seconds, Some(true));
+    assert!(!is_replaced(&decision(299)) && is_replaced(&decision(300)));
+    assert_eq!(not_started(false), None, "its ConfigMap may still come");
+    assert_eq!(obstacle(None, None, true), None, "an image is being pulled");
 }

@@ -169,9 +169,10 @@ impl Pass<'_> {
 
     /// Keeps a pod here that would wait at the provider for an object that does not get there. Returns when to look again, if so.
     async fn keep_from(&self, remote: &RemoteState) -> Result<Option<Duration>, RequestError> {
-        let Some(missing) = missing(self.peer, remote, self.pod) else { return Ok(None) };
+        let Some(missing) = missing(self.peer, remote, &Reference::needed_by(self.pod)) else { return Ok(None) };
         let mut again = None;
-        for action in kept_from(self.pod, &missing, may_run_here(self.consumer, &self.pod.key.namespace)) {
+        let may_run_here = may_run_here(self.consumer, &self.pod.key.namespace) == Some(true);
+        for action in kept_from(self.pod, &missing, may_run_here) {
             again = Some(Box::pin(self.act(action, None)).await?.unwrap_or(KEPT_RETRY));
         }
         Ok(again)

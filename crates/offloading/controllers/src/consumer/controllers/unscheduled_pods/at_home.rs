@@ -25,8 +25,10 @@ use liqo_offloading_rules::pod::unscheduled::{Facts, Repair, UnscheduledPod, rep
 
 /// Namespaces that are handled at the same time.
 const CONCURRENCY: usize = 2;
-/// Delay before the pods of a namespace are listed again, if the webhook does not see its new pods yet, or a budget allows no eviction.
+/// Delay before the pods of a namespace are listed again, if the webhook does not see its new pods yet.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
+/// The same if a disruption budget allows no eviction. Some never do.
+const BUDGET_RETRY_DELAY: Duration = Duration::from_secs(120);
 
 /// Runs the controller until the context stops.
 pub(super) async fn run(consumer: Arc<Consumer>, memory: Arc<Mutex<Memory>>) {
@@ -80,7 +82,7 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, namespace: &str)
             Repair::Recreate if evict(consumer, memory, &key, &pod).await? => {
                 memory.lock().deleted(controller.unwrap_or_default(), now, Instant::now());
             }
-            Repair::Recreate => next = Next::After(RETRY_DELAY),
+            Repair::Recreate => next = Next::After(BUDGET_RETRY_DELAY),
             Repair::Tell(message) => tell(consumer, memory, &key, &pod, message).await,
             _ => {}
         }
