@@ -11,7 +11,7 @@ use std::{
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    Accept, ClusterId, Consume, MAX_LARGEST_PODS, MAX_PATH_LEN, NO_NEW_PODS, OfferAcceptedReason, OfferDecision, OfferPhase,
+    Accept, ClusterId, Consume, LargestPods, MAX_PATH_LEN, NO_NEW_PODS, OfferAcceptedReason, OfferDecision, OfferPhase,
     PriceList, RequestedResources, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
 };
 use liqo_quantity::{ResourceArgument, priced_unit, unit_of};

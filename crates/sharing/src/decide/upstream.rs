@@ -18,7 +18,8 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeSelectorTerm;
 use liqo_api::{
-    ClusterId, Key, MAX_PATH_LEN, Margin, PriceList, Rates, ResourceOffer, ResourceOfferSpec, labels, provider_namespace,
+    ClusterId, Key, LargestPods, MAX_PATH_LEN, Margin, PriceList, Rates, ResourceOffer, ResourceOfferSpec, labels,
+    provider_namespace,
 };
 use liqo_quantity::Money;
 
@@ -75,12 +76,14 @@ pub fn lendable(snapshot: &Snapshot) -> Vec<(&str, Cow<'_, LocalNode>)> {
 /// The parts of an accepted offer that matter to who borrows from us; `None` while the provider takes it back.
 fn known(provider: &ClusterId, offer: &ResourceOffer) -> Option<UpstreamOffer> {
     let spec = &offer.spec;
+    // More than this version reads is as nothing.
+    let largest_pods = if spec.largest_pods.is_too_long() { LargestPods::default() } else { spec.largest_pods.clone() };
     let is_leaving = spec.withdrawal_timestamp.is_some() || offer.metadata.deletion_timestamp.is_some();
     (spec.cluster_id == *provider && !is_leaving).then(|| UpstreamOffer {
         path: spec.path.iter().cloned().chain([provider.clone()]).collect(),
         hops: spec.hops.max(1),
         prices: spec.prices.clone(),
-        largest_pods: if spec.largest_pods.is_too_long() { LargestPods::default() } else { spec.largest_pods.clone() },
+        largest_pods,
     })
 }
 
@@ -150,7 +153,6 @@ mod tests {
     use super::*;
     use crate::decide::reduce::Upstream;
     use crate::tests::cluster;
-    use liqo_api::LargestPods;
 
     fn prices(value: serde_json::Value) -> PriceList {
         serde_json::from_value(value).unwrap()
