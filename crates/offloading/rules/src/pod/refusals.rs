@@ -128,7 +128,7 @@ pub fn avoided(refusals: &[&RefusedOwner]) -> String {
         format!("{} ({why}) before {}", one.cluster_name, one.until.strftime("%Y-%m-%dT%H:%M:%SZ"))
     });
     let is_object = |one: &&RefusedOwner| one.owner.starts_with("ConfigMap/") || one.owner.starts_with("Secret/");
-    let sooner = if refusals.iter().all(|one| is_object(&one)) {
+    let sooner = if refusals.iter().all(is_object) {
         "after a change of the object, remove the annotation liqo.io/refused-pods of the NamespaceOffloading"
     } else {
         "a changed template is tried at once"

@@ -132,13 +132,12 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
         now,
     };
     match repair(&facts) {
-        Repair::Nothing => {}
         Repair::Later(rest) => return Ok(Next::After(rest)),
         Repair::Tolerate if !tolerate(&consumer.context.client, key, &pod).await? => return Ok(Next::After(CHANGE_RETRY)),
         Repair::Release if !release(&consumer.context.client, key, &pod, &placement).await? => {
             return Ok(Next::After(CHANGE_RETRY));
         }
-        Repair::Tolerate | Repair::Release => {}
+        Repair::Nothing | Repair::Tolerate | Repair::Release => {}
         Repair::Recreate => {
             if let Err(rest) = memory.lock().may_delete(Instant::now()) {
                 return Ok(Next::After(rest));

@@ -588,7 +588,8 @@ impl Pass<'_> {
         let Some(mut patch) = before.patch_to(&status) else { return Ok(true) };
         patch["metadata"] = json!({ "uid": self.memory.uid });
         let answer = self.shadows().patch_status(&self.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        let exists = unless_changed(answer).step("change", "ShadowPod", self.key)?.is_some();
+        // A conflict is an error, so that the queue tries again: what was not written must not be remembered as told.
+        let exists = unless_gone(answer).step("change", "ShadowPod", self.key)?.is_some();
         tracing::debug!(shadow_pod = %self.key, phase = ?status.phase, reason = status.reason, "reported a status");
         let reclaimed = status.reason.as_deref() == Some(OFFER_RECLAIMED);
         if (status.phase == ShadowPodPhase::Refused || reclaimed) && before.reason != status.reason {
