@@ -127,6 +127,8 @@ pub struct Cluster {
     internet: Internet,
     seed: u64,
     pub managers: Vec<Manager>,
+    /// The links of replicas that were started again: they tell which faults there were.
+    pub former_links: Vec<Link>,
     /// How many replicas were started.
     starts: u64,
 }
@@ -154,6 +156,7 @@ impl Cluster {
             internet: internet.clone(),
             seed,
             managers: Vec::new(),
+            former_links: Vec::new(),
             starts: 0,
         };
         cluster.identify(&identity).await;
@@ -252,7 +255,9 @@ impl Cluster {
 
     /// Starts a replica again that has ended, with the same connection to the API server.
     pub fn restart_manager(&mut self, number: u8) {
-        let faults = self.manager(number).link.faults();
+        let link = self.manager(number).link.clone();
+        let faults = link.faults();
+        self.former_links.push(link);
         let started = self.new_manager(number, faults);
         self.managers[usize::from(number) - 1] = started;
     }

@@ -118,11 +118,10 @@ impl Story {
         self.world.internet.heal();
         for cluster in &mut self.world.clusters {
             cluster.settings.send_modify(|settings| settings.nodes_without_power.clear());
-            for number in 1..=2 {
-                for (kind, count) in cluster.manager(number).link.counts() {
-                    *self.faults.entry(kind).or_default() += count;
-                }
-                cluster.manager(number).link.set_faults(Faults::default());
+            let links = cluster.managers.iter().map(|manager| &manager.link);
+            links.clone().for_each(|link| link.set_faults(Faults::default()));
+            for (kind, count) in links.chain(&cluster.former_links).flat_map(|link| link.counts()) {
+                *self.faults.entry(kind).or_default() += count;
             }
         }
         self.restart_ended();

@@ -61,7 +61,7 @@ pub struct Report {
 impl Report {
     /// Whether it says something about the system.
     pub fn tells_much(&self) -> bool {
-        self.pods >= FIRST_PODS && self.faults.len() >= 5 && self.faults.values().sum::<u64>() >= 15
+        self.pods >= FIRST_PODS && self.faults.len() >= 5 && self.faults.values().sum::<u64>() >= 20
     }
 }
 
