@@ -39,8 +39,8 @@ pub struct ResourceOfferSpec {
     pub pool: String,
     /// The amounts that the provider offers.
     pub resource_quota: ResourceQuota,
-    /// What the nodes with the most room have free now, at most 4: a pod that fits into none of these lists finds no node. An amount may be a
-    /// little more than a node has, see `offerUpdateThresholdPercentage`. If empty, nothing is known.
+    /// What the nodes with the most room have free now. If there are fewer than 4 lists, a pod that fits into none of them finds no node.
+    /// An amount may be a little more than a node has, see `offerUpdateThresholdPercentage`. If empty, nothing is known.
     #[serde(default, skip_serializing_if = "LargestPods::is_empty")]
     #[schemars(schema_with = "schema::largest_pods")]
     pub largest_pods: LargestPods,

@@ -37,10 +37,9 @@ pub struct VirtualNodeSpec {
     /// Name of the pool.
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the pool of a virtual node does not change"))]
     pub pool: String,
-    /// The accepted amounts: capacity and allocatable of the Node.
+    /// The accepted amounts: the capacity of the Node. Its allocatable is less by what its pods are charged beyond their requests.
     pub resources: ResourceList,
-    /// What the provider's nodes with the most room have free now. A pod that fits into none of these lists finds no node there. If empty,
-    /// nothing is known.
+    /// What the provider's nodes with the most room have free now, as its offer says it. If empty, nothing is known.
     #[serde(default, skip_serializing_if = "LargestPods::is_empty")]
     #[schemars(schema_with = "schema::largest_pods")]
     pub largest_pods: LargestPods,
