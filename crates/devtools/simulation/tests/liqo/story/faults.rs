@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use liqo_simulation::Faults;
+use liqo_simulation::{Faults, Link};
 
 use super::{MILAN, ROME, Story, TURIN, Third};
 
@@ -120,7 +120,7 @@ impl Story {
             cluster.settings.send_modify(|settings| settings.nodes_without_power.clear());
             let links = cluster.managers.iter().map(|manager| &manager.link);
             links.clone().for_each(|link| link.set_faults(Faults::default()));
-            for (kind, count) in links.chain(&cluster.former_links).flat_map(|link| link.counts()) {
+            for (kind, count) in links.chain(&cluster.former_links).flat_map(Link::counts) {
                 *self.faults.entry(kind).or_default() += count;
             }
         }
