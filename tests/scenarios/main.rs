@@ -28,6 +28,7 @@ mod direct_path;
 mod discovery;
 mod disputes;
 mod doctor;
+mod drains;
 mod dual_stack;
 mod enforced_network_policies;
 mod enforcement;
@@ -196,6 +197,8 @@ fn behind_a_broker() -> Vec<Scenario> {
             nobody_is_offered_what_comes_from_itself;
         jobs:
             a_job_outlives_a_drain_at_its_provider_and_behind_a_broker;
+        drains:
+            a_drain_waits_for_the_budget_of_home_also_behind_a_broker;
         direct_path:
             packets_take_the_direct_path_while_both_ends_answer_and_else_pass_through_the_broker;
         // They peer rome with turin, cut milan and turin off, and end the peering of rome and milan.

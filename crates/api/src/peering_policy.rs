@@ -514,7 +514,12 @@ impl Default for Usage {
             volume_types: None,
             tolerations: Vec::new(),
             namespace_names: Vec::new(),
-            reflected_kinds: vec![ReflectedKind::ConfigMap, ReflectedKind::Secret, ReflectedKind::Service],
+            reflected_kinds: vec![
+                ReflectedKind::ConfigMap,
+                ReflectedKind::Secret,
+                ReflectedKind::Service,
+                ReflectedKind::PodDisruptionBudget,
+            ],
             api_server: false,
             charge: Charge::default(),
             default_limit_percentage: 800,
@@ -589,6 +594,8 @@ pub enum ReflectedKind {
     Secret,
     /// Services of offloaded namespaces, with their endpoints, if there is a network between the clusters.
     Service,
+    /// `PodDisruptionBudget`s of offloaded namespaces: drains of nodes here wait for what they allow, at most for the notice.
+    PodDisruptionBudget,
 }
 
 /// What this cluster accepts from peers.

@@ -41,7 +41,7 @@ pub struct ReflectedObjectSpec {
 #[serde(rename_all = "camelCase")]
 pub struct ReflectedObjectStatus {
     /// Why the object does not exist, or only in part: `KindNotAllowed`, `NameTaken`, `NamespaceNotReady`, `Invalid`, `NoService`, `AddressRefused`, `ClassNotAllowed`,
-    /// `HostNotAllowed`, `AnnotationNotAllowed`, `LimitReached`, `QuotaExceeded`, `TooManyPorts`, `TooLarge`.
+    /// `HostNotAllowed`, `AnnotationNotAllowed`, `LimitReached`, `QuotaExceeded`, `TooManyPorts`, `TooLarge`, `NoticeOver`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The reason in a sentence, for people.
@@ -50,6 +50,9 @@ pub struct ReflectedObjectStatus {
     /// How clients outside of the cluster reach an Ingress or a Service of type `LoadBalancer`. Absent if they cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exposure: Option<Exposure>,
+    /// Of a `PodDisruptionBudget`: whether a node is being drained that has a pod which it selects.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
 }
 
 /// How clients outside of a provider reach an object there.

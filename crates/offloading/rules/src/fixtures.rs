@@ -1,5 +1,7 @@
 //! Objects that the tests of several modules use.
 
+use std::time::Duration;
+
 use liqo_api::{
     ClusterId, LargestPods, MappedNamespace, MappedNamespacePhase, NamespaceMap, NamespaceMapSpec, NamespaceMapStatus,
     WantedNamespace, labels,
@@ -108,5 +110,6 @@ pub fn object(object_name: &str, content: &Value, change: impl FnOnce(&mut Value
 }
 
 pub fn policy(usage: Value) -> ConsumerPolicy {
-    ConsumerPolicy { name: "partners".into(), usage: serde_json::from_value(usage).unwrap() }
+    let notice = Duration::from_secs(300);
+    ConsumerPolicy { name: "partners".into(), usage: serde_json::from_value(usage).unwrap(), notice }
 }

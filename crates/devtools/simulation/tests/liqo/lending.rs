@@ -30,7 +30,7 @@ use crate::{
 const SLOT: &str = "example.com/slot";
 
 /// Changes what a cluster provides to everybody.
-async fn provide(cluster: &Cluster, change: Value) {
+pub async fn provide(cluster: &Cluster, change: Value) {
     let patch = Patch::Merge(json!({ "spec": { "provide": change } }));
     cluster.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &patch).await.unwrap();
 }

@@ -4,6 +4,7 @@
 
 mod api_endpoint;
 mod coming_home;
+mod disruption_budgets;
 mod installed;
 mod internet;
 mod jobs;

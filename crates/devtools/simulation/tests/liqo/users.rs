@@ -184,6 +184,10 @@ impl Cluster {
         true
     }
 
+    pub async fn cordon(&self, node: &str) {
+        self.set_cordoned(node, true).await;
+    }
+
     pub async fn uncordon(&self, node: &str) {
         self.set_cordoned(node, false).await;
     }

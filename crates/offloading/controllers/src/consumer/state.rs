@@ -37,6 +37,7 @@ use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
+use liqo_offloading_rules::replica::disruption_budget::LocalBudget;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::label_selector::Labels;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
@@ -181,6 +182,7 @@ pub struct LocalObjects {
     pub slices: Cache<LocalSlice>,
     pub ingresses: Cache<LocalIngress>,
     pub policies: Cache<NetworkPolicy>,
+    pub budgets: Cache<LocalBudget>,
 }
 
 /// The pods and namespaces of this whole cluster, which policies select from.
@@ -337,6 +339,11 @@ impl Consumer {
     /// The policies of a namespace that travel; nothing while not all of them are known.
     pub fn policies(&self, namespace: &str) -> Option<Cache<NetworkPolicy>> {
         self.local_objects(namespace).map(|objects| objects.policies).filter(Cache::is_synced)
+    }
+
+    /// The disruption budgets of a namespace, as far as they are known.
+    pub fn budgets(&self, namespace: &str) -> Vec<(Key, Arc<LocalBudget>)> {
+        self.local_objects(namespace).map(|objects| objects.budgets.all()).unwrap_or_default()
     }
 
     pub fn ingress(&self, key: &Key) -> Option<Arc<LocalIngress>> {

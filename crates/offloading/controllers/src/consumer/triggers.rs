@@ -21,6 +21,7 @@ use liqo_offloading_rules::node::priced::PricedNode;
 use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
+use liqo_offloading_rules::replica::disruption_budget::LocalBudget;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::label_selector::Labels;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
@@ -37,6 +38,9 @@ const EXPOSURE_DELAY: Duration = Duration::from_secs(2);
 
 /// Pods come and go by the dozen: what follows for policies waits this long, and is done once for all of them.
 const POLICY_DELAY: Duration = Duration::from_millis(300);
+
+/// The status of a disruption budget follows that of its pods within this time.
+const BUDGET_DELAY: Duration = Duration::from_secs(2);
 
 /// The same for what a deleted pod named, and for the namespace of a pod that is gone on both sides.
 const DELETED_POD_DELAY: Duration = Duration::from_secs(1);
@@ -99,6 +103,8 @@ enum Records {
     /// the policies of one may select pods of another.
     Namespaced(Option<String>),
     Policies(Option<String>),
+    /// The disruption budgets of one namespace, or of all.
+    Budgets(Option<String>),
     /// The Secrets that this Ingress names.
     SecretsOf(Key),
     /// The recorded Secrets of a namespace, except tokens.
@@ -334,7 +340,7 @@ pub fn ingress(key: &Key, old: Option<&LocalIngress>, new: Option<&LocalIngress>
     [object(Kind::Ingress, key)].into_iter().chain(secrets.map(|one| records(Records::One(one)))).collect()
 }
 
-/// An `EndpointSlice` or a `NetworkPolicy` of an offloaded namespace changed.
+/// An `EndpointSlice`, a `NetworkPolicy` or a disruption budget of an offloaded namespace changed.
 pub fn object(kind: Kind, key: &Key) -> Trigger {
     records(Records::One(Reference::new(kind, key)))
 }
@@ -347,6 +353,36 @@ pub fn services_listed(namespace: &str) -> Trigger {
 /// The policies of a namespace are listed.
 pub fn policies_listed(namespace: &str) -> Trigger {
     records(Records::Policies(Some(namespace.to_owned())))
+}
+
+/// The disruption budgets of a namespace are listed.
+pub fn budgets_listed(namespace: &str) -> Trigger {
+    records(Records::Budgets(Some(namespace.to_owned())))
+}
+
+/// A pod on a virtual node changed: the budgets are due that select it, at every provider. `budgets` finds those of a namespace.
+pub fn budgets_of_pod(
+    old: Option<&LocalPod>,
+    new: Option<&LocalPod>,
+    budgets: impl FnOnce(&str) -> Vec<(Key, Arc<LocalBudget>)>,
+) -> Vec<Trigger> {
+    let Some(pod) = new.or(old) else { return Vec::new() };
+    let budgets = budgets(&pod.key.namespace);
+    if budgets.is_empty() {
+        return Vec::new();
+    }
+    let counts = |pod: &LocalPod| (pod.is_ready, pod.finished, pod.deletion.is_some(), pod.labels());
+    let (old, new) = (old.map(counts), new.map(counts));
+    let selects = |budget: &LocalBudget| [&old, &new].into_iter().flatten().any(|(.., labels)| budget.selector.matches(labels));
+    let due = budgets.iter().filter(|(_, budget)| old != new && selects(budget));
+    due.map(|(key, _)| object(Kind::PodDisruptionBudget, key).after(BUDGET_DELAY)).collect()
+}
+
+/// A provider began or ended to drain a node with pods that a budget selects: the budget is due at every provider.
+pub fn draining(old: Option<&ReflectionRecord>, new: Option<&ReflectionRecord>) -> Vec<Trigger> {
+    let drains = |record: Option<&ReflectionRecord>| record.is_some_and(|record| record.is_draining);
+    let changed = new.or(old).filter(|_| drains(old) != drains(new));
+    changed.map(|record| records(Records::One(record.reference.clone()))).into_iter().collect()
 }
 
 /// A pod anywhere in this cluster changed: those of the policies are due that select it.
@@ -535,6 +571,7 @@ fn references(consumer: &Consumer, peer: &PeerState, records: Records) -> Vec<Re
         }
         Records::Namespaced(namespace) => {
             let mut all = references(consumer, peer, Records::Policies(None));
+            all.extend(references(consumer, peer, Records::Budgets(namespace.clone())));
             for objects in consumer.local_objects_in(namespace.as_deref()) {
                 all.extend(objects.services.all().iter().map(|(key, _)| Reference::new(Kind::Service, key)));
                 all.extend(objects.slices.all().iter().map(|(key, _)| Reference::new(Kind::EndpointSlice, key)));
@@ -552,6 +589,13 @@ fn references(consumer: &Consumer, peer: &PeerState, records: Records) -> Vec<Re
             let concerns = |one: &Reference| namespace.as_ref().is_none_or(|namespace| *namespace == one.namespace);
             all.extend(recorded(false).into_iter().filter(|one| one.kind == Kind::NetworkPolicy && concerns(one)));
             all
+        }
+        Records::Budgets(namespace) => {
+            let concerns = |one: &Reference| namespace.as_ref().is_none_or(|namespace| *namespace == one.namespace);
+            let local = consumer.local_objects_in(namespace.as_deref()).into_iter().flat_map(|objects| objects.budgets.all());
+            let local = local.map(|(key, _)| Reference::new(Kind::PodDisruptionBudget, &key));
+            let recorded = recorded(false).into_iter().filter(|one| one.kind == Kind::PodDisruptionBudget && concerns(one));
+            local.chain(recorded).collect()
         }
         Records::SecretsOf(key) => {
             let ingress = consumer.ingress(&key);

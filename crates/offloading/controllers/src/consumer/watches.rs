@@ -11,6 +11,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Event, Namespace, Node, Pod, Secret, Service},
     discovery::v1::EndpointSlice,
     networking::v1::{self, Ingress},
+    policy::v1::PodDisruptionBudget,
 };
 use kube::{
     Api, ResourceExt as _,
@@ -55,6 +56,7 @@ use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::remote_events;
 use liqo_offloading_rules::pod::remote_events::RemoteEvent;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
+use liqo_offloading_rules::replica::disruption_budget::LocalBudget;
 use liqo_offloading_rules::replica::isolation::may_travel;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
@@ -186,7 +188,9 @@ pub fn pods(
                 if old.and_then(|old| old.extra_charge()) != new.and_then(|new| new.extra_charge()) {
                     consumer.queues.nodes.add(NodeKey::VirtualNode(node_key.clone()));
                 }
-                enqueue(&consumer, &peer, triggers::local_pod(old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
+                let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
+                enqueue(&consumer, &peer, triggers::local_pod(old, new));
+                enqueue_everywhere(&consumer, &triggers::budgets_of_pod(old, new, |namespace| consumer.budgets(namespace)));
             }
         },
     )
@@ -224,10 +228,12 @@ pub fn remote(
         move |_, old, new| enqueue(triggers::namespace_map(old.map(AsRef::as_ref), new.map(AsRef::as_ref))),
     );
     let changed = || {
-        let (enqueue, seen) = (at_peer(), peer.clone());
+        let (enqueue, seen, state) = (at_peer(), peer.clone(), Arc::downgrade(consumer));
         move |_: &Key, old: Option<&Arc<ReflectionRecord>>, new: Option<&Arc<ReflectionRecord>>| {
             [old, new].into_iter().flatten().for_each(|record| seen.record_seen(&record.own_reference()));
-            enqueue(triggers::record(old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
+            let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
+            enqueue(triggers::record(old, new));
+            everywhere(&state, &triggers::draining(old, new));
         }
     };
     let objects = Cache::watch_provider(
@@ -341,8 +347,9 @@ pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
         },
     );
     let policies = policies(consumer, namespace, stop.clone());
+    let budgets = budgets(consumer, namespace, stop.clone());
     let unscheduled = unscheduled_pods(consumer, namespace, stop.clone());
-    let objects = LocalObjects { services, slices, ingresses, policies };
+    let objects = LocalObjects { services, slices, ingresses, policies, budgets };
     followed.insert(
         namespace.to_owned(),
         FollowedNamespace {
@@ -387,8 +394,16 @@ fn policies(consumer: &Arc<Consumer>, namespace: &str, stop: CancellationToken) 
     })
 }
 
+fn budgets(consumer: &Arc<Consumer>, namespace: &str, stop: CancellationToken) -> Cache<LocalBudget> {
+    let api = Api::<PodDisruptionBudget>::namespaced(consumer.context.client.clone(), namespace);
+    let weak = Arc::downgrade(consumer);
+    Cache::watch(api, watcher::Config::default(), stop, LocalBudget::of, move |key, _, _| {
+        everywhere(&weak, &[triggers::object(Kind::PodDisruptionBudget, key)]);
+    })
+}
+
 fn enqueue_when_listed(consumer: &Arc<Consumer>, namespace: &str, objects: LocalObjects) {
-    let LocalObjects { services, slices, ingresses, policies } = objects;
+    let LocalObjects { services, slices, ingresses, policies, budgets } = objects;
     let (weak, name) = (Arc::downgrade(consumer), namespace.to_owned());
     tokio::spawn(async move {
         if services.synced().await && slices.synced().await && ingresses.synced().await {
@@ -399,6 +414,12 @@ fn enqueue_when_listed(consumer: &Arc<Consumer>, namespace: &str, objects: Local
     tokio::spawn(async move {
         if policies.synced().await {
             everywhere(&weak, &[triggers::policies_listed(&name)]);
+        }
+    });
+    let (weak, name) = (Arc::downgrade(consumer), namespace.to_owned());
+    tokio::spawn(async move {
+        if budgets.synced().await {
+            everywhere(&weak, &[triggers::budgets_listed(&name)]);
         }
     });
 }

@@ -12,6 +12,7 @@ use std::{
 };
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Node, Pod, Secret},
     node::v1::RuntimeClass,
@@ -83,6 +84,8 @@ pub struct Provider {
     runtime_classes: Cache<ResourceList>,
     /// The networks of each real node that are not private.
     nodes: Cache<BTreeSet<IpNet>>,
+    /// Since when each cordoned node is; this time is in the taint that Kubernetes gives it.
+    pub cordoned: Cache<Timestamp>,
     resolver: ResolverService,
     pub index: Arc<Mutex<PodIndex>>,
     pub ledger: Arc<Mutex<Ledger>>,
@@ -266,6 +269,13 @@ impl Watches<'_> {
         self.all(real, reduce, |_, _, _| triggers::node_changed())
     }
 
+    fn cordoned(&self, records: &Cache<Source>) -> Cache<Timestamp> {
+        let records = records.clone();
+        self.all(Config::default().fields("spec.unschedulable=true"), cordoned_since, move |_, _, _| {
+            triggers::cordoned_changed(records.all().iter().map(|(_, source)| source.as_ref()))
+        })
+    }
+
     fn resolver(&self) -> ResolverService {
         let queues = self.queues.clone();
         ResolverService::follow(self.context, move || queues.add(triggers::resolver_changed()))
@@ -290,10 +300,12 @@ impl Provider {
         let foreign_clusters =
             watches.all(Config::default(), |cluster| Some(without_volatile(cluster)), |_, _, _| triggers::policy_changed());
         let runtime_classes = watches.all(Config::default(), |class| Some(overhead(class)), |_, _, _| triggers::policy_changed());
+        let records = watches.records(&maps);
         Self {
             shadows: watches.shadows(),
             pods: watches.pods(&namespaces),
-            records: watches.records(&maps),
+            cordoned: watches.cordoned(&records),
+            records,
             lent_on: watches.lent_on(&namespaces),
             nodes: watches.nodes(),
             networks: watches.networks(&namespaces),
@@ -329,6 +341,7 @@ impl Provider {
             && self.runtime_classes.synced().await
             && self.networks.synced().await
             && self.nodes.synced().await
+            && self.cordoned.synced().await
             && self.resolver.synced().await
             && self.recorder.synced().await
     }
@@ -440,6 +453,13 @@ impl Provider {
         self.ending.lock().get(&offer)?.get(shadow).cloned()
     }
 
+    /// The shadow pods of this tenant whose pods must end because their room is taken back.
+    pub fn ending_shadows(&self, tenant: &str) -> BTreeSet<String> {
+        let ending = self.ending.lock();
+        let of_tenant = ending.iter().filter(|(offer, _)| offer.namespace == tenant);
+        of_tenant.flat_map(|(_, shadows)| shadows.keys().map(|shadow| shadow.name.clone())).collect()
+    }
+
     /// Networks with public addresses that are not the internet for the pods of any consumer.
     pub fn internal_networks(&self) -> BTreeSet<IpNet> {
         let networks = self.networks.all();
@@ -517,6 +537,16 @@ fn without_volatile(mut cluster: ForeignCluster) -> ForeignCluster {
     cluster.metadata.managed_fields = None;
     cluster.metadata.resource_version = None;
     cluster
+}
+
+/// The taint that Kubernetes gives a cordoned node.
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// Since when a node is cordoned; `None` until Kubernetes says it.
+#[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+fn cordoned_since(node: Node) -> Option<Timestamp> {
+    let taints = node.spec?.taints?;
+    taints.into_iter().find(|taint| taint.key == UNSCHEDULABLE)?.time_added.map(|time| time.0)
 }
 
 /// What a `RuntimeClass` adds to the requests of each pod.

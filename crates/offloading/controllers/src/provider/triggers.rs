@@ -11,6 +11,7 @@
 //! | a remote pod | its shadow pod and account; once it is gone, the tenant's namespaces and the endpoints that named it |
 //! | a record or Secret in a tenant namespace | its group of replicas; all Services, if it no longer (or now) asks for a load balancer |
 //! | policies, `ForeignCluster`s, `RuntimeClass`es | what consumers may use; for whom that changed, everything |
+//! | whether a node is cordoned; an eviction that is refused | the disruption budgets |
 //! | nodes, networks, our configuration, the Service of the resolver | the isolation of every mapped namespace |
 //! | the network to a peer | its replicas that hold addresses |
 //!
@@ -50,6 +51,8 @@ pub enum Group {
     Ingresses,
     /// `NetworkPolicy`s, and what is open by default.
     Policies,
+    /// `PodDisruptionBudget`s.
+    Budgets,
 }
 
 /// One group of replicas from one namespace of one consumer.
@@ -74,6 +77,7 @@ impl ReplicaGroup {
             Some(Kind::Service | Kind::EndpointSlice) => Group::Services,
             Some(Kind::Ingress) => Group::Ingresses,
             Some(Kind::NetworkPolicy) => Group::Policies,
+            Some(Kind::PodDisruptionBudget) => Group::Budgets,
         };
         Self::new(&source.key.namespace, &source.home, group)
     }
@@ -141,8 +145,8 @@ fn replicas(tenant: &str, home: &str, group: Group) -> Trigger {
     Target::Replicas(ReplicaGroup::new(tenant, home, group)).now()
 }
 
-fn all_replicas(tenant: &str, home: &str) -> [Trigger; 4] {
-    [Group::Named, Group::Services, Group::Ingresses, Group::Policies].map(|group| replicas(tenant, home, group))
+fn all_replicas(tenant: &str, home: &str) -> [Trigger; 5] {
+    [Group::Named, Group::Services, Group::Ingresses, Group::Policies, Group::Budgets].map(|group| replicas(tenant, home, group))
 }
 
 /// A tenant or mapped namespace changed.
@@ -292,6 +296,18 @@ pub fn tenant_pods_changed<'a>(pods: &TenantPods, shadows: impl IntoIterator<Ite
             && (*all || shadow.reported.remote_uid.is_none())
     };
     shadow_pods(shadows.into_iter().filter(concerned).map(|(key, _)| key.clone()))
+}
+
+/// A node was cordoned or uncordoned. `records` are those of all tenants.
+pub fn cordoned_changed<'a>(records: impl IntoIterator<Item = &'a Source>) -> Vec<Trigger> {
+    let groups: BTreeSet<ReplicaGroup> =
+        records.into_iter().map(ReplicaGroup::of).filter(|one| one.group == Group::Budgets).collect();
+    groups.into_iter().map(|group| Target::Replicas(group).now()).collect()
+}
+
+/// A disruption budget keeps a pod whose room is taken back.
+pub fn eviction_refused(tenant: &str, home: &str) -> Trigger {
+    replicas(tenant, home, Group::Budgets)
 }
 
 /// The addresses of a node changed.

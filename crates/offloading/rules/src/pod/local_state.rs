@@ -10,6 +10,7 @@ use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods, requests};
 use liqo_metering::charges::MAX_CHARGES_LEN;
 use liqo_quantity::ResourceList;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::json::{fingerprint, items, name, text};
@@ -23,6 +24,7 @@ use crate::pod::local_status::{is_final, lacks_ends};
 use crate::pod::references::{References, refs, required};
 use crate::pod::remote::default_grace;
 use crate::pod::waiting::Waiting;
+use crate::replica::label_selector::Labels;
 
 /// A pod as JSON, so that unknown fields survive.
 pub type JsonPod = Object<Value, Value>;
@@ -47,6 +49,8 @@ pub struct LocalPod {
     pub has_finalizers: bool,
     /// Its phase is final.
     pub finished: bool,
+    /// It is ready, as its status here says.
+    pub is_ready: bool,
     /// It has ended, and how its containers did is not known of all of them.
     pub lacks_ends: bool,
     /// Its restart policy is Always.
@@ -104,6 +108,7 @@ impl LocalPod {
             waiting: Waiting::of(&whole),
             has_finalizers,
             finished: is_final(&whole),
+            is_ready: is_ready(&whole),
             lacks_ends: lacks_ends(&whole),
             restarts: text(&whole, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
             offloaded: offloaded(&whole),
@@ -161,6 +166,19 @@ impl LocalPod {
         self.surcharge.as_deref().filter(|_| !self.finished)
     }
 
+    /// Its labels.
+    pub fn labels(&self) -> Labels {
+        #[derive(Default, Deserialize)]
+        struct Labelled {
+            metadata: ObjectLabels,
+        }
+        #[derive(Default, Deserialize)]
+        struct ObjectLabels {
+            labels: Labels,
+        }
+        serde_json::from_str::<Labelled>(&self.json).unwrap_or_default().metadata.labels
+    }
+
     /// The pod as JSON: metadata (names, UID, labels, annotations), spec and status.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.json).unwrap_or_default()
@@ -193,6 +211,11 @@ fn travelling(metadata: ObjectMeta) -> Value {
         "labels": metadata.labels.unwrap_or_default(),
         "annotations": metadata.annotations.unwrap_or_default(),
     })
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let mut conditions = items(pod, "/status/conditions").iter();
+    conditions.any(|one| text(one, "/type") == Some("Ready") && text(one, "/status") == Some("True"))
 }
 
 fn offloaded(pod: &Value) -> Option<OffloadedCondition> {

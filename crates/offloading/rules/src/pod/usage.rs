@@ -4,6 +4,7 @@
 //! end running pods.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use liqo_api::policies::{self, PolicyPeer};
@@ -27,6 +28,8 @@ pub struct ConsumerPolicy {
     /// Name of the policy.
     pub name: String,
     pub usage: Usage,
+    /// How long before pods end their consumer knows of it.
+    pub notice: Duration,
 }
 
 /// The rules for this consumer; `None` if no policy selects it.
@@ -37,7 +40,9 @@ pub fn of_consumer(
 ) -> Option<ConsumerPolicy> {
     let found = policies::of_peer(policies, &PolicyPeer::new(consumer, foreign_cluster));
     let policy = found.first()?;
-    Some(ConsumerPolicy { name: policy.metadata.name.clone().unwrap_or_default(), usage: policy.spec.provide.usage.clone() })
+    let (name, provide) = (policy.metadata.name.clone().unwrap_or_default(), &policy.spec.provide);
+    let notice = Duration::from_secs(provide.notice_seconds.into());
+    Some(ConsumerPolicy { name, usage: provide.usage.clone(), notice })
 }
 
 /// The pod with the requests and limits that a provider writes into it if its policy has the defaults: its ledger charges these.

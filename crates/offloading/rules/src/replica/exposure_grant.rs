@@ -28,7 +28,7 @@ impl ExposureGrant {
     /// The grant of this policy to a consumer with these sources in all its namespaces. If more Services ask for a load balancer than may
     /// have one, those that have one keep it, then the oldest get one.
     pub fn new<'a>(policy: Option<&ConsumerPolicy>, sources: impl IntoIterator<Item = &'a Source>) -> Self {
-        let Some(ConsumerPolicy { name: policy, usage }) = policy.cloned() else { return Self::default() };
+        let Some(ConsumerPolicy { name: policy, usage, .. }) = policy.cloned() else { return Self::default() };
         let mut asking: Vec<&Source> = sources.into_iter().filter(|source| source.asks_for_balancer()).collect();
         asking.sort_by(|one, other| order(one).cmp(&order(other)));
         let most = if usage.load_balancer_classes.is_empty() { 0 } else { usage.max_load_balancers.into() };

@@ -4,6 +4,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Secret, Service},
     discovery::v1::EndpointSlice,
     networking::v1::{Ingress, NetworkPolicy},
+    policy::v1::PodDisruptionBudget,
 };
 use kube::core::ApiResource;
 use liqo_api::ReflectedKind;
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use crate::json::text;
 
-/// Maximum stored size of a Service, slice, Ingress or `NetworkPolicy` in bytes of JSON. All objects of one consumer together take at
+/// Maximum stored size of an object that travels with its namespace, in bytes of JSON. All objects of one consumer together take at
 /// most 24 MiB. The consumer sends a longer slice in parts.
 pub(super) const MAX_LEN: usize = 16 * 1024;
 
@@ -23,6 +24,7 @@ pub enum Kind {
     EndpointSlice,
     Ingress,
     NetworkPolicy,
+    PodDisruptionBudget,
 }
 
 impl Kind {
@@ -31,10 +33,13 @@ impl Kind {
     /// Kinds that travel because their namespace is offloaded, while there is a network.
     pub const SERVICES: [Self; 3] = [Self::Service, Self::EndpointSlice, Self::Ingress];
 
+    /// Kinds that travel because their namespace is offloaded, with or without a network.
+    const OF_PODS: [Self; 2] = [Self::NetworkPolicy, Self::PodDisruptionBudget];
+
     /// The kind of this object, if it is one of these.
     pub fn of(object: &Value) -> Option<Self> {
         let said = (text(object, "/apiVersion")?, text(object, "/kind")?);
-        let all = Self::NAMED.into_iter().chain(Self::SERVICES).chain([Self::NetworkPolicy]);
+        let all = Self::NAMED.into_iter().chain(Self::SERVICES).chain(Self::OF_PODS);
         all.into_iter().find(|kind| (kind.api_version(), kind.name()) == said)
     }
 
@@ -46,6 +51,7 @@ impl Kind {
             Self::EndpointSlice => "EndpointSlice",
             Self::Ingress => "Ingress",
             Self::NetworkPolicy => "NetworkPolicy",
+            Self::PodDisruptionBudget => "PodDisruptionBudget",
         }
     }
 
@@ -53,6 +59,7 @@ impl Kind {
         match self {
             Self::EndpointSlice => "discovery.k8s.io/v1",
             Self::Ingress | Self::NetworkPolicy => "networking.k8s.io/v1",
+            Self::PodDisruptionBudget => "policy/v1",
             Self::ConfigMap | Self::Secret | Self::Service => "v1",
         }
     }
@@ -65,6 +72,7 @@ impl Kind {
             Self::EndpointSlice => ApiResource::erase::<EndpointSlice>(&()),
             Self::Ingress => ApiResource::erase::<Ingress>(&()),
             Self::NetworkPolicy => ApiResource::erase::<NetworkPolicy>(&()),
+            Self::PodDisruptionBudget => ApiResource::erase::<PodDisruptionBudget>(&()),
         }
     }
 
@@ -80,6 +88,7 @@ impl Kind {
             Self::ConfigMap => Some(ReflectedKind::ConfigMap),
             Self::Secret => Some(ReflectedKind::Secret),
             Self::Service | Self::EndpointSlice => Some(ReflectedKind::Service),
+            Self::PodDisruptionBudget => Some(ReflectedKind::PodDisruptionBudget),
             Self::Ingress | Self::NetworkPolicy => None,
         }
     }

@@ -81,6 +81,11 @@ impl Selector {
         self.0.iter().all(|one| one.matches(labels))
     }
 
+    /// The labels that it looks at.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(key)
+    }
+
     /// Whether it selects everything, whatever its labels.
     pub(crate) fn is_everything(&self) -> bool {
         self.0.is_empty()

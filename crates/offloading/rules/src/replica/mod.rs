@@ -1,5 +1,7 @@
-//! Objects that are copied to the provider: `ConfigMap`s, Secrets, Services, Ingresses, `NetworkPolicy`s.
+//! Objects that are copied to the provider: `ConfigMap`s, Secrets, Services, Ingresses, `NetworkPolicy`s,
+//! `PodDisruptionBudget`s.
 
+pub mod disruption_budget;
 pub mod exposure;
 pub mod exposure_grant;
 pub mod ingress;

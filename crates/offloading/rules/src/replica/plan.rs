@@ -113,7 +113,7 @@ pub fn replacement(standing: &Value, mut wanted: Value) -> Value {
 /// slice.
 fn type_of(kind: Kind, object: &Value) -> &str {
     match kind {
-        Kind::ConfigMap | Kind::NetworkPolicy | Kind::Ingress => "",
+        Kind::ConfigMap | Kind::NetworkPolicy | Kind::PodDisruptionBudget | Kind::Ingress => "",
         Kind::Secret => text(object, "/type").unwrap_or_default(),
         Kind::Service => text(object, "/spec/clusterIP").filter(|address| *address == "None").unwrap_or_default(),
         Kind::EndpointSlice => text(object, "/addressType").unwrap_or_default(),
@@ -132,6 +132,8 @@ pub enum Step {
     ReportProblem(Source, Option<Problem>),
     /// Report under which addresses its replica is reached.
     ReportExposure(Source, Option<Exposure>),
+    /// Report whether a node is being drained that has a pod which it selects.
+    ReportDraining(Source),
     /// The replica is gone: remove the source's finalizer, which is at this position.
     Release(Source, usize),
 }
@@ -194,6 +196,8 @@ pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>,
             reports.push(Step::ReportExposure(source.clone(), exposure));
         }
     }
+    let draining = sources.iter().filter(|source| !source.deleted && source.is_draining != source.reported_draining);
+    reports.extend(draining.map(|source| Step::ReportDraining((*source).clone())));
     let is_surplus = |replica: &&Replica| {
         !replica.deleted && complete.contains(&replica.kind) && !wanted.contains_key(&(replica.kind, replica.name.as_str()))
     };

@@ -116,7 +116,9 @@ impl Reference {
         let names = match self.kind {
             Kind::ConfigMap => &pod.refs.config_maps,
             Kind::Secret => &pod.refs.secrets,
-            Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy => return false,
+            Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy | Kind::PodDisruptionBudget => {
+                return false;
+            }
         };
         let names_it = names.contains(&self.name) || self.is_for_api_server() == Some(&pod.uid);
         pod.key.namespace == self.namespace && names_it
@@ -150,6 +152,8 @@ pub struct ReflectionRecord {
     pub problem: Option<String>,
     /// How clients outside the provider's cluster reach its replica.
     pub exposure: Option<Exposure>,
+    /// Of a `PodDisruptionBudget`: whether the provider drains a node with a pod that it selects.
+    pub is_draining: bool,
     /// Of a token: when to renew it, unless the provider changed that.
     pub renew_at: Option<Timestamp>,
 }
@@ -169,9 +173,10 @@ impl ReflectionRecord {
         // Before the namespace exists no pod can run there, and the pod itself reports that.
         let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
         let problem = said.map(|(reason, message)| cut(&format!("{reason}: {message}")));
+        let is_draining = object.status.as_ref().is_some_and(|status| status.draining);
         let exposure = object.status.and_then(|status| exposure::clean(status.exposure?));
         let fingerprint = fingerprint(&content);
-        Some(Self { reference, part, fingerprint, terminating, problem, exposure, renew_at: None })
+        Some(Self { reference, part, fingerprint, terminating, problem, exposure, is_draining, renew_at: None })
     }
 
     /// What names the record, and what it says its replica is called.
@@ -190,7 +195,8 @@ impl ReflectionRecord {
         let problem = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED).map(|said| cut(said));
         let renew_at = secret.metadata.annotations.as_ref()?.get(annotations::RENEW_AT).and_then(|at| at.parse().ok());
         let fingerprint = fingerprint_of_secret(&secret);
-        Some(Self { reference, part: None, fingerprint, terminating, problem, exposure: None, renew_at })
+        let (exposure, is_draining) = (None, false);
+        Some(Self { reference, part: None, fingerprint, terminating, problem, exposure, is_draining, renew_at })
     }
 
     /// Estimated memory in bytes.
@@ -203,7 +209,8 @@ impl ReflectionRecord {
 
     /// Whether a change concerns more than the problem and exposure that the provider reports.
     pub fn differs_beyond_problem(&self, other: &Self) -> bool {
-        let rest = |record: &Self| (record.own_reference(), record.fingerprint, record.terminating, record.renew_at);
+        let rest =
+            |record: &Self| (record.own_reference(), record.fingerprint, record.terminating, record.renew_at, record.is_draining);
         rest(self) != rest(other)
     }
 }
@@ -504,6 +511,7 @@ mod tests {
                 terminating: false,
                 problem: None,
                 exposure: None,
+                is_draining: false,
                 renew_at: None
             }
         );
@@ -547,6 +555,7 @@ mod tests {
             terminating: false,
             problem: problem.map(str::to_owned),
             exposure: problem.map(|_| Exposure::default()),
+            is_draining: false,
             renew_at: None,
         };
         assert!(!said(Some("Invalid: a"), 1).differs_beyond_problem(&said(Some("Invalid: b"), 1)));

@@ -18,7 +18,7 @@ use crate::replica::kind::{Kind, MAX_LEN};
 use crate::replica::network_policy::NetworkPolicy;
 use crate::replica::parts;
 use crate::replica::record::{TOO_LARGE, obstacle_of_secret};
-use crate::replica::{exposure, ingress, service};
+use crate::replica::{disruption_budget, exposure, ingress, service};
 use crate::{dns_names, finalizer};
 
 /// The `ConfigMap` that every cluster's controller manager writes into every namespace, and restores.
@@ -110,6 +110,7 @@ impl Problem {
 
 /// What the provider keeps of an object that should have a replica.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub struct Source {
     /// The `ReflectedObject` or Secret in the tenant namespace.
     pub key: Key,
@@ -132,6 +133,9 @@ pub struct Source {
     pub partial: Option<Problem>,
     /// The problem in the source's status, or in a Secret's annotation.
     pub reported: Option<Problem>,
+    /// Of a `PodDisruptionBudget`: whether a node is being drained that has a pod which it selects, and whether its status says so.
+    pub is_draining: bool,
+    pub reported_draining: bool,
     /// The exposure in the source's status.
     pub reported_exposure: Option<Exposure>,
     /// When it was created.
@@ -173,7 +177,11 @@ impl Source {
                 let kind = text(content, "/kind").unwrap_or_default();
                 Some(Problem::new("KindNotAllowed", format!("objects of kind {kind:.60} are not reflected to this cluster")))
             }
-            (Some(kind), _) => problem_of(kind, &name),
+            (Some(kind), _) => problem_of(kind, &name).or_else(|| {
+                let is_empty = kind == Kind::PodDisruptionBudget && disruption_budget::travelling(content).is_empty();
+                is_empty
+                    .then(|| Problem::new("Invalid", "the PodDisruptionBudget has no selector, or no number for minAvailable"))
+            }),
         };
         let (problem, refused) = match (problem, too_long) {
             (None, Some(too_long)) if kind.is_some_and(may_keep_former_content) => (None, Some(too_long)),
@@ -190,6 +198,8 @@ impl Source {
             key: Key::of(&object),
             fingerprint,
             is_balanced: is_balanced && kind == Some(Kind::Service),
+            is_draining: false,
+            reported_draining: object.status.as_ref().is_some_and(|status| status.draining),
             reported_exposure: object.status.as_ref().and_then(|status| status.exposure.clone()),
             since: object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             deleted: object.metadata.deletion_timestamp.is_some(),
@@ -237,6 +247,8 @@ impl Source {
             refused,
             partial: None,
             reported,
+            is_draining: false,
+            reported_draining: false,
             reported_exposure: None,
             since: Timestamp::UNIX_EPOCH,
             deleted,
@@ -398,7 +410,7 @@ fn within_limits(kind: Kind, mut content: Map<String, Value>) -> (Value, Option<
 /// because it could keep open what home closed; the endpoints of a slice do not, because others may have their addresses by now.
 const fn may_keep_former_content(kind: Kind) -> bool {
     match kind {
-        Kind::ConfigMap | Kind::Secret | Kind::Service | Kind::Ingress => true,
+        Kind::ConfigMap | Kind::Secret | Kind::Service | Kind::Ingress | Kind::PodDisruptionBudget => true,
         Kind::NetworkPolicy | Kind::EndpointSlice => false,
     }
 }
@@ -451,6 +463,7 @@ pub(super) fn travelling_fields(kind: Kind, content: &Value) -> Map<String, Valu
         Kind::Service => return service::service(content),
         Kind::EndpointSlice => return service::endpoint_slice(content, Some),
         Kind::Ingress => return ingress::ingress(content),
+        Kind::PodDisruptionBudget => return disruption_budget::travelling(content),
         Kind::NetworkPolicy => {
             let spec = content.get("spec").unwrap_or(&Value::Null);
             return Map::from_iter([("spec".to_owned(), NetworkPolicy::of(spec).to_json())]);

@@ -111,7 +111,7 @@ Rules of gpus
   provide.approval                         a cluster with a valid token may borrow
   provide.usage.podSecurity                the peer's pods must meet the Pod Security standard baseline
   provide.usage.storageClasses             they may use the storage classes fast
-  provide.usage.reflectedKinds             may be reflected here: ConfigMap, Secret, Service
+  provide.usage.reflectedKinds             may be reflected here: ConfigMap, Secret, Service, PodDisruptionBudget
   consume.accept                           a person has to decide on each offer of the peer: `liqoctl offer accept`
   consume.maxOffers                        at most 2 of its offers are accepted
 Note: manual decisions on its offers: Accept gold (`liqoctl offer list rome`).

@@ -4,6 +4,7 @@
 //!   ConfigMap, Secret       while a pod at the provider, or an accepted Ingress, names it
 //!   Secret with a token     while a pod at the provider uses the API server of this cluster   (tokens)
 //!   NetworkPolicy           while its namespace goes to the provider
+//!   PodDisruptionBudget     the same, while pods there must stay healthy
 //!   Service, EndpointSlice,
 //!   Ingress                 the same, where there is a network
 //! ```
@@ -34,6 +35,7 @@ use tokio::time::Instant;
 
 use super::state::{Consumer, PeerState, RemoteState};
 use liqo_offloading_rules::json::fingerprint;
+use liqo_offloading_rules::replica::disruption_budget::NOTICE_OVER;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
@@ -52,7 +54,7 @@ pub use tokens::ensure as ensure_token;
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The reasons that providers give. Any other one counts as the reason "".
-const REASONS: [&str; 12] = [
+const REASONS: [&str; 13] = [
     TOO_LARGE,
     "AnnotationNotAllowed",
     "NameTaken",
@@ -65,7 +67,11 @@ const REASONS: [&str; 12] = [
     "LimitReached",
     "QuotaExceeded",
     "TooManyPorts",
+    NOTICE_OVER,
 ];
+
+/// Key of the events about disruption budgets that select pods by labels which do not travel.
+const UNKNOWN_LABELS: &str = "UnknownLabels";
 
 /// Reason of the event about a policy that opens less at a provider than here, and why it may.
 const NARROWED: &str = "Narrowed";
@@ -176,11 +182,20 @@ async fn reconcile_namespaced(
     let Some(goes) = consumer.goes_to(peer, &reference.namespace) else { return Ok(Next::After(POLL_INTERVAL)) };
     let is_mapped = remote.map().is_some_and(|map| map.spec.mappings.contains_key(&reference.namespace))
         && remote.mapped(&reference.namespace).is_some();
-    let (wanted, narrowed) = match reference.kind {
-        _ if !(goes && is_mapped) => (Wanted::NOTHING, false),
-        Kind::NetworkPolicy => wanted::policy(consumer, peer, remote, reference),
-        _ => (wanted::service_or_ingress(consumer, peer, reference), false),
+    let (wanted, narrowed, due) = match reference.kind {
+        _ if !(goes && is_mapped) => (Wanted::NOTHING, false, None),
+        Kind::NetworkPolicy => {
+            let (wanted, narrowed) = wanted::policy(consumer, peer, remote, reference);
+            (wanted, narrowed, None)
+        }
+        Kind::PodDisruptionBudget => {
+            warn_of_unknown_labels(consumer, peer, reference).await;
+            let (wanted, due) = wanted::budget(consumer, peer, reference);
+            (wanted, false, due)
+        }
+        _ => (wanted::service_or_ingress(consumer, peer, reference), false, None),
     };
+    let next = due.map_or(Next::OnChange, Next::After);
     let records = remote.records(reference);
     if reference.kind == Kind::EndpointSlice {
         hand_written::warn_of_silent_addresses(consumer, peer, reference, goes && is_mapped).await;
@@ -191,11 +206,11 @@ async fn reconcile_namespaced(
         Wanted::Objects(objects) => objects,
     };
     if wanted.is_empty() {
-        peer.forget_events(reference);
+        peer.forget_record(reference);
     }
     write_parts(consumer, peer, remote, reference, &records, &wanted).await?;
     if wanted.is_empty() {
-        return Ok(Next::OnChange);
+        return Ok(next);
     }
     let problem = records.iter().find_map(|record| problem(consumer, peer, remote, record));
     let reason = problem.as_deref().map(reason_of);
@@ -215,7 +230,18 @@ async fn reconcile_namespaced(
         let message = format!("cluster {} gets a narrower NetworkPolicy: {WHY_NARROWED}", peer.id);
         warn(consumer, reference, NARROWED, message).await;
     }
-    Ok(Next::OnChange)
+    Ok(next)
+}
+
+/// An event about a disruption budget that selects pods by labels which they do not have at a provider.
+async fn warn_of_unknown_labels(consumer: &Consumer, peer: &PeerState, reference: &Reference) {
+    let budgets = consumer.budgets(&reference.namespace);
+    let Some((_, budget)) = budgets.into_iter().find(|(key, _)| *key == reference.key()) else { return };
+    if !budget.unknown_labels.is_empty() && peer.may_warn_about(reference, UNKNOWN_LABELS) {
+        let labels = budget.unknown_labels.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let message = format!("drains at cluster {} do not wait for it: pods there do not have the labels {labels}", peer.id);
+        warn(consumer, reference, pods::NOT_REFLECTED, message).await;
+    }
 }
 
 /// Writes the records of an object that travels with its namespace, and removes those that are wanted no more. New parts come first, and

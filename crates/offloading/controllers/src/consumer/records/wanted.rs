@@ -1,12 +1,13 @@
 //! What a provider should have of an object, by what is cached.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use liqo_api::Key;
 use serde_json::{Value, json};
 
 use crate::consumer::state::{Consumer, LocalObjects, PeerState, RemoteState};
 use crate::consumer::watches;
+use liqo_offloading_rules::replica::disruption_budget::{Holders, LocalBudget, PodCount};
 use liqo_offloading_rules::replica::exposure;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::label_selector::Labels;
@@ -111,6 +112,36 @@ pub fn policy(consumer: &Arc<Consumer>, peer: &PeerState, remote: &RemoteState, 
     };
     let there = at_provider(&policy, &reference.namespace, &seen);
     (Wanted::Objects(vec![policy_object(&reference.name, &there)]), there.narrowed)
+}
+
+/// What a provider should have of a disruption budget of a namespace that exists there, and when to ask again.
+pub fn budget(consumer: &Consumer, peer: &PeerState, reference: &Reference) -> (Wanted, Option<Duration>) {
+    let namespace = &reference.namespace;
+    let known = consumer.local_objects(namespace).filter(|objects| objects.budgets.is_synced());
+    let Some(objects) = known.filter(|_| consumer.all_pods_known(&peer.id)) else { return (Wanted::Unknown, None) };
+    let travels = |budget: &Arc<LocalBudget>| budget.is_replica || !consumer.is_lent_on(namespace);
+    let budget = objects.budgets.get(&reference.key()).filter(travels).filter(|budget| budget.unknown_labels.is_empty());
+    let Some(budget) = budget else { return (Wanted::NOTHING, None) };
+    let pods = pods_of_budget(peer, &budget, namespace);
+    let mut holders = Holders::default();
+    for one in consumer.peers.all().into_iter().filter(|one| pods_of_budget(one, &budget, namespace).all > 0) {
+        let drains = one.remote().and_then(|remote| Some(remote.record(reference)?.is_draining));
+        holders.draining.extend((drains == Some(true)).then(|| one.id.clone()));
+        holders.all.insert(one.id.clone());
+    }
+    let now = consumer.context.now();
+    let (is_turn, turn_ends) = holders.is_turn(&peer.id, now);
+    let (least, settles) = peer.tells_budget(reference, budget.least(pods, is_turn), now);
+    let due = [turn_ends, settles].into_iter().flatten().min();
+    (Wanted::Objects(budget.at_provider(&reference.name, least).into_iter().collect()), due)
+}
+
+/// The pods at a provider that a budget of this namespace selects.
+fn pods_of_budget(peer: &PeerState, budget: &LocalBudget, namespace: &str) -> PodCount {
+    let pods = peer.pods().into_iter().filter(|pod| pod.key.namespace == namespace && !pod.finished);
+    let selected: Vec<_> = pods.filter(|pod| budget.selector.matches(&pod.labels())).collect();
+    let healthy = selected.iter().filter(|pod| pod.is_ready && pod.deletion.is_none()).count();
+    PodCount { all: selected.len(), healthy }
 }
 
 /// The object inside the record of a policy.

@@ -21,6 +21,7 @@ use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::remote_events::{Journal, Rate};
+use liqo_offloading_rules::replica::disruption_budget::Told;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
@@ -117,6 +118,8 @@ pub struct PeerState {
     record_events: Mutex<HashMap<(Reference, &'static str), Instant>>,
     /// The addresses of hand-written endpoints that were compared with the pods of their namespace.
     compared_addresses: Mutex<HashMap<Reference, BTreeSet<IpAddr>>>,
+    /// How many healthy pods the provider was told to keep, by disruption budget.
+    budgets: Mutex<HashMap<Reference, Told>>,
     /// What this process recorded over the present connection, until the watch shows it.
     recorded: Mutex<HashSet<Reference>>,
     /// Why objects that should be recorded are not sent.
@@ -255,6 +258,7 @@ impl PeerState {
             passing_problems: Mutex::default(),
             record_events: Mutex::default(),
             compared_addresses: Mutex::default(),
+            budgets: Mutex::default(),
             recorded: Mutex::default(),
             obstacles: Mutex::default(),
             recording: tokio::sync::Mutex::default(),
@@ -459,8 +463,9 @@ impl PeerState {
     }
 
     /// The record of this object is no longer wanted.
-    pub fn forget_events(&self, reference: &Reference) {
+    pub fn forget_record(&self, reference: &Reference) {
         self.passing_problems.lock().remove(reference);
+        self.budgets.lock().remove(reference);
         self.record_events.lock().retain(|(about, _), _| about != reference);
     }
 
@@ -472,6 +477,11 @@ impl PeerState {
             return false;
         }
         compared.insert(reference.clone(), addresses.clone()).as_ref() != Some(addresses)
+    }
+
+    /// How many healthy pods to tell the provider to keep, now that this number is right, and when to ask again.
+    pub fn tells_budget(&self, reference: &Reference, least: usize, now: Timestamp) -> (usize, Option<Duration>) {
+        self.budgets.lock().entry(reference.clone()).or_insert(Told::new(least)).next(least, now)
     }
 
     /// The provider's API server did not accept this pod. Returns how long to wait before it is asked again.
@@ -592,7 +602,7 @@ mod tests {
         assert!(peer.may_warn_about(&reference("web"), "NameTaken"));
         assert!(!peer.may_warn_about(&reference("web"), "NameTaken"));
         assert!(peer.may_warn_about(&reference("web"), "Invalid") && peer.may_warn_about(&reference("db"), "NameTaken"));
-        peer.forget_events(&reference("web"));
+        peer.forget_record(&reference("web"));
         assert!(peer.may_warn_about(&reference("web"), "NameTaken") && !peer.may_warn_about(&reference("db"), "NameTaken"));
     }
 

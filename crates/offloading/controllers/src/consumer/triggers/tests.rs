@@ -1,5 +1,7 @@
 //! One test for each row of the table: what is due when something changes.
 
+use std::slice;
+
 use liqo_api::ClusterId;
 use liqo_offloading_rules::pod::remote_events::RemoteEvent;
 use serde_json::json;
@@ -38,6 +40,7 @@ fn remote_record(kind: Kind, name: &str) -> ReflectionRecord {
         terminating: false,
         problem: None,
         exposure: None,
+        is_draining: false,
         renew_at: None,
     }
 }
@@ -257,6 +260,42 @@ fn a_pod_is_due_when_it_changes_and_what_it_named_when_it_is_gone() {
     let debugged =
         local(&json!({ "spec": { "ephemeralContainers": [{ "name": "d", "envFrom": [{ "secretRef": { "name": "s" } }] }] } }));
     assert_eq!(local_pod(Some(&pod), Some(&debugged)), [one(Kind::Secret, "s"), own.clone(), own]);
+}
+
+#[test]
+fn budgets_that_select_a_pod_are_due_when_it_is_counted_in_another_way() {
+    let budget = |app: &str| {
+        let object = json!({ "metadata": { "name": app }, "spec": { "selector": { "matchLabels": { "app": app } } } });
+        (key(app), Arc::new(LocalBudget::of(serde_json::from_value(object).unwrap()).unwrap()))
+    };
+    let due = |old: Option<&LocalPod>, new: Option<&LocalPod>| {
+        budgets_of_pod(old, new, |namespace| if namespace == "demo" { vec![budget("web"), budget("db")] } else { Vec::new() })
+    };
+    let pod = |changes: Value| {
+        let mut pod = json!({ "metadata": { "labels": { "app": "web" } } });
+        json_patch::merge(&mut pod, &changes);
+        local(&pod)
+    };
+    let [web, db] = ["web", "db"].map(|name| one(Kind::PodDisruptionBudget, name).after(BUDGET_DELAY));
+    let (waits, other) = (pod(json!({})), pod(json!({ "metadata": { "annotations": { "a": "b" } } })));
+    let ready = pod(json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } }));
+    let ended = pod(json!({ "status": { "phase": "Failed" } }));
+    let relabelled = pod(json!({ "metadata": { "labels": { "app": "db" } } }));
+    assert_eq!(due(Some(&waits), Some(&other)), []);
+    for (old, new) in [(None, Some(&waits)), (Some(&waits), Some(&ready)), (Some(&ready), Some(&ended)), (Some(&ready), None)] {
+        assert_eq!(due(old, new), slice::from_ref(&web));
+    }
+    assert_eq!(due(Some(&waits), Some(&relabelled)), [web, db]);
+}
+
+#[test]
+fn a_budget_is_due_everywhere_when_a_provider_begins_or_ends_to_drain_a_node() {
+    let record = |is_draining| ReflectionRecord { is_draining, ..remote_record(Kind::PodDisruptionBudget, "web") };
+    let due = [one(Kind::PodDisruptionBudget, "web")];
+    assert_eq!(draining(Some(&record(false)), Some(&record(true))), due);
+    assert_eq!(draining(Some(&record(true)), None), due);
+    assert_eq!(draining(Some(&record(true)), Some(&record(true))), []);
+    assert_eq!(draining(None, Some(&record(false))), []);
 }
 
 #[test]

@@ -3,21 +3,28 @@
 //! A pass lists the replicas of one group in one namespace: after a change, and regularly. That also finds replicas whose source vanished
 //! while no controller ran. Endpoints change much more often than what pods reference, so each [`Group`] has its own passes.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
-use k8s_openapi::api::core::v1::Secret;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::{
     Api, ResourceExt as _,
     api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::PartialObjectMeta,
 };
 use liqo_api::record_text::{self, MAX_OBJECT_LEN};
-use liqo_api::{ClusterId, Exposure, ReflectedObject, annotations, finalizers, labels};
+use liqo_api::{ClusterId, Exposure, Provide, ReflectedObject, annotations, finalizers, labels};
 use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove_finalizer_at, unless_changed};
 use liqo_controller_runtime::{Key, Next};
 use liqo_network_model::Here;
 use liqo_offloading_rules::namespace::mapped::DestinationState;
 use liqo_offloading_rules::pod::usage::ConsumerPolicy;
+use liqo_offloading_rules::replica::disruption_budget::{Leaving, LeavingPod};
 use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
 use liqo_offloading_rules::replica::isolation::{IsolationPolicy, is_own, lent_on_prefix, with_lent_on};
 use liqo_offloading_rules::replica::kind::Kind;
@@ -25,7 +32,7 @@ use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
 use liqo_offloading_rules::replica::plan::{Replica, Step, limited, plan, plan_without_namespace, replacement, replica};
 use liqo_offloading_rules::replica::service_quota::ServiceQuota;
 use liqo_offloading_rules::replica::source::{Problem, Source, clamp_policies};
-use liqo_offloading_rules::replica::{exposure, lost_endpoints, service};
+use liqo_offloading_rules::replica::{disruption_budget, exposure, lost_endpoints, service};
 use serde_json::{Value, json};
 
 use crate::provider::state::{Error, Provider};
@@ -84,6 +91,7 @@ async fn reconcile(provider: &Provider, group: &ReplicaGroup) -> Result<Next, Er
                 Group::Services => pass.services(sources).await?,
                 Group::Ingresses => pass.ingresses(sources).await?,
                 Group::Policies => pass.policies(sources).await?,
+                Group::Budgets => pass.budgets(sources).await?,
             }
         }
         DestinationState::NotReady(why) => pass.act_all(plan_without_namespace(&sources, why)).await,
@@ -226,6 +234,41 @@ impl Pass<'_> {
         Ok(())
     }
 
+    async fn budgets(&mut self, sources: Vec<Source>) -> Result<(), Error> {
+        let leaving = if sources.is_empty() { Vec::new() } else { self.leaving_pods().await? };
+        if !leaving.is_empty() {
+            self.check_after(POLL_INTERVAL);
+        }
+        let notice = self.policy.as_ref().map_or_else(default_notice, |policy| policy.notice);
+        let (budgets, due) = disruption_budget::limited(sources, &leaving, notice, self.provider.context.now());
+        if let Some(due) = due {
+            self.check_after(due);
+        }
+        let replicas = self.replicas(&[Kind::PodDisruptionBudget]).await?;
+        self.act_all(self.plan(Kind::PodDisruptionBudget, &budgets, &replicas)).await;
+        Ok(())
+    }
+
+    /// The consumer's pods in this namespace that are to leave their nodes.
+    async fn leaving_pods(&self) -> Result<Vec<LeavingPod>, Error> {
+        let cordoned: BTreeMap<String, Timestamp> =
+            self.provider.cordoned.all().into_iter().map(|(key, since)| (key.name, *since)).collect();
+        let ending = self.provider.ending_shadows(&self.group.tenant);
+        let (mut leaving, mut page) = (Vec::new(), ListParams::default().labels(labels::SHADOW_POD).limit(PAGE_SIZE));
+        if cordoned.is_empty() && ending.is_empty() {
+            return Ok(leaving);
+        }
+        let api: Api<Pod> = Api::namespaced(self.provider.context.client.clone(), self.namespace);
+        loop {
+            let found = api.list(&page).await.step("read", "Pod", self.key(""))?;
+            leaving.extend(found.items.into_iter().filter_map(|pod| leaving_pod(pod, &cordoned, &ending)));
+            match found.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(leaving),
+            }
+        }
+    }
+
     /// The plan for one kind whose sources are all known.
     fn plan(&self, kind: Kind, sources: &[Source], replicas: &[Replica]) -> Vec<Step> {
         plan(sources, replicas, &BTreeSet::from([kind]), self.policy.as_ref())
@@ -319,6 +362,9 @@ impl Pass<'_> {
             Step::ReportExposure(source, exposure) => {
                 return self.report_exposure(&source, exposure.as_ref()).await.map(|()| true);
             }
+            Step::ReportDraining(source) => {
+                return self.patch_status(&source, json!({ "draining": source.is_draining })).await.map(|()| true);
+            }
             Step::Release(source, position) => {
                 let (api, key) = (self.records(&source), &source.key);
                 let removed = remove_finalizer_at(&api, &key.name, &source.uid, position, finalizers::REFLECTED_OBJECT).await;
@@ -369,7 +415,9 @@ impl Pass<'_> {
         if replica.must_be_recreated_for(&whole) {
             return self.recreate(source, replica, &wanted).await;
         }
-        if exposure::class(kind, &whole).is_some() || replica.exposure.is_some() {
+        // The API server replaces a budget only in the version that was read.
+        let is_read_before = exposure::class(kind, &whole).is_some() || replica.exposure.is_some();
+        if is_read_before || kind == Kind::PodDisruptionBudget {
             let live = api.get_opt(&source.name).await.step("read", kind.name(), &key)?;
             let Some(live) = live.filter(|one| one.uid().as_ref() == Some(&replica.uid)) else { return Ok(None) };
             let live = serde_json::to_value(live).step("encode", kind.name(), &source.key)?;
@@ -456,7 +504,7 @@ impl Pass<'_> {
     /// The replica of this source with its present content. `None` if the source is gone or was replaced.
     async fn wanted(&self, kind: Kind, source: &Source) -> Result<Option<DynamicObject>, Error> {
         let content = match kind {
-            Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy => {
+            Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy | Kind::PodDisruptionBudget => {
                 Ok(source.content().map(|content| (Some(source.uid.clone()), content)))
             }
             Kind::ConfigMap => {
@@ -519,6 +567,25 @@ impl Pass<'_> {
     fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(self.provider.context.client.clone(), namespace, &kind.resource())
     }
+}
+
+/// Reduces a pod of a consumer that is to leave its node. One that has ended needs no protection.
+fn leaving_pod(pod: Pod, cordoned: &BTreeMap<String, Timestamp>, ending: &BTreeSet<String>) -> Option<LeavingPod> {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        return None;
+    }
+    let labels = pod.metadata.labels.unwrap_or_default();
+    let is_taken_back = labels.get(labels::SHADOW_POD).is_some_and(|shadow| ending.contains(shadow));
+    let node = pod.spec.and_then(|spec| spec.node_name).unwrap_or_default();
+    let drained = cordoned.get(&node).map(|since| Leaving::Drained { node, since: *since });
+    let why = if is_taken_back { Leaving::TakenBack } else { drained? };
+    Some(LeavingPod { labels, why })
+}
+
+/// The notice of a consumer that no policy selects any more.
+fn default_notice() -> Duration {
+    Duration::from_secs(Provide::default().notice_seconds.into())
 }
 
 /// The outcome of a write: `None`, a problem to report, or an error to try again.

@@ -61,8 +61,8 @@ fn group(home: &str, group: Group) -> Target {
     Target::Replicas(ReplicaGroup::new(&tenant(), home, group))
 }
 
-fn every_group(home: &str) -> [Target; 4] {
-    [Group::Named, Group::Services, Group::Ingresses, Group::Policies].map(|one| group(home, one))
+fn every_group(home: &str) -> [Target; 5] {
+    [Group::Named, Group::Services, Group::Ingresses, Group::Policies, Group::Budgets].map(|one| group(home, one))
 }
 
 fn pods_of_tenant(home: Option<&str>, all: bool) -> TenantPods {
@@ -216,6 +216,7 @@ fn a_record_concerns_the_group_of_its_kind() {
         ("EndpointSlice", "discovery.k8s.io/v1", Group::Services),
         ("Ingress", "networking.k8s.io/v1", Group::Ingresses),
         ("NetworkPolicy", "networking.k8s.io/v1", Group::Policies),
+        ("PodDisruptionBudget", "policy/v1", Group::Budgets),
         ("Role", "rbac.authorization.k8s.io/v1", Group::Named),
     ];
     for (kind, api_version, expected) in cases {
@@ -226,6 +227,15 @@ fn a_record_concerns_the_group_of_its_kind() {
             assert_eq!(secret_changed(old, new), triggers);
         }
     }
+}
+
+#[test]
+fn budgets_are_judged_again_when_a_node_is_cordoned_or_one_of_them_keeps_a_pod_that_is_taken_back() {
+    let sources = [("PodDisruptionBudget", "policy/v1"), ("ConfigMap", "v1"), ("PodDisruptionBudget", "policy/v1")];
+    let sources = sources.map(|(kind, api_version)| record(kind, api_version, &json!({})));
+    assert_eq!(targets(&cordoned_changed(&sources)), set([group("demo", Group::Budgets)]));
+    assert_eq!(targets(&cordoned_changed(&sources[1..2])), set([]));
+    assert_eq!(eviction_refused(&tenant(), "demo").target, group("demo", Group::Budgets));
 }
 
 #[test]

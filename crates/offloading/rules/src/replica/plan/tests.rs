@@ -226,6 +226,11 @@ fn fate(replica: &Replica, source: &Source) -> (Fate, Option<String>) {
     (fate.unwrap_or(Fate::Stays), told)
 }
 
+fn budget(app: &str) -> Value {
+    json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web" },
+        "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": app } } } })
+}
+
 #[test]
 fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_not() {
     let usage = json!({ "ingressClasses": ["public"], "ingressHosts": ["a.example.com"], "loadBalancerClasses": ["edge"] });
@@ -238,6 +243,7 @@ fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_
             json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "allow" },
             "spec": { "podSelector": {}, "ingress": [{}] } })
         }
+        Kind::PodDisruptionBudget => budget("web"),
         Kind::ConfigMap | Kind::Secret => unreachable!("they have tests of their own"),
     };
     // The source of this content within the limits, where a replica of the good content exists.
@@ -273,6 +279,7 @@ fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_
         "spec": { "defaultBackend": { "resource": { "kind": "Bucket", "name": "b" } } } });
     let closing = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "allow" },
         "spec": { "podSelector": { "matchLabels": { "app": long() } }, "ingress": [] } });
+    let unreadable = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web" }, "spec": { "minAvailable": 1 } });
     let mut slice_with_many_ports = slice("web", &["10.245.0.5"]);
     slice_with_many_ports["ports"] = (0..1000).map(|port| json!({ "name": format!("port-{port}"), "port": port })).collect();
     for (kind, content, usage, expected) in [
@@ -281,6 +288,9 @@ fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_
         (Kind::Ingress, ingress_to(&long()), &usage, (Fate::Stays, told("TooLarge"))),
         (Kind::Ingress, ingress_to("/\n{"), &usage, (Fate::Stays, told("Invalid"))),
         (Kind::Ingress, resource, &usage, (Fate::Stays, told("Invalid"))),
+        (Kind::PodDisruptionBudget, budget(&long()), &usage, (Fate::Stays, told("TooLarge"))),
+        // It selects no pods.
+        (Kind::PodDisruptionBudget, unreadable, &usage, (Fate::Goes, told("Invalid"))),
         // What is not refused of a change arrives.
         (Kind::Service, many_ports, &usage, (Fate::Changes, None)),
         // It must not keep open what home closed.

@@ -1,0 +1,192 @@
+//! Disruption budgets at home, and drains at providers.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use k8s_openapi::api::{
+    core::v1::{Event, Pod},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, EvictParams, ListParams, PostParams},
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{
+    json::object,
+    lending::provide,
+    users::SOON,
+    world::{Cluster, Start, World},
+};
+
+const RETRY: Duration = Duration::from_secs(5);
+
+async fn protect(cluster: &Cluster, least: usize) {
+    let budget: PodDisruptionBudget = object(json!({
+        "metadata": { "name": "web" }, "spec": { "minAvailable": least, "selector": { "matchLabels": { "app": "web" } } },
+    }));
+    cluster.api::<PodDisruptionBudget>("demo").create(&PostParams::default(), &budget).await.unwrap();
+}
+
+/// How many pods of the consumer's budget must stay healthy at a provider; 0 without a budget there.
+fn least_at(provider: &Cluster) -> i64 {
+    let objects = provider.server.objects().into_iter();
+    let mut budgets = objects.filter(|(key, _)| key.resource == "poddisruptionbudgets.policy" && key.name == "web");
+    budgets.next().and_then(|(_, budget)| budget["spec"]["minAvailable"].as_i64()).unwrap_or_default()
+}
+
+/// The fewest healthy pods that home has had since, of those that exist.
+fn fewest_healthy(home: &Cluster) -> Arc<AtomicUsize> {
+    let fewest = Arc::new(AtomicUsize::new(usize::MAX));
+    let (seen, server) = (fewest.clone(), home.server.clone());
+    tokio::spawn(async move {
+        loop {
+            let is_healthy = |pod: &Value| {
+                let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+                pod["metadata"]["deletionTimestamp"].is_null()
+                    && conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+            };
+            let objects = server.objects().into_iter().filter(|(key, _)| key.resource == "pods" && key.namespace == "demo");
+            seen.fetch_min(objects.filter(|(_, pod)| is_healthy(pod)).count(), Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    fewest
+}
+
+/// The pods on a node, by namespace and name.
+fn pods_on(cluster: &Cluster, node: &str) -> Vec<Pod> {
+    cluster.pods_of("web").into_iter().filter(|pod| pod["spec"]["nodeName"] == node).map(object).collect()
+}
+
+/// Drains a node as `kubectl drain` does: evicts what is there again and again. Returns how long that took; `None` if it takes too long.
+async fn drain_patiently(cluster: &Cluster, node: &str, limit: Duration) -> Option<Duration> {
+    let started = Instant::now();
+    while started.elapsed() < limit {
+        assert!(cluster.drain(node).await);
+        tokio::time::sleep(RETRY).await;
+        if pods_on(cluster, node).is_empty() {
+            return Some(started.elapsed());
+        }
+    }
+    None
+}
+
+/// Lets new pods go only to these nodes.
+async fn open_only(cluster: &Cluster, nodes: &[&str]) {
+    for node in ["rome-1", "rome-2", "milan", "turin"] {
+        if nodes.contains(&node) {
+            cluster.uncordon(node).await;
+        } else {
+            cluster.cordon(node).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_at_the_provider_waits_for_what_home_allows() {
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.offload(0, "demo", "LocalAndRemote").await;
+    open_only(rome, &["milan"]).await;
+    rome.deploy("demo", "web", 3).await;
+    world.until("three pods run at milan", SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    open_only(rome, &["rome-1"]).await;
+    rome.scale("demo", "web", 4).await;
+    world.until("one pod runs at home", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    protect(rome, 3).await;
+    world.until("two of three must stay healthy at milan", SOON, async || least_at(milan) == 2).await;
+
+    rome.settings.send_modify(|settings| _ = settings.nodes_without_power.insert("rome-1".to_owned()));
+    world.until("all three must stay healthy at milan", SOON, async || least_at(milan) == 3).await;
+    let node = ["milan-1", "milan-2"].into_iter().max_by_key(|node| pods_on(milan, node).len()).unwrap();
+    let before: Vec<_> = pods_on(milan, node).iter().map(ResourceExt::uid).collect();
+    assert!(before.len() > 1);
+    assert_eq!(drain_patiently(milan, node, SOON).await, None, "home allows no disruption");
+    assert_eq!(pods_on(milan, node).iter().map(ResourceExt::uid).collect::<Vec<_>>(), before);
+
+    rome.settings.send_modify(|settings| settings.nodes_without_power.clear());
+    world.until("four pods are healthy", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    let fewest = fewest_healthy(rome);
+    assert!(drain_patiently(milan, node, SOON).await.is_some(), "home allows one disruption at a time");
+    world.until("four pods are healthy", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    assert_eq!(fewest.load(Ordering::Relaxed), 3);
+
+    rome.api::<PodDisruptionBudget>("demo").delete("web", &DeleteParams::default()).await.unwrap();
+    world.until("the budget is gone at milan", SOON, async || least_at(milan) == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_allows_nothing_holds_as_long_as_the_notice_of_the_provider() {
+    const NOTICE: Duration = Duration::from_secs(90);
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    provide(milan, json!({ "noticeSeconds": NOTICE.as_secs() })).await;
+    world.offload(0, "demo", "Remote").await;
+    rome.deploy("demo", "web", 3).await;
+    world.until("three pods run", SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    protect(rome, 3).await;
+    world.until("all must stay healthy at milan", SOON, async || least_at(milan) == 3).await;
+    let node = ["milan-1", "milan-2"].into_iter().max_by_key(|node| pods_on(milan, node).len()).unwrap();
+    let took = drain_patiently(milan, node, 3 * NOTICE).await.unwrap_or_else(|| panic!("{}", world.to_text()));
+    assert!(took > NOTICE && took < NOTICE + Duration::from_secs(40), "{took:?}");
+    let events = rome.api::<Event>("demo").list(&ListParams::default()).await.unwrap().items;
+    let tells = |event: &Event| {
+        event.involved_object.kind.as_deref() == Some("PodDisruptionBudget")
+            && event.message.as_deref().is_some_and(|message| message.contains("NoticeOver") && message.contains(node))
+    };
+    assert!(events.iter().any(tells), "{events:?}");
+    milan.uncordon(node).await;
+    world.until("all must stay healthy at milan again", SOON, async || least_at(milan) == 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn drains_at_two_providers_do_not_use_twice_what_home_allows() {
+    let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
+    let (rome, providers) = (&world.clusters[0], [&world.clusters[1], &world.clusters[2]]);
+    for provider in [1, 2] {
+        world.peer_and_wait(0, provider).await;
+    }
+    world.offload(0, "demo", "LocalAndRemote").await;
+    open_only(rome, &["milan"]).await;
+    rome.deploy("demo", "web", 4).await;
+    world.until("four pods run", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    open_only(rome, &["turin"]).await;
+    rome.scale("demo", "web", 8).await;
+    world.until("eight pods run", SOON, async || rome.ready_pods("demo").await.len() == 8).await;
+    protect(rome, 7).await;
+    world.until("no provider may end a pod unasked", SOON, async || providers.map(least_at) == [4, 4]).await;
+    let fewest = fewest_healthy(rome);
+    let drains = providers
+        .map(|provider| drain_patiently(provider, if provider.name == "milan" { "milan-1" } else { "turin-1" }, 5 * SOON));
+    let [one, other] = drains;
+    let (one, other) = tokio::join!(one, other);
+    assert!(one.is_some() && other.is_some(), "{one:?} {other:?} {}", world.to_text());
+    world.until("eight pods are healthy", SOON, async || rome.ready_pods("demo").await.len() == 8).await;
+    assert_eq!(fewest.load(Ordering::Relaxed), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_provider_takes_back_ends_whatever_the_budgets_of_its_consumer_say() {
+    const NOTICE: u64 = 4;
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    provide(milan, json!({ "noticeSeconds": NOTICE })).await;
+    world.offload(0, "demo", "Remote").await;
+    rome.deploy("demo", "web", 2).await;
+    world.until("two pods run", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
+    protect(rome, 2).await;
+    world.until("both must stay healthy at milan", SOON, async || least_at(milan) == 2).await;
+    let pods: Api<Pod> = rome.api("demo");
+    let name = rome.ready_pods("demo").await[0].name_any();
+    assert!(pods.evict(&name, &EvictParams::default()).await.is_err(), "home allows nothing");
+    provide(milan, json!({ "percentage": 0 })).await;
+    world.until("no pod is left at milan", SOON, async || milan.pods_of("web").is_empty()).await;
+}

@@ -1,0 +1,410 @@
+//! `PodDisruptionBudget`s of home at a provider.
+//!
+//! A provider protects as many healthy pods as home cannot do without: what home wants healthy, less what is healthy elsewhere.
+//!
+//! ```text
+//!   home wants 3 of 4 healthy;  1 is healthy at home, 3 at the provider  ->  minAvailable 2 at the provider
+//! ```
+//!
+//! So the number changes only when something changes elsewhere. What happens to its own pods, the provider's API server sees at once.
+//! Of several providers, what home allows is for one that drains a node, and for one at a time: drains that do not know of each other could
+//! use it twice otherwise.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use liqo_api::ClusterId;
+use liqo_api::reflection::{is_denied, is_replica};
+use serde_json::{Map, Value, json};
+
+use crate::json::text;
+use crate::pod::carry::is_label_of_remote_pod;
+use crate::replica::kind::Kind;
+use crate::replica::label_selector::{Labels, Selector};
+use crate::replica::source::{Problem, Source};
+
+/// How many budgets of one namespace a provider keeps.
+const MAX_BUDGETS: usize = 32;
+
+/// How long a provider may use what home allows, before the next one may.
+const TURN: Duration = Duration::from_secs(30);
+
+/// A smaller number is told after it has been right for so long. The status of a budget at home follows that of its pods a moment later, and
+/// the provider whose turn ends has to hear of it first.
+const SETTLING: Duration = Duration::from_secs(5);
+
+const ALWAYS_ALLOW: &str = "AlwaysAllow";
+
+/// The reduced form of a `PodDisruptionBudget` at home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalBudget {
+    pub selector: Selector,
+    /// Labels in its selector that remote pods do not have.
+    pub unknown_labels: BTreeSet<String>,
+    /// How many pods may be disrupted now.
+    allowed: usize,
+    /// How many more pods would have to be healthy.
+    missing: usize,
+    /// Whether pods that are not healthy may always be evicted.
+    always_allows_unhealthy: bool,
+    /// Whether it is the replica of a budget of one of our consumers.
+    pub is_replica: bool,
+}
+
+impl LocalBudget {
+    /// Reduces a budget; `None` if it selects no pods, or if its users keep it here.
+    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    pub fn of(budget: PodDisruptionBudget) -> Option<Self> {
+        let spec = budget.spec.as_ref().filter(|_| !is_denied(&budget))?;
+        let selector = Selector::of(&json!(spec.selector.as_ref()?))?;
+        let unknown_labels = selector.keys().filter(|key| !is_label_of_remote_pod(key)).map(str::to_owned).collect();
+        let count = |number: i32| usize::try_from(number).unwrap_or_default();
+        let (allowed, missing) = budget.status.as_ref().map_or((0, 0), |status| {
+            // A status of before the last change allows nothing, as for the API server.
+            let is_current = status.observed_generation >= budget.metadata.generation;
+            let allowed = if is_current { count(status.disruptions_allowed) } else { 0 };
+            (allowed, count(status.desired_healthy).saturating_sub(count(status.current_healthy)))
+        });
+        Some(Self {
+            unknown_labels,
+            selector,
+            allowed,
+            missing,
+            always_allows_unhealthy: spec.unhealthy_pod_eviction_policy.as_deref() == Some(ALWAYS_ALLOW),
+            is_replica: is_replica(&budget),
+        })
+    }
+
+    /// How many of these pods must stay healthy. `is_turn`: whether their provider may use what home allows.
+    pub fn least(&self, pods: PodCount, is_turn: bool) -> usize {
+        if is_turn { (pods.healthy + self.missing).saturating_sub(self.allowed).min(pods.all) } else { pods.all }
+    }
+
+    /// The object inside its record; `None` if nothing has to be protected.
+    pub fn at_provider(&self, name: &str, least: usize) -> Option<Value> {
+        let mut spec = json!({ "minAvailable": least, "selector": self.selector.to_json() });
+        if self.always_allows_unhealthy {
+            spec["unhealthyPodEvictionPolicy"] = ALWAYS_ALLOW.into();
+        }
+        let (kind, api_version) = (Kind::PodDisruptionBudget.name(), Kind::PodDisruptionBudget.api_version());
+        let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": name }, "spec": spec });
+        (least > 0).then_some(object)
+    }
+}
+
+/// Pods at one provider that a budget selects and that have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodCount {
+    pub all: usize,
+    /// Ready, and not being deleted.
+    pub healthy: usize,
+}
+
+/// The providers that have pods which one budget selects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holders {
+    pub all: BTreeSet<ClusterId>,
+    /// Those that drain a node with such a pod.
+    pub draining: BTreeSet<ClusterId>,
+}
+
+impl Holders {
+    /// Whether this provider may use what home allows now, and how long that stays so. Of several providers only one that drains a node
+    /// may; if several do, they take turns.
+    pub fn is_turn(&self, provider: &ClusterId, now: Timestamp) -> (bool, Option<Duration>) {
+        if self.all.len() < 2 {
+            return (true, None);
+        }
+        let Some(position) = self.draining.iter().position(|one| one == provider) else { return (false, None) };
+        if self.draining.len() < 2 {
+            return (true, None);
+        }
+        let now = Duration::try_from(now.as_duration()).unwrap_or_default();
+        let (number, count) = (now.as_secs() / TURN.as_secs(), self.draining.len() as u64);
+        let left = TURN.saturating_mul(u32::try_from(number + 1).unwrap_or(u32::MAX)).saturating_sub(now);
+        (position as u64 == number % count, Some(left))
+    }
+}
+
+/// What a provider was told last of one budget, and what it is told next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    least: usize,
+    /// A smaller number, and since when it has been right.
+    smaller: Option<(usize, Timestamp)>,
+}
+
+impl Told {
+    pub const fn new(least: usize) -> Self {
+        Self { least, smaller: None }
+    }
+
+    /// What to tell now that this number is right, and when to ask again if another one is to follow. A larger number protects, and is told
+    /// at once.
+    pub fn next(&mut self, least: usize, now: Timestamp) -> (usize, Option<Duration>) {
+        if least >= self.least {
+            *self = Self::new(least);
+            return (least, None);
+        }
+        let since = self.smaller.filter(|(smaller, _)| *smaller == least).map_or(now, |(_, since)| since);
+        let left = SETTLING.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default());
+        if left.is_zero() {
+            *self = Self::new(least);
+            return (least, None);
+        }
+        self.smaller = Some((least, since));
+        (self.least, Some(left))
+    }
+}
+
+/// The fields of a consumer's budget that a provider takes over: no share of pods, because here they have no controller that says how many
+/// there should be.
+pub(super) fn travelling(content: &Value) -> Map<String, Value> {
+    let Some(spec) = content.get("spec") else { return Map::new() };
+    let least = spec.get("minAvailable").and_then(Value::as_u64).and_then(|least| i32::try_from(least).ok());
+    let selector = spec.get("selector").and_then(Selector::of);
+    let Some((least, selector)) = least.zip(selector) else { return Map::new() };
+    let mut kept = json!({ "minAvailable": least, "selector": selector.to_json() });
+    if text(spec, "/unhealthyPodEvictionPolicy") == Some(ALWAYS_ALLOW) {
+        kept["unhealthyPodEvictionPolicy"] = ALWAYS_ALLOW.into();
+    }
+    Map::from_iter([("spec".to_owned(), kept)])
+}
+
+/// A pod of a consumer that is to leave its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeavingPod {
+    pub labels: Labels,
+    pub why: Leaving,
+}
+
+/// Why a pod is to leave its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// The node was cordoned then.
+    Drained { node: String, since: Timestamp },
+    /// Its consumer had notice that its room is taken back.
+    TakenBack,
+}
+
+impl Leaving {
+    /// How long budgets of its consumer may still keep it.
+    fn left(&self, notice: Duration, now: Timestamp) -> Duration {
+        match self {
+            Self::Drained { since, .. } => {
+                notice.saturating_sub(Duration::try_from(now.duration_since(*since)).unwrap_or_default())
+            }
+            Self::TakenBack => Duration::ZERO,
+        }
+    }
+
+    fn said(&self, notice: Duration) -> String {
+        match self {
+            Self::Drained { node, .. } => format!("node {node} was cordoned more than {} s ago", notice.as_secs()),
+            Self::TakenBack => "the room of a pod was taken back after its notice".to_owned(),
+        }
+    }
+}
+
+/// Reason of a budget that would keep pods longer than the notice of the provider.
+pub const NOTICE_OVER: &str = "NoticeOver";
+
+/// The budgets of one mapped namespace, of which only the first ones hold, and none that would keep a pod longer than the notice. Also when
+/// the next one ceases to hold.
+pub fn limited(
+    mut sources: Vec<Source>,
+    leaving: &[LeavingPod],
+    notice: Duration,
+    now: Timestamp,
+) -> (Vec<Source>, Option<Duration>) {
+    sources.sort_by(|one, other| one.key.cmp(&other.key));
+    let mut due: Option<Duration> = None;
+    for (number, source) in sources.iter_mut().filter(|source| !source.deleted && source.problem.is_none()).enumerate() {
+        if number >= MAX_BUDGETS {
+            let why = format!("a namespace has at most {MAX_BUDGETS} PodDisruptionBudgets at the provider");
+            source.problem = Some(Problem::new("LimitReached", why));
+            continue;
+        }
+        // One whose change is refused may still select every pod.
+        let selector = source.content().and_then(|content| Selector::of(content.pointer("/spec/selector")?)).unwrap_or_default();
+        for pod in leaving.iter().filter(|pod| selector.matches(&pod.labels)) {
+            source.is_draining = true;
+            let left = pod.why.left(notice, now);
+            if left.is_zero() {
+                let why = format!("the provider waits no longer: {}", pod.why.said(notice));
+                source.problem = Some(Problem::new(NOTICE_OVER, why));
+                break;
+            }
+            due = Some(due.map_or(left, |due| due.min(left)));
+        }
+    }
+    (sources, due)
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::ReflectedObject;
+
+    use super::*;
+
+    fn budget(spec: &Value, [healthy, desired, allowed]: [i32; 3]) -> Option<LocalBudget> {
+        let budget = json!({ "metadata": { "name": "web", "generation": 2 }, "spec": spec, "status": { "observedGeneration": 2,
+            "currentHealthy": healthy, "desiredHealthy": desired, "disruptionsAllowed": allowed, "expectedPods": 4 } });
+        LocalBudget::of(serde_json::from_value(budget).unwrap())
+    }
+
+    fn web(status: [i32; 3]) -> LocalBudget {
+        budget(&json!({ "minAvailable": 3, "selector": { "matchLabels": { "app": "web" } } }), status).unwrap()
+    }
+
+    fn pods(all: usize, healthy: usize) -> PodCount {
+        PodCount { all, healthy }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn id(number: u8) -> ClusterId {
+        ClusterId::of_public_key(&[number; 32])
+    }
+
+    #[test]
+    fn a_provider_keeps_what_home_wants_less_what_is_healthy_elsewhere() {
+        assert_eq!(web([4, 3, 1]).least(pods(3, 3), true), 2);
+        assert_eq!(web([3, 3, 0]).least(pods(3, 3), true), 3, "the pod at home is not healthy");
+        assert_eq!(web([3, 3, 0]).least(pods(3, 2), true), 2, "one there is not: the provider sees that itself");
+        assert_eq!(web([2, 3, 0]).least(pods(3, 2), true), 3);
+        assert_eq!(web([9, 3, 6]).least(pods(3, 3), true), 0);
+        assert_eq!(web([0, 3, 0]).least(pods(0, 0), true), 0);
+        assert_eq!(web([4, 3, 1]).least(pods(3, 3), false), 3, "another provider may use what home allows");
+    }
+
+    #[test]
+    fn a_status_of_before_the_last_change_allows_nothing() {
+        let mut changed = json!({ "metadata": { "name": "web", "generation": 3 }, "spec": { "selector": {} },
+            "status": { "observedGeneration": 2, "currentHealthy": 4, "desiredHealthy": 3, "disruptionsAllowed": 1, "expectedPods": 4 } });
+        let least =
+            |budget: &Value| LocalBudget::of(serde_json::from_value(budget.clone()).unwrap()).unwrap().least(pods(3, 3), true);
+        assert_eq!(least(&changed), 3);
+        changed["metadata"]["generation"] = 2.into();
+        assert_eq!(least(&changed), 2);
+        changed["status"] = Value::Null;
+        assert_eq!(least(&changed), 3);
+    }
+
+    #[test]
+    fn a_budget_travels_if_remote_pods_have_the_labels_that_it_selects() {
+        assert_eq!(budget(&json!({ "minAvailable": 3 }), [4, 3, 1]), None, "it selects nothing");
+        let selector = json!({ "matchLabels": { "app": "web", "app.kubernetes.io/name": "web", "example.com/tier": "a" } });
+        let unknown = budget(&json!({ "maxUnavailable": 1, "selector": selector }), [4, 3, 1]).unwrap().unknown_labels;
+        assert_eq!(unknown.into_iter().collect::<Vec<_>>(), ["example.com/tier"]);
+        assert!(web([4, 3, 1]).unknown_labels.is_empty());
+        assert_eq!(web([4, 3, 1]).at_provider("web", 0), None);
+        let spec = json!({ "selector": {}, "unhealthyPodEvictionPolicy": "AlwaysAllow" });
+        let sent = budget(&spec, [4, 3, 1]).unwrap().at_provider("web", 2).unwrap();
+        let kept = json!({ "spec": { "minAvailable": 2, "selector": {}, "unhealthyPodEvictionPolicy": "AlwaysAllow" } });
+        assert_eq!(Value::from(travelling(&sent)), kept);
+    }
+
+    #[test]
+    fn a_provider_takes_over_a_number_and_a_selector_and_nothing_else() {
+        let kept = |spec: Value| Value::from(travelling(&json!({ "spec": spec })));
+        let more = json!({ "minAvailable": 2, "maxUnavailable": 1, "selector": {}, "unhealthyPodEvictionPolicy": "IfHealthyBudget", "x": 1 });
+        assert_eq!(kept(more), json!({ "spec": { "minAvailable": 2, "selector": {} } }));
+        for unusable in [
+            json!({ "minAvailable": "50%", "selector": {} }),
+            json!({ "minAvailable": -1, "selector": {} }),
+            json!({ "minAvailable": u32::MAX, "selector": {} }),
+            json!({ "minAvailable": 1 }),
+            json!({ "minAvailable": 1, "selector": { "matchLabels": { "a": 1 } } }),
+            json!([]),
+        ] {
+            assert_eq!(kept(unusable.clone()), json!({}), "{unusable}");
+        }
+        assert_eq!(Value::from(travelling(&json!({}))), json!({}));
+    }
+
+    #[test]
+    fn of_several_providers_one_that_drains_may_use_what_home_allows_and_two_take_turns() {
+        let holders = |all: &[u8], draining: &[u8]| Holders {
+            all: all.iter().copied().map(id).collect(),
+            draining: draining.iter().copied().map(id).collect(),
+        };
+        assert_eq!(holders(&[1], &[]).is_turn(&id(1), at(0)), (true, None));
+        assert_eq!(holders(&[], &[]).is_turn(&id(1), at(0)), (true, None));
+        assert_eq!(holders(&[1, 2], &[]).is_turn(&id(1), at(0)), (false, None));
+        assert_eq!(holders(&[1, 2], &[2]).is_turn(&id(1), at(0)), (false, None));
+        assert_eq!(holders(&[1, 2], &[2]).is_turn(&id(2), at(0)), (true, None));
+        let both = holders(&[1, 2, 3], &[1, 2]);
+        let turn = TURN.as_secs().cast_signed();
+        for second in 0..3 * turn {
+            let turns = [1, 2, 3].map(|number| both.is_turn(&id(number), at(second)));
+            assert_eq!(turns.iter().filter(|(is_turn, _)| *is_turn).count(), 1, "{second}");
+            let left = Duration::from_secs((turn - second % turn).unsigned_abs());
+            assert_eq!([turns[0].1, turns[1].1, turns[2].1], [Some(left), Some(left), None], "{second}");
+        }
+        assert_ne!(both.is_turn(&id(1), at(0)).0, both.is_turn(&id(1), at(turn)).0);
+    }
+
+    #[test]
+    fn a_larger_number_is_told_at_once_and_a_smaller_one_when_it_has_settled() {
+        let mut told = Told::new(2);
+        assert_eq!(told.next(3, at(0)), (3, None));
+        assert_eq!(told.next(2, at(1)), (3, Some(SETTLING)));
+        assert_eq!(told.next(2, at(5)), (3, Some(Duration::from_secs(1))));
+        assert_eq!(told.next(1, at(5)), (3, Some(SETTLING)), "another number");
+        assert_eq!(told.next(3, at(6)), (3, None));
+        assert_eq!(told.next(1, at(9)), (3, Some(SETTLING)), "it was not right in between");
+        assert_eq!(told.next(1, at(14)), (1, None));
+        assert_eq!(told.next(1, at(15)), (1, None));
+    }
+
+    fn source(name: &str, app: &str) -> Source {
+        let object = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": name },
+            "spec": { "minAvailable": 2, "selector": { "matchLabels": { "app": app } } } });
+        let record = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
+            "metadata": { "namespace": "t", "name": name }, "spec": { "namespace": "demo", "object": object.to_string() } });
+        Source::of_object(serde_json::from_value::<ReflectedObject>(record).unwrap())
+    }
+
+    fn leaving(app: &str, why: Leaving) -> LeavingPod {
+        LeavingPod { labels: [("app".to_owned(), app.to_owned())].into(), why }
+    }
+
+    #[test]
+    fn a_budget_keeps_pods_of_a_drained_node_for_the_notice_and_no_pod_that_is_taken_back() {
+        let notice = Duration::from_secs(300);
+        let drained = |app: &str| leaving(app, Leaving::Drained { node: "milan-1".into(), since: at(100) });
+        let judged = |leaving: &[LeavingPod], second: i64| {
+            let (sources, due) = limited(vec![source("web", "web"), source("db", "db")], leaving, notice, at(second));
+            let reasons =
+                sources.iter().map(|one| one.problem.as_ref().map(|problem| problem.reason.clone())).collect::<Vec<_>>();
+            (sources.iter().map(|one| one.is_draining).collect::<Vec<_>>(), reasons, due)
+        };
+        let over = || Some(NOTICE_OVER.to_owned());
+        assert_eq!(judged(&[], 100), (vec![false, false], vec![None, None], None));
+        assert_eq!(judged(&[drained("web")], 399), (vec![false, true], vec![None, None], Some(Duration::from_secs(1))));
+        assert_eq!(judged(&[drained("web")], 400), (vec![false, true], vec![None, over()], None));
+        assert_eq!(judged(&[leaving("db", Leaving::TakenBack)], 0), (vec![true, false], vec![over(), None], None));
+    }
+
+    #[test]
+    fn a_namespace_has_a_bounded_number_of_budgets_and_none_that_cannot_be_read() {
+        let many = (0..40).map(|number| source(&format!("b{number:02}"), "web")).collect();
+        let (sources, _) = limited(many, &[], Duration::ZERO, at(0));
+        let refused: Vec<&str> = sources.iter().filter(|one| one.problem.is_some()).map(|one| one.name.as_str()).collect();
+        assert_eq!((refused.len(), refused[0]), (8, "b32"));
+        let mut record =
+            json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web" }, "spec": {} });
+        for spec in [json!({}), json!({ "minAvailable": "50%", "selector": {} }), Value::Null] {
+            record["spec"] = spec;
+            let object = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
+                "metadata": { "namespace": "t", "name": "x" }, "spec": { "namespace": "demo", "object": record.to_string() } });
+            let source = Source::of_object(serde_json::from_value(object).unwrap());
+            assert_eq!(source.problem.map(|problem| problem.reason).as_deref(), Some("Invalid"));
+        }
+    }
+}
