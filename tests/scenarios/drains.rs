@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, ResourceExt as _, api::ListParams};
+use kube::{Api, ResourceExt, api::ListParams};
 use liqo_tests::{Cluster, World, eventually};
 
 fn protected(namespace: &str) -> String {
@@ -75,7 +75,7 @@ pub async fn a_drain_waits_for_the_budget_of_home_also_behind_a_broker(world: Ar
         let said = output.stderr;
         ensure!(!output.success && said.contains("disruption budget"), "the drain of {node} did not wait: {said}");
     }
-    let uids = |pods: &[Pod]| pods.iter().filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
+    let uids = |pods: &[Pod]| pods.iter().filter_map(ResourceExt::uid).collect::<BTreeSet<_>>();
     ensure!(uids(&guarded(turin).await?) == uids(&before), "a pod ended although home allows nothing");
     for (consumer, namespace) in consumers {
         consumer.kubectl(&["-n", namespace, "patch", "pdb", "guarded", "-p", r#"{"spec":{"minAvailable":0}}"#]).await?;

@@ -127,10 +127,22 @@ pub fn kept_from(home: &LocalPod, missing: &Missing, may_run_here: bool) -> Vec<
     std::iter::once(refusal).chain(is_replaced.then(|| obstacle.replacement())).collect()
 }
 
+/// What follows for a pod that cannot be sent now.
+pub fn kept_back(facts: &Facts, home: &LocalPod, obstacle: Obstacle) -> Decision {
+    refuse(facts, home, obstacle)
+}
+
 impl Obstacle {
-    fn of(reason: &str, message: String) -> Self {
+    /// With a message for the pod's owner.
+    pub fn of(reason: &str, message: String) -> Self {
         let cause = refusals::remembered(reason).map_or(Cause::Passes, |(_, cause)| cause);
         Self { reason: reason.to_owned(), message, cause, objects: Vec::new() }
+    }
+
+    /// One that may go by itself, although the reason is one that lasts.
+    #[must_use]
+    pub fn that_passes(self) -> Self {
+        Self { cause: Cause::Passes, ..self }
     }
 
     fn of_objects(missing: &Missing) -> Self {

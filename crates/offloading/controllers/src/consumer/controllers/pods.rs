@@ -153,7 +153,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
     for action in decision.actions {
         let look_again = match (&local, &remote) {
             (Some(pod), remote) => {
-                let pass = Pass { consumer, peer, remote: remote.as_deref(), node: node.as_deref(), pod };
+                let pass = Pass { consumer, peer, remote: remote.as_deref(), node: node.as_deref(), pod, facts: &facts };
                 pass.act(action, shadow.as_deref()).await?
             }
             (None, Some(remote)) => remove_orphan(consumer, peer, remote, uid).await?,
@@ -299,6 +299,7 @@ struct Pass<'a> {
     remote: Option<&'a RemoteState>,
     node: Option<&'a VirtualNode>,
     pod: &'a LocalPod,
+    facts: &'a Facts<'a>,
 }
 
 impl Pass<'_> {

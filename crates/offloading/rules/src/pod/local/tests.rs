@@ -662,6 +662,23 @@ fn a_pod_comes_home_at_once_if_an_object_that_it_needs_never_gets_there() {
 }
 
 #[test]
+fn a_pod_that_cannot_be_sent_comes_home_at_once_or_in_time_as_its_obstacle_lasts_or_passes() {
+    let (fresh, shown) = (home(json!({})), home(offloaded("False")));
+    let kept = |pod: &LocalPod, obstacle: Obstacle, second: i64, may_run_here: Option<bool>| {
+        kept_back(&Facts { now: at(second), may_run_here, ..facts(Some(pod), None) }, pod, obstacle)
+    };
+    let [lasts, passes] = ["NotAccepted", "NotReflected"].map(|reason| Obstacle::of(reason, "m".into()));
+    assert!(is_replaced(&kept(&fresh, lasts.clone(), 0, Some(true))));
+    let waits = kept(&fresh, lasts.clone(), 0, Some(false));
+    assert_eq!((is_replaced(&waits), waits.again), (false, Some(TIMEOUT)), "it may not run here");
+    for obstacle in [passes, lasts.that_passes()] {
+        let waits = kept(&shown, obstacle.clone(), 1, Some(true));
+        assert_eq!((is_replaced(&waits), waits.again), (false, Some(TIMEOUT - Duration::from_secs(1))));
+        assert!(is_replaced(&kept(&shown, obstacle, TIMEOUT.as_secs().cast_signed(), Some(true))));
+    }
+}
+
+#[test]
 fn a_pod_that_a_kubelet_cannot_start_comes_home_unless_something_of_home_is_missing() {
     let pod = home(json!({}));
     let not_started = |has_all| obstacle(Some((OffloadedReason::NotStarted, "ImagePullBackOff")), None, has_all);

@@ -19,7 +19,7 @@ use liqo_controller_runtime::{
 use liqo_network_model::Here;
 use serde_json::{Value, json};
 
-use super::{Pass, may_run_here, missing};
+use super::{Pass, missing};
 use crate::consumer::records;
 use crate::consumer::state::RemoteState;
 use liqo_offloading_rules::node::object::described_by;
@@ -33,7 +33,7 @@ use liqo_offloading_rules::pod::carry::api_server::secret;
 use liqo_offloading_rules::pod::carry::api_server::withhold;
 use liqo_offloading_rules::pod::carry::record;
 use liqo_offloading_rules::pod::carry::{outgoing, outgoing_part};
-use liqo_offloading_rules::pod::local::{SENDING, kept_from};
+use liqo_offloading_rules::pod::local::{Obstacle, SENDING, kept_back, kept_from};
 use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::local_state::{changed, with_unchanged};
 use liqo_offloading_rules::pod::references::{leave_out_pull_secrets, pull_secrets};
@@ -90,33 +90,31 @@ enum Verdict {
         without_api_server: Option<&'static str>,
     },
     Wait(Duration),
-    /// Shows a reason and a message on the pod.
-    Refuse {
-        reason: String,
-        message: String,
-        again: Option<Duration>,
-    },
+    /// The pod is not sent now for this reason.
+    KeepBack(Obstacle, Option<Duration>),
 }
 
 /// Whether a pod can be sent now.
 fn prerequisites(readiness: Readiness) -> Verdict {
     let Readiness { waits_for, carried, policies_recorded, bound_for, api_server } = readiness;
-    let refuse =
-        |reason: &str, message: &str, again| Verdict::Refuse { reason: reason.to_owned(), message: message.to_owned(), again };
+    let no_api_server = |message: &str| Obstacle::of(pods::NO_API_SERVER, message.to_owned());
     let send = |carried, api_server, without_api_server| Verdict::Send { carried, api_server, without_api_server };
     match (waits_for, carried, api_server) {
         (Some(rest), ..) => Verdict::Wait(rest),
-        (_, Err(refusal), _) => refuse(refusal.reason, &refusal.message, None),
+        (_, Err(refusal), _) => Verdict::KeepBack(Obstacle::of(refusal.reason, refusal.message), None),
         _ if !policies_recorded => {
             if bound_for.is_some_and(|waited| waited >= NO_POLICIES_SHOWN_AFTER) {
-                refuse(pods::NOT_REFLECTED, NO_POLICIES, Some(NO_POLICIES_RETRY))
+                Verdict::KeepBack(Obstacle::of(pods::NOT_REFLECTED, NO_POLICIES.to_owned()), Some(NO_POLICIES_RETRY))
             } else {
                 Verdict::Wait(NO_POLICIES_RETRY)
             }
         }
         (_, _, Some(Start::Wait(rest))) => Verdict::Wait(rest),
-        (_, _, Some(Start::Refuse)) => refuse(pods::NO_API_SERVER, NO_API_SERVER, Some(NO_API_SERVER_RETRY)),
-        (_, _, Some(Start::NotAllowed { required: true })) => refuse(pods::NO_API_SERVER, NO_TOKENS, Some(NO_API_SERVER_RETRY)),
+        // A network may come.
+        (_, _, Some(Start::Refuse)) => Verdict::KeepBack(no_api_server(NO_API_SERVER).that_passes(), Some(NO_API_SERVER_RETRY)),
+        (_, _, Some(Start::NotAllowed { required: true })) => {
+            Verdict::KeepBack(no_api_server(NO_TOKENS), Some(NO_API_SERVER_RETRY))
+        }
         (_, Ok(carried), Some(Start::With(addresses))) => send(carried, Some(addresses), None),
         (_, Ok(carried), Some(Start::NotAllowed { .. })) => send(carried, None, Some(NO_TOKENS)),
         (_, Ok(carried), Some(Start::Without)) => send(carried, None, Some(NO_API_SERVER)),
@@ -132,10 +130,7 @@ impl Pass<'_> {
         let now = self.consumer.context.now();
         match prerequisites(self.readiness(remote, node, now).await) {
             Verdict::Wait(rest) => Ok(Some(rest)),
-            Verdict::Refuse { reason, message, again } => {
-                self.refuse(&reason, &message, now).await?;
-                Ok(again)
-            }
+            Verdict::KeepBack(obstacle, again) => self.keep_back(obstacle, again).await,
             Verdict::Send { mut carried, api_server, without_api_server } => {
                 if let Some(addresses) = api_server {
                     give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses, self.consumer.domain.as_deref());
@@ -145,10 +140,7 @@ impl Pass<'_> {
                 }
                 let record = match record(&carried, MAX_POD_LEN) {
                     Ok(record) => record,
-                    Err(refusal) => {
-                        self.refuse(refusal.reason, &refusal.message, now).await?;
-                        return Ok(None);
-                    }
+                    Err(refusal) => return self.keep_back(Obstacle::of(refusal.reason, refusal.message), None).await,
                 };
                 records::ensure(self.consumer, self.peer, remote, &Reference::all(self.pod)).await;
                 if let Some(again) = self.keep_from(remote).await? {
@@ -167,12 +159,21 @@ impl Pass<'_> {
         }
     }
 
+    /// Shows why a pod is not sent, and replaces it when its time is over. Returns when to look again.
+    async fn keep_back(&self, obstacle: Obstacle, again: Option<Duration>) -> Result<Option<Duration>, RequestError> {
+        let decision = kept_back(self.facts, self.pod, obstacle);
+        let mut again = [again, decision.again].into_iter().flatten().min();
+        for action in decision.actions {
+            again = Box::pin(self.act(action, None)).await?.or(again);
+        }
+        Ok(again)
+    }
+
     /// Keeps a pod here that would wait at the provider for an object that does not get there. Returns when to look again, if so.
     async fn keep_from(&self, remote: &RemoteState) -> Result<Option<Duration>, RequestError> {
         let Some(missing) = missing(self.peer, remote, &Reference::needed_by(self.pod)) else { return Ok(None) };
         let mut again = None;
-        let may_run_here = may_run_here(self.consumer, &self.pod.key.namespace) == Some(true);
-        for action in kept_from(self.pod, &missing, may_run_here) {
+        for action in kept_from(self.pod, &missing, self.facts.may_run_here == Some(true)) {
             again = Some(Box::pin(self.act(action, None)).await?.unwrap_or(KEPT_RETRY));
         }
         Ok(again)
@@ -239,8 +240,8 @@ impl Pass<'_> {
             Err(PeerError::Api(kube::Error::Api(status))) if status.is_already_exists() => {}
             Err(PeerError::Api(kube::Error::Api(status))) if status.is_invalid() || status.is_forbidden() => {
                 let message = format!("the provider's API server does not accept the pod: {}", status.message);
-                self.refuse(OffloadedReason::NotAccepted.as_str(), &message, self.consumer.context.now()).await?;
-                return Ok(Some(self.peer.not_accepted(&self.pod.uid)));
+                let again = Some(self.peer.not_accepted(&self.pod.uid));
+                return self.keep_back(Obstacle::of(OffloadedReason::NotAccepted.as_str(), message), again).await;
             }
             created => created.step("create the ShadowPod of", "Pod", &self.pod.key)?,
         }
@@ -393,7 +394,7 @@ mod tests {
     #[test]
     fn a_pod_that_cannot_travel_is_refused_before_anything_is_recorded_for_it() {
         let verdict = prerequisites(Readiness { carried: Err(refusal()), policies_recorded: false, ..ready() });
-        assert_eq!(verdict, Verdict::Refuse { reason: "HostPath".into(), message: "no".into(), again: None });
+        assert_eq!(verdict, Verdict::KeepBack(Obstacle::of("HostPath", "no".into()), None));
     }
 
     #[test]
@@ -401,7 +402,8 @@ mod tests {
         let waits = |bound_for| prerequisites(Readiness { policies_recorded: false, bound_for, ..ready() });
         assert_eq!(waits(None), Verdict::Wait(NO_POLICIES_RETRY));
         assert_eq!(waits(Some(Duration::from_secs(29))), Verdict::Wait(NO_POLICIES_RETRY));
-        assert!(matches!(waits(Some(NO_POLICIES_SHOWN_AFTER)), Verdict::Refuse { again: Some(NO_POLICIES_RETRY), .. }));
+        let Verdict::KeepBack(obstacle, again) = waits(Some(NO_POLICIES_SHOWN_AFTER)) else { panic!("it says nothing") };
+        assert_eq!((obstacle.reason.as_str(), again), ("NotReflected", Some(NO_POLICIES_RETRY)));
     }
 
     #[test]
@@ -429,7 +431,10 @@ mod tests {
         assert_eq!(with(Start::With(addresses)), sent);
         let rest = Duration::from_secs(3);
         assert_eq!(with(Start::Wait(rest)), Verdict::Wait(rest));
-        assert!(matches!(with(Start::Refuse), Verdict::Refuse { again: Some(NO_API_SERVER_RETRY), .. }));
+        let no_api_server = |message: &str| Obstacle::of("NoApiServer", message.to_owned());
+        let waits = Verdict::KeepBack(no_api_server(NO_API_SERVER).that_passes(), Some(NO_API_SERVER_RETRY));
+        assert_eq!(with(Start::Refuse), waits);
+        assert_ne!(no_api_server("").that_passes(), no_api_server(""), "a namespace without tokens stays one");
         assert!(matches!(with(Start::Without), Verdict::Send { without_api_server: Some(NO_API_SERVER), .. }));
         assert!(matches!(prerequisites(ready()), Verdict::Send { api_server: None, without_api_server: None, .. }));
     }
@@ -439,7 +444,8 @@ mod tests {
         let with = |required| prerequisites(Readiness { api_server: Some(Start::NotAllowed { required }), ..ready() });
         let sent = Verdict::Send { carried: json!({}), api_server: None, without_api_server: Some(NO_TOKENS) };
         assert_eq!(with(false), sent);
-        let Verdict::Refuse { reason, message, again: Some(_) } = with(true) else { panic!("it is sent") };
-        assert!(reason == pods::NO_API_SERVER && message.contains("--api-server true"), "{message}");
+        let kept = Verdict::KeepBack(Obstacle::of(pods::NO_API_SERVER, NO_TOKENS.to_owned()), Some(NO_API_SERVER_RETRY));
+        assert_eq!(with(true), kept);
+        assert!(NO_TOKENS.contains("--api-server true"));
     }
 }

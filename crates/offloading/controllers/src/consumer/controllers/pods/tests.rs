@@ -150,7 +150,23 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
         LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap()
     };
     let pod = local_pod(json!({}));
-    let pass = Pass { consumer: &consumer, peer: &peer, remote: Some(remote.as_ref()), node: Some(&node), pod: &pod };
+    let facts = Facts {
+        home: Some(&pod),
+        shadow: None,
+        peer: local::PeerState::Answers,
+        namespace: NamespaceState::Ready,
+        tenancy: None,
+        sent: local::Sent::No,
+        removed: false,
+        eviction_delay: None,
+        is_lent_on: false,
+        may_run_here: Some(true),
+        stuck: None,
+        refusal_timeout: Duration::from_secs(300),
+        now: consumer.context.now(),
+    };
+    let pass =
+        Pass { consumer: &consumer, peer: &peer, remote: Some(remote.as_ref()), node: Some(&node), pod: &pod, facts: &facts };
 
     assert_eq!(pass.send(false).await.unwrap(), Some(NO_POLICIES_RETRY), "it is not known which policies there are");
     told.0.send_replace(true);
