@@ -7,13 +7,13 @@
 use std::{collections::BTreeMap, fs, time::Instant};
 
 use liqo_api::{ClusterId, Money, PriceList, Receipt, ReceiptPhase, ReceiptSpec, UsageRecord, UsageRecordSpec};
+use liqo_market::receipt::{
+    answer::{Evidence, answer},
+    document::SignedReceipt,
+};
 use liqo_metering::{
     Book, Entry, Period, Tolerance, Usage, compare,
     receipt::{Contract, Version, api_period, contradiction, receipt_name},
-};
-use liqo_sharing::decide::metering::{
-    answer::{Evidence, answer},
-    document::SignedReceipt,
 };
 use liqo_signing::ClusterIdentity;
 

@@ -10,7 +10,7 @@ use liqo_api::{Breach, BreachKind, ClusterId, Party};
 use liqo_controller_runtime::{Context, Key, events::object_ref, metrics::register};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 
-use crate::decide::contract::record::ContractRecord;
+use liqo_market::contract::record::ContractRecord;
 
 /// A breach as it is told: the contract's UID, who, which duty, the object, and when.
 type Told = (String, Party, BreachKind, String, String);

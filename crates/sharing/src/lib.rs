@@ -46,12 +46,13 @@ use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::without_status;
 use liqo_api::{ClusterId, Contract, ForeignCluster, PeeringPolicy, ResourceOffer};
 use liqo_controller_runtime::{Cache, Context, Queue, cache::whole, peers::PeerError, writes::StepError};
+use liqo_market::contract::record::ContractRecord;
 use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     consumer::{ConsumerController, contracts::ConsumerContracts},
-    decide::{absence::Silence, contract::record::ContractRecord, provider::is_refused},
+    decide::{absence::Silence, provider::is_refused},
     peer_conditions::PeerConditions,
     provider::{ProviderController, contracts::ProviderContracts},
 };

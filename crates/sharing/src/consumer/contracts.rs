@@ -29,15 +29,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{at_provider, provider_of};
-use crate::{
-    Error, FIELD_MANAGER, SETTLE_DELAY,
-    breach_reports::BreachReports,
-    decide::contract::{
-        TOLERANCE,
-        breaches::Doubts,
-        consumer::{ContractAction, ContractJudgement, ContractView, judge},
-        record::ContractRecord,
-    },
+use crate::{Error, FIELD_MANAGER, SETTLE_DELAY, breach_reports::BreachReports};
+use liqo_market::contract::{
+    TOLERANCE,
+    breaches::Doubts,
+    consumer::{ContractAction, ContractJudgement, ContractView, judge},
+    record::ContractRecord,
 };
 
 /// The contracts of one provider, as this cluster sees them there.

@@ -16,7 +16,9 @@ use liqo_api::{
 };
 use liqo_quantity::{ResourceArgument, priced_unit, unit_of};
 
-use super::{contract::consumer::Stance, reduce::ADVERTISED, tethering::Returns};
+use liqo_market::contract::consumer::Stance;
+
+use super::{reduce::ADVERTISED, tethering::Returns};
 
 /// Maximum number of pools from one provider, because each becomes a node. Further ones are refused.
 pub const MAX_POOLS: usize = 16;

@@ -17,12 +17,12 @@ use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 
 use super::{
     absence::Silence,
-    contract::record::ContractRecord,
     pools,
     reduce::{self, ConsumerNamespace, Request},
     snapshot::{ContractFacts, Mode, Plan, Replacements, Snapshot},
     tethering, upstream,
 };
+use liqo_market::contract::record::ContractRecord;
 
 /// Objects from the API server. Additional objects do no harm: they are filtered out, as from a watch.
 #[derive(Default)]

@@ -16,20 +16,18 @@
 //!
 //!   both:      peer_conditions   what the ForeignCluster shows
 //!
-//!   contract   what both sides sign, and what follows from it
-//!
 //!   isolation  whether the pod network enforces NetworkPolicies, without which nothing is offered
 //! ```
+//!
+//! What both sides sign, and what follows from it, is in the crate `liqo-market`.
 //!
 //! [`lists`] builds a snapshot for a program that looks only once. `plugin` reads the answers of resource plugins.
 
 pub mod absence;
 pub(crate) mod consumer;
-pub mod contract;
 pub(crate) mod isolation;
 pub(crate) mod ledger;
 pub mod lists;
-pub mod metering;
 pub(crate) mod peer_conditions;
 pub(crate) mod plugin;
 pub mod pods;

@@ -23,14 +23,14 @@ use liqo_signing::ClusterIdentity;
 
 use super::{
     absence::Silence,
-    contract::{
-        breaches::Doubts,
-        provider::ContractWrite,
-        record::ContractRecord,
-        standing::{Standing, is_reopened},
-    },
     pods::Pods,
     reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, Request},
+};
+use liqo_market::contract::{
+    breaches::Doubts,
+    provider::ContractWrite,
+    record::ContractRecord,
+    standing::{Standing, is_reopened},
 };
 
 /// What the provider side knows at one moment.

@@ -22,12 +22,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Papers, Records, of_provider, provider::contracts};
 use crate::consumer::provider_of;
-use crate::decide::metering::answer::{Evidence, answer};
-use crate::decide::metering::issue::{Action, ContractPeriod, ReceiptHead, RecordHead, decide, surplus};
-use crate::decide::metering::settle::{SettledUntil, due, is_allowed};
-use crate::decide::metering::unclaimed::{Ends, unclaimed};
 use crate::peer_conditions::PeerConditions;
 use crate::{Error, FIELD_MANAGER};
+use liqo_market::receipt::answer::{Evidence, answer};
+use liqo_market::receipt::issue::{Action, ContractPeriod, ReceiptHead, RecordHead, decide, surplus};
+use liqo_market::receipt::settle::{SettledUntil, due, is_allowed};
+use liqo_market::receipt::unclaimed::{Ends, unclaimed};
 
 /// Number of providers that are handled at the same time.
 const CONCURRENCY: usize = 4;

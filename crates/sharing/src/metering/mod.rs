@@ -1,6 +1,6 @@
 //! Receipts: the provider writes one for each period, the consumer signs or disputes it.
 //!
-//! The rules are in [`decide::metering`](crate::decide::metering). Offloading writes the usage records of both sides; this module reads
+//! The rules are in [`liqo_market::receipt`]. Offloading writes the usage records of both sides; this module reads
 //! them, and deletes them when both sides have signed.
 
 mod consumer;
@@ -23,8 +23,8 @@ use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::decide::metering::issue::{ContractPeriod, ReceiptHead, RecordHead};
 use crate::peer_conditions::PeerConditions;
+use liqo_market::receipt::issue::{ContractPeriod, ReceiptHead, RecordHead};
 
 /// Usage records in one page: each may take 256 KiB.
 const PAGE: u32 = 16;

@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Papers, Records};
 use crate::Error;
-use crate::decide::metering::contract::metered;
-use crate::decide::metering::document::SignedReceipt;
-use crate::decide::metering::issue::{Action, ContractPeriod, decide};
+use liqo_market::receipt::contract::metered;
+use liqo_market::receipt::document::SignedReceipt;
+use liqo_market::receipt::issue::{Action, ContractPeriod, decide};
 
 /// Number of tenancies that are handled at the same time.
 const CONCURRENCY: usize = 4;

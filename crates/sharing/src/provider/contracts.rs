@@ -21,11 +21,9 @@ use super::lock;
 use crate::{
     Error, FIELD_MANAGER,
     breach_reports::BreachReports,
-    decide::{
-        contract::{breaches::Doubts, record::ContractRecord},
-        snapshot::{ContractChange, ContractFacts},
-    },
+    decide::snapshot::{ContractChange, ContractFacts},
 };
+use liqo_market::contract::{breaches::Doubts, record::ContractRecord};
 
 /// How long the watch may take to show a new contract.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);

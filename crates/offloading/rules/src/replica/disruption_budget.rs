@@ -22,11 +22,7 @@ use serde_json::{Map, Value, json};
 use crate::json::text;
 use crate::pod::carry::is_label_of_remote_pod;
 use crate::replica::kind::Kind;
-use crate::replica::label_selector::{Labels, Selector};
-use crate::replica::source::{Problem, Source};
-
-/// How many budgets of one namespace a provider keeps.
-const MAX_BUDGETS: usize = 32;
+use crate::replica::label_selector::Selector;
 
 /// How long a provider may use what home allows, before the next one may.
 const TURN: Duration = Duration::from_secs(30);
@@ -173,80 +169,8 @@ pub(super) fn travelling(content: &Value) -> Map<String, Value> {
     Map::from_iter([("spec".to_owned(), kept)])
 }
 
-/// A pod of a consumer that is to leave its node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeavingPod {
-    pub labels: Labels,
-    pub why: Leaving,
-}
-
-/// Why a pod is to leave its node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Leaving {
-    /// The node was cordoned then.
-    Drained { node: String, since: Timestamp },
-    /// Its consumer had notice that its room is taken back.
-    TakenBack,
-}
-
-impl Leaving {
-    /// How long budgets of its consumer may still keep it.
-    fn left(&self, notice: Duration, now: Timestamp) -> Duration {
-        match self {
-            Self::Drained { since, .. } => {
-                notice.saturating_sub(Duration::try_from(now.duration_since(*since)).unwrap_or_default())
-            }
-            Self::TakenBack => Duration::ZERO,
-        }
-    }
-
-    fn said(&self, notice: Duration) -> String {
-        match self {
-            Self::Drained { node, .. } => format!("node {node} was cordoned more than {} s ago", notice.as_secs()),
-            Self::TakenBack => "the room of a pod was taken back after its notice".to_owned(),
-        }
-    }
-}
-
-/// Reason of a budget that would keep pods longer than the notice of the provider.
-pub const NOTICE_OVER: &str = "NoticeOver";
-
-/// The budgets of one mapped namespace, of which only the first ones hold, and none that would keep a pod longer than the notice. Also when
-/// the next one ceases to hold.
-pub fn limited(
-    mut sources: Vec<Source>,
-    leaving: &[LeavingPod],
-    notice: Duration,
-    now: Timestamp,
-) -> (Vec<Source>, Option<Duration>) {
-    sources.sort_by(|one, other| one.key.cmp(&other.key));
-    let mut due: Option<Duration> = None;
-    for (number, source) in sources.iter_mut().filter(|source| !source.deleted && source.problem.is_none()).enumerate() {
-        if number >= MAX_BUDGETS {
-            let why = format!("a namespace has at most {MAX_BUDGETS} PodDisruptionBudgets at the provider");
-            source.problem = Some(Problem::new("LimitReached", why));
-            continue;
-        }
-        // One whose change is refused may still select every pod.
-        let selector = source.content().and_then(|content| Selector::of(content.pointer("/spec/selector")?)).unwrap_or_default();
-        for pod in leaving.iter().filter(|pod| selector.matches(&pod.labels)) {
-            source.is_draining = true;
-            let left = pod.why.left(notice, now);
-            if left.is_zero() {
-                let why = format!("the provider waits no longer: {}", pod.why.said(notice));
-                source.problem = Some(Problem::new(NOTICE_OVER, why));
-                break;
-            }
-            due = Some(due.map_or(left, |due| due.min(left)));
-        }
-    }
-    (sources, due)
-}
-
 #[cfg(test)]
 mod tests {
-    use liqo_api::ReflectedObject;
-
     use super::*;
 
     fn budget(spec: &Value, [healthy, desired, allowed]: [i32; 3]) -> Option<LocalBudget> {
@@ -360,51 +284,5 @@ mod tests {
         assert_eq!(told.next(1, at(9)), (3, Some(SETTLING)), "it was not right in between");
         assert_eq!(told.next(1, at(14)), (1, None));
         assert_eq!(told.next(1, at(15)), (1, None));
-    }
-
-    fn source(name: &str, app: &str) -> Source {
-        let object = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": name },
-            "spec": { "minAvailable": 2, "selector": { "matchLabels": { "app": app } } } });
-        let record = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
-            "metadata": { "namespace": "t", "name": name }, "spec": { "namespace": "demo", "object": object.to_string() } });
-        Source::of_object(serde_json::from_value::<ReflectedObject>(record).unwrap())
-    }
-
-    fn leaving(app: &str, why: Leaving) -> LeavingPod {
-        LeavingPod { labels: [("app".to_owned(), app.to_owned())].into(), why }
-    }
-
-    #[test]
-    fn a_budget_keeps_pods_of_a_drained_node_for_the_notice_and_no_pod_that_is_taken_back() {
-        let notice = Duration::from_secs(300);
-        let drained = |app: &str| leaving(app, Leaving::Drained { node: "milan-1".into(), since: at(100) });
-        let judged = |leaving: &[LeavingPod], second: i64| {
-            let (sources, due) = limited(vec![source("web", "web"), source("db", "db")], leaving, notice, at(second));
-            let reasons =
-                sources.iter().map(|one| one.problem.as_ref().map(|problem| problem.reason.clone())).collect::<Vec<_>>();
-            (sources.iter().map(|one| one.is_draining).collect::<Vec<_>>(), reasons, due)
-        };
-        let over = || Some(NOTICE_OVER.to_owned());
-        assert_eq!(judged(&[], 100), (vec![false, false], vec![None, None], None));
-        assert_eq!(judged(&[drained("web")], 399), (vec![false, true], vec![None, None], Some(Duration::from_secs(1))));
-        assert_eq!(judged(&[drained("web")], 400), (vec![false, true], vec![None, over()], None));
-        assert_eq!(judged(&[leaving("db", Leaving::TakenBack)], 0), (vec![true, false], vec![over(), None], None));
-    }
-
-    #[test]
-    fn a_namespace_has_a_bounded_number_of_budgets_and_none_that_cannot_be_read() {
-        let many = (0..40).map(|number| source(&format!("b{number:02}"), "web")).collect();
-        let (sources, _) = limited(many, &[], Duration::ZERO, at(0));
-        let refused: Vec<&str> = sources.iter().filter(|one| one.problem.is_some()).map(|one| one.name.as_str()).collect();
-        assert_eq!((refused.len(), refused[0]), (8, "b32"));
-        let mut record =
-            json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web" }, "spec": {} });
-        for spec in [json!({}), json!({ "minAvailable": "50%", "selector": {} }), Value::Null] {
-            record["spec"] = spec;
-            let object = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
-                "metadata": { "namespace": "t", "name": "x" }, "spec": { "namespace": "demo", "object": record.to_string() } });
-            let source = Source::of_object(serde_json::from_value(object).unwrap());
-            assert_eq!(source.problem.map(|problem| problem.reason).as_deref(), Some("Invalid"));
-        }
     }
 }

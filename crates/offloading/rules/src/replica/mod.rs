@@ -4,6 +4,7 @@
 pub mod disruption_budget;
 pub mod exposure;
 pub mod exposure_grant;
+pub mod held_budgets;
 pub mod ingress;
 pub mod isolation;
 pub mod kind;

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use liqo_api::{Breach, Contract, ContractPhase};
-use liqo_sharing::decide::contract::{document::Document, record::ContractRecord};
+use liqo_market::contract::{document::Document, record::ContractRecord};
 use serde::Serialize;
 
 use crate::parties::{OfPeer, Role};

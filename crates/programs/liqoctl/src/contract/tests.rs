@@ -2,8 +2,8 @@ use jiff::Timestamp;
 use liqo_api::{
     Breach, BreachKind, Commitment, ContractClasses, ContractPool, ContractTerms, EndCause, Party, ProposedTerms, Time,
 };
-use liqo_sharing::decide::contract::document::Document;
-use liqo_sharing::decide::contract::fixtures::{self, Parties};
+use liqo_market::contract::document::Document;
+use liqo_market::contract::fixtures::{self, Parties};
 
 use super::*;
 use crate::parties::OfPeer;

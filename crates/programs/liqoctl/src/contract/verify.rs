@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use liqo_api::Contract;
-use liqo_sharing::decide::contract::verify::{self, Copy};
+use liqo_market::contract::verify::{self, Copy};
 use serde::Serialize;
 
 /// What is right and what is wrong with stored copies of a contract.

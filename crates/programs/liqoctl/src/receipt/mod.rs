@@ -57,9 +57,9 @@ pub fn choose(found: Vec<Found>, name: &str) -> anyhow::Result<Found> {
 #[cfg(test)]
 pub(crate) mod tests {
     use liqo_api::{PriceList, ReceiptSpec, ReceiptStatus};
+    use liqo_market::receipt::document::SignedReceipt;
     use liqo_metering::receipt::{Contract, Version};
     use liqo_metering::{Period, Usage};
-    use liqo_sharing::decide::metering::document::SignedReceipt;
     use liqo_signing::ClusterIdentity;
 
     use super::*;

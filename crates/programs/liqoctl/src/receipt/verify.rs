@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use liqo_api::{Receipt, ReceiptPhase};
+use liqo_market::receipt::document::SignedReceipt;
 use liqo_metering::receipt::contradiction;
-use liqo_sharing::decide::metering::document::SignedReceipt;
 use serde::Serialize;
 
 /// What is right and what is wrong with a receipt.

@@ -8,12 +8,10 @@ use std::{
 use liqo_api::{Key, ResourceList};
 
 use super::{allocations::PoolAllocation, earlier};
-use crate::decide::{
-    contract::{
-        provider::{self, Case},
-        wanted::{PoolNow, WantedTerms},
-    },
-    snapshot::{ContractChange, Plan, Requester, Snapshot},
+use crate::decide::snapshot::{ContractChange, Plan, Requester, Snapshot};
+use liqo_market::contract::{
+    provider::{self, Case},
+    wanted::{PoolNow, WantedTerms},
 };
 
 /// Adds the writes of contracts to the plan. Returns the time until the next one may be due.

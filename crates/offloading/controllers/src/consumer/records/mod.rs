@@ -35,7 +35,7 @@ use tokio::time::Instant;
 
 use super::state::{Consumer, PeerState, RemoteState};
 use liqo_offloading_rules::json::fingerprint;
-use liqo_offloading_rules::replica::disruption_budget::NOTICE_OVER;
+use liqo_offloading_rules::replica::held_budgets::NOTICE_OVER;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;

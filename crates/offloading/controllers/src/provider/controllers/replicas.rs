@@ -24,15 +24,15 @@ use liqo_controller_runtime::{Key, Next};
 use liqo_network_model::Here;
 use liqo_offloading_rules::namespace::mapped::DestinationState;
 use liqo_offloading_rules::pod::usage::ConsumerPolicy;
-use liqo_offloading_rules::replica::disruption_budget::{Leaving, LeavingPod};
 use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
+use liqo_offloading_rules::replica::held_budgets::{Leaving, LeavingPod};
 use liqo_offloading_rules::replica::isolation::{IsolationPolicy, is_own, lent_on_prefix, with_lent_on};
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
 use liqo_offloading_rules::replica::plan::{Replica, Step, limited, plan, plan_without_namespace, replacement, replica};
 use liqo_offloading_rules::replica::service_quota::ServiceQuota;
 use liqo_offloading_rules::replica::source::{Problem, Source, clamp_policies};
-use liqo_offloading_rules::replica::{disruption_budget, exposure, lost_endpoints, service};
+use liqo_offloading_rules::replica::{exposure, held_budgets, lost_endpoints, service};
 use serde_json::{Value, json};
 
 use crate::provider::state::{Error, Provider};
@@ -240,7 +240,7 @@ impl Pass<'_> {
             self.check_after(POLL_INTERVAL);
         }
         let notice = self.policy.as_ref().map_or_else(default_notice, |policy| policy.notice);
-        let (budgets, due) = disruption_budget::limited(sources, &leaving, notice, self.provider.context.now());
+        let (budgets, due) = held_budgets::limited(sources, &leaving, notice, self.provider.context.now());
         if let Some(due) = due {
             self.check_after(due);
         }

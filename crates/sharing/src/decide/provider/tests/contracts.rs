@@ -3,16 +3,14 @@
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::decide::{
-    contract::{
-        breaches::Doubts,
-        consumer::{ContractAction, ContractView, judge},
-        fixtures::{Parties, at},
-        record::ContractRecord,
-    },
-    snapshot::ContractFacts,
-};
+use crate::decide::snapshot::ContractFacts;
 use liqo_api::{Consume, Contract, ContractAnswer, ContractDecision, ContractPhase, ContractStatus, Time};
+use liqo_market::contract::{
+    breaches::Doubts,
+    consumer::{ContractAction, ContractView, judge},
+    fixtures::{Parties, at},
+    record::ContractRecord,
+};
 
 /// Milan with 10 cpu and rome as its consumer; both have keys. Turin has no contract.
 struct World {

@@ -83,14 +83,14 @@ fn short(error: &serde_json::Error) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub mod tests {
     use liqo_metering::receipt::{Contract, Version};
     use liqo_metering::{Period, Usage};
     use proptest::prelude::*;
 
     use super::*;
 
-    pub(crate) fn contract(provider: &ClusterIdentity, consumer: &ClusterIdentity) -> Contract {
+    pub fn contract(provider: &ClusterIdentity, consumer: &ClusterIdentity) -> Contract {
         let version = Version { version: 1, digest: "d".repeat(64), from: 0, prices: std::collections::BTreeMap::new() };
         let id = "0123456789abcdef0123456789abcdef".to_owned();
         Contract { id, provider: provider.id().clone(), consumer: consumer.id().clone(), versions: vec![version], end: None }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    decide::contract::{
+    contract::{
         fixtures::{Parties, at, record, terms},
         wanted::PoolNow,
     },

@@ -59,7 +59,7 @@ pub fn same(one: &Copy, other: &Copy) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::contract::fixtures::{Parties, terms};
+    use crate::contract::fixtures::{Parties, terms};
 
     #[test]
     fn a_contract_that_both_signed_is_accepted() {

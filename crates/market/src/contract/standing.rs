@@ -130,7 +130,7 @@ mod tests {
     use liqo_api::{Breach, BreachKind, ContractEnd, Time};
 
     use super::*;
-    use crate::decide::contract::fixtures::{Parties, at, record, terms};
+    use crate::contract::fixtures::{Parties, at, record, terms};
 
     fn provide(contract: ProvideContract) -> Provide {
         Provide { contract: Some(contract), ..Provide::default() }

@@ -36,7 +36,7 @@ mod tests {
     use liqo_api::{Contract, ContractEnd, ContractTerms, EndCause, Party};
 
     use super::*;
-    use crate::decide::contract::fixtures::{Parties, at, record, terms};
+    use crate::contract::fixtures::{Parties, at, record, terms};
 
     fn end(at_second: i64) -> ContractEnd {
         let at = Time(at(at_second));

@@ -104,7 +104,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::decide::contract::fixtures::{Parties, terms};
+    use crate::contract::fixtures::{Parties, terms};
 
     #[test]
     fn both_sign_the_same_bytes() {

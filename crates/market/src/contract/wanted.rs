@@ -133,7 +133,7 @@ fn within(pools: Vec<PoolNow>, limits: &[&ResourceList]) -> Vec<ContractPool> {
 mod tests {
     use super::*;
     use crate::{
-        decide::contract::fixtures::{Parties, at, terms},
+        contract::fixtures::{Parties, at, terms},
         tests::list,
     };
 

@@ -2,7 +2,7 @@ use liqo_api::{BreachKind, Contract, ContractEnd, OfferContract, ProposedTerms, 
 
 use super::*;
 use crate::{
-    decide::contract::fixtures::{Parties, at, record, terms},
+    contract::fixtures::{Parties, at, record, terms},
     tests::{list, offer_of},
 };
 

@@ -80,7 +80,7 @@ impl ContractRecord {
 }
 
 /// Names of contracts that are over for too long, or too many. `ended`: names and ends.
-pub(crate) fn superfluous<'a>(ended: impl Iterator<Item = (&'a str, Timestamp)>, now: Timestamp) -> Vec<String> {
+pub fn superfluous<'a>(ended: impl Iterator<Item = (&'a str, Timestamp)>, now: Timestamp) -> Vec<String> {
     let mut over: Vec<(&str, Timestamp)> = ended.filter(|(_, end)| *end <= now).collect();
     over.sort_by_key(|(name, end)| (std::cmp::Reverse(*end), *name));
     let is_old = |end: Timestamp| end.saturating_add(ENDED_KEPT).is_ok_and(|until| until <= now);
@@ -91,7 +91,7 @@ pub(crate) fn superfluous<'a>(ended: impl Iterator<Item = (&'a str, Timestamp)>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::contract::fixtures::{Parties, record, terms};
+    use crate::contract::fixtures::{Parties, record, terms};
 
     #[test]
     fn a_consumer_cannot_take_its_signature_back() {

@@ -81,7 +81,7 @@ mod tests {
     use liqo_metering::Period;
 
     use super::*;
-    use crate::decide::metering::document::tests::contract;
+    use crate::receipt::document::tests::contract;
 
     const THEIRS: &str = "u p 0 3600 cpu=1\nv p 10 20 cpu=1\n";
 

@@ -36,7 +36,7 @@ mod tests {
     use liqo_api::{MAX_EARLIER_LEN, MAX_EARLIER_TERMS, PriceList, Time};
 
     use super::*;
-    use crate::decide::contract::fixtures::{Parties, at, terms};
+    use crate::contract::fixtures::{Parties, at, terms};
 
     /// A contract whose terms changed at these times, after version 1 at second 1000.
     fn changed(times: impl IntoIterator<Item = i64>) -> ContractSpec {

@@ -118,7 +118,7 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
-    use crate::decide::contract::fixtures::at;
+    use crate::contract::fixtures::at;
 
     fn missing(pool: &str) -> Finding {
         Finding::new(Party::Provider, BreachKind::CapacityMissing, pool, "cpu: 2 of 4")

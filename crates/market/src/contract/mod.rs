@@ -18,38 +18,38 @@
 //!
 //! The document counts. Nobody serialises terms again to verify them, and the typed copy is never an input of a decision.
 
-pub(crate) mod breaches;
-pub(crate) mod consumer;
-pub(crate) mod copied;
+pub mod breaches;
+pub mod consumer;
+pub mod copied;
 pub mod document;
-pub(crate) mod duties;
-pub(crate) mod earlier;
+pub mod duties;
+pub mod earlier;
 pub mod fixtures;
-pub(crate) mod provider;
+pub mod provider;
 pub mod record;
-pub(crate) mod standing;
+pub mod standing;
 pub mod verify;
-pub(crate) mod wanted;
+pub mod wanted;
 
 use jiff::{SignedDuration, Timestamp};
 
 /// How far apart the clocks of two clusters may be, and how long one of them may be slow, before a difference counts as a breach.
-pub(crate) const TOLERANCE: SignedDuration = SignedDuration::from_secs(300);
+pub const TOLERANCE: SignedDuration = SignedDuration::from_secs(300);
 /// Maximum number of contracts of one tenancy that are kept after their end, and for how long.
-pub(crate) const MAX_ENDED: usize = 10;
-pub(crate) const ENDED_KEPT: SignedDuration = SignedDuration::from_hours(90 * 24);
+pub const MAX_ENDED: usize = 10;
+pub const ENDED_KEPT: SignedDuration = SignedDuration::from_hours(90 * 24);
 
 /// The time so many seconds later.
-pub(crate) fn after(time: Timestamp, seconds: u32) -> Timestamp {
+pub fn after(time: Timestamp, seconds: u32) -> Timestamp {
     time.saturating_add(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(time)
 }
 
 /// The time so many seconds earlier.
-pub(crate) fn before(time: Timestamp, seconds: u32) -> Timestamp {
+pub fn before(time: Timestamp, seconds: u32) -> Timestamp {
     time.saturating_sub(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(time)
 }
 
 /// The time without its fraction of a second, which Kubernetes does not store.
-pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
+pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

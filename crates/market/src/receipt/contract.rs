@@ -3,7 +3,7 @@
 use liqo_api::ContractSpec;
 use liqo_metering::receipt::{Contract, Version};
 
-use crate::decide::contract::document::{Document, DocumentError};
+use crate::contract::document::{Document, DocumentError};
 
 /// Reads a contract; `None` if it was never in force. The present terms are read from the signed document.
 pub fn metered(spec: &ContractSpec) -> Result<Option<Contract>, DocumentError> {
