@@ -89,9 +89,15 @@ fn evict(state: &mut State, request: &Request) -> Answer {
     // Nobody misses a pod that does not run, or ends already.
     let is_missed = pod["metadata"]["deletionTimestamp"].is_null()
         && !["Succeeded", "Failed", "Pending"].iter().any(|phase| pod["status"]["phase"] == *phase);
-    if is_missed
-        && let Some(budget) = budgets.iter().find(|budget| budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) <= 0)
-    {
+    if is_missed && budgets.len() > 1 {
+        let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        return Err(Failure::internal(why));
+    }
+    let allows_none = |budget: &&Arc<Value>| {
+        let is_behind = budget["status"]["observedGeneration"].as_i64() < budget["metadata"]["generation"].as_i64();
+        is_behind || budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) <= 0
+    };
+    if is_missed && let Some(budget) = budgets.iter().find(allows_none) {
         let name = budget["metadata"]["name"].as_str().unwrap_or_default();
         let status = &budget["status"];
         let message = format!(

@@ -9,6 +9,7 @@ use std::{
 };
 
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     core::v1::{Event, Pod},
     policy::v1::PodDisruptionBudget,
 };
@@ -16,13 +17,14 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, EvictParams, ListParams, PostParams},
 };
+use liqo_simulation::ApiServer;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
     json::object,
     lending::provide,
-    users::SOON,
+    users::{SOON, template},
     world::{Cluster, Start, World},
 };
 
@@ -42,19 +44,39 @@ fn least_at(provider: &Cluster) -> i64 {
     budgets.next().and_then(|(_, budget)| budget["spec"]["minAvailable"].as_i64()).unwrap_or_default()
 }
 
-/// The fewest healthy pods that home has had since, of those that exist.
-fn fewest_healthy(home: &Cluster) -> Arc<AtomicUsize> {
+/// Creates a Deployment whose pods take half a minute to end.
+async fn deploy(cluster: &Cluster, replicas: u8) {
+    let environment = json!([{ "name": "SIMULATION_STOP_SECONDS", "value": "25" }]);
+    let deployment: Deployment = object(json!({
+        "metadata": { "name": "web" },
+        "spec": {
+            "replicas": replicas, "selector": { "matchLabels": { "app": "web" } },
+            "template": template("web", &environment, "Always"),
+        },
+    }));
+    cluster.api::<Deployment>("demo").create(&PostParams::default(), &deployment).await.unwrap();
+}
+
+/// The fewest healthy pods since, counted where they really run: a pod that ends is not healthy.
+fn fewest_healthy(world: &World) -> Arc<AtomicUsize> {
     let fewest = Arc::new(AtomicUsize::new(usize::MAX));
-    let (seen, server) = (fewest.clone(), home.server.clone());
+    let servers: Vec<_> = world.clusters.iter().map(|cluster| (cluster.name.clone(), cluster.server.clone())).collect();
+    let seen = fewest.clone();
     tokio::spawn(async move {
         loop {
-            let is_healthy = |pod: &Value| {
+            let is_healthy = |name: &str, pod: &Value| {
                 let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-                pod["metadata"]["deletionTimestamp"].is_null()
+                let runs_here = pod["spec"]["nodeName"].as_str().is_some_and(|node| node.starts_with(&format!("{name}-")));
+                runs_here
+                    && pod["metadata"]["labels"]["app"] == "web"
+                    && pod["metadata"]["deletionTimestamp"].is_null()
                     && conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
             };
-            let objects = server.objects().into_iter().filter(|(key, _)| key.resource == "pods" && key.namespace == "demo");
-            seen.fetch_min(objects.filter(|(_, pod)| is_healthy(pod)).count(), Ordering::Relaxed);
+            let healthy = |(name, server): &(String, ApiServer)| {
+                let pods = server.objects().into_iter().filter(|(key, _)| key.resource == "pods");
+                pods.filter(|(_, pod)| is_healthy(name, pod)).count()
+            };
+            seen.fetch_min(servers.iter().map(healthy).sum(), Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
@@ -96,7 +118,7 @@ async fn a_drain_at_the_provider_waits_for_what_home_allows() {
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
     world.offload(0, "demo", "LocalAndRemote").await;
     open_only(rome, &["milan"]).await;
-    rome.deploy("demo", "web", 3).await;
+    deploy(rome, 3).await;
     world.until("three pods run at milan", SOON, async || rome.ready_pods("demo").await.len() == 3).await;
     open_only(rome, &["rome-1"]).await;
     rome.scale("demo", "web", 4).await;
@@ -114,7 +136,7 @@ async fn a_drain_at_the_provider_waits_for_what_home_allows() {
 
     rome.settings.send_modify(|settings| settings.nodes_without_power.clear());
     world.until("four pods are healthy", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
-    let fewest = fewest_healthy(rome);
+    let fewest = fewest_healthy(&world);
     assert!(drain_patiently(milan, node, SOON).await.is_some(), "home allows one disruption at a time");
     world.until("four pods are healthy", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
     assert_eq!(fewest.load(Ordering::Relaxed), 3);
@@ -156,14 +178,14 @@ async fn drains_at_two_providers_do_not_use_twice_what_home_allows() {
     }
     world.offload(0, "demo", "LocalAndRemote").await;
     open_only(rome, &["milan"]).await;
-    rome.deploy("demo", "web", 4).await;
+    deploy(rome, 4).await;
     world.until("four pods run", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
     open_only(rome, &["turin"]).await;
     rome.scale("demo", "web", 8).await;
     world.until("eight pods run", SOON, async || rome.ready_pods("demo").await.len() == 8).await;
     protect(rome, 7).await;
     world.until("no provider may end a pod unasked", SOON, async || providers.map(least_at) == [4, 4]).await;
-    let fewest = fewest_healthy(rome);
+    let fewest = fewest_healthy(&world);
     let drains = providers
         .map(|provider| drain_patiently(provider, if provider.name == "milan" { "milan-1" } else { "turin-1" }, 5 * SOON));
     let [one, other] = drains;
@@ -171,6 +193,23 @@ async fn drains_at_two_providers_do_not_use_twice_what_home_allows() {
     assert!(one.is_some() && other.is_some(), "{one:?} {other:?} {}", world.to_text());
     world.until("eight pods are healthy", SOON, async || rome.ready_pods("demo").await.len() == 8).await;
     assert_eq!(fewest.load(Ordering::Relaxed), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_budgets_of_a_consumer_for_one_pod_do_not_stop_a_drain() {
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.offload(0, "demo", "Remote").await;
+    rome.deploy("demo", "web", 3).await;
+    world.until("three pods run", SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    protect(rome, 2).await;
+    let everything: PodDisruptionBudget = object(json!({
+        "metadata": { "name": "everything" }, "spec": { "minAvailable": 2, "selector": {} },
+    }));
+    rome.api::<PodDisruptionBudget>("demo").create(&PostParams::default(), &everything).await.unwrap();
+    world.until("one of three may go", SOON, async || least_at(milan) == 2).await;
+    let node = ["milan-1", "milan-2"].into_iter().max_by_key(|node| pods_on(milan, node).len()).unwrap();
+    assert!(drain_patiently(milan, node, SOON).await.is_some());
 }
 
 #[tokio::test(start_paused = true)]

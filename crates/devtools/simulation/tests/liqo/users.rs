@@ -224,7 +224,7 @@ impl Cluster {
     }
 }
 
-fn template(app: &str, environment: &Value, restart_policy: &str) -> Value {
+pub fn template(app: &str, environment: &Value, restart_policy: &str) -> Value {
     let resources = json!({ "requests": { "cpu": "100m", "memory": "64Mi" } });
     json!({
         "metadata": { "labels": { "app": app } },

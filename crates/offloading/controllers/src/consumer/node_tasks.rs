@@ -57,6 +57,8 @@ pub fn stop(consumer: &Consumer, key: &Key) {
             if peer.pod(&pod.uid).is_some_and(|known| known.virtual_node == *key) {
                 peer.pod_changed(Some(&pod), None);
                 triggers::enqueue(consumer, &peer, triggers::local_pod(Some(&pod), None));
+                let budgets = triggers::budgets_of_pod(Some(&pod), None, |namespace| consumer.budgets(namespace));
+                triggers::enqueue_everywhere(consumer, &budgets);
             }
         }
     }

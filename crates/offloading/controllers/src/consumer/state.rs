@@ -346,6 +346,13 @@ impl Consumer {
         self.local_objects(namespace).map(|objects| objects.budgets.all()).unwrap_or_default()
     }
 
+    /// Whether this is a disruption budget of this cluster.
+    pub fn has_budget(&self, reference: &Reference) -> bool {
+        let objects = || self.local_objects(&reference.namespace);
+        reference.kind == Kind::PodDisruptionBudget
+            && objects().is_some_and(|objects| objects.budgets.get(&reference.key()).is_some())
+    }
+
     pub fn ingress(&self, key: &Key) -> Option<Arc<LocalIngress>> {
         self.local_objects(&key.namespace)?.ingresses.get(key)
     }

@@ -305,8 +305,8 @@ pub fn may_be_at_home(old: Option<&UnscheduledPod>, new: Option<&UnscheduledPod>
 }
 
 /// All pods of a virtual node are listed.
-pub fn pods_listed() -> [Trigger; 2] {
-    [records(Records::All), events(Events::AllWatches)]
+pub fn pods_listed() -> [Trigger; 3] {
+    [records(Records::All), records(Records::Budgets(None)), events(Events::AllWatches)]
 }
 
 /// A pod is gone here, and its shadow pod at the provider too: the last one of a namespace that is no longer wanted there lets
@@ -371,10 +371,12 @@ pub fn budgets_of_pod(
     if budgets.is_empty() {
         return Vec::new();
     }
-    let counts = |pod: &LocalPod| (pod.is_ready, pod.finished, pod.deletion.is_some(), pod.labels());
-    let (old, new) = (old.map(counts), new.map(counts));
-    let selects = |budget: &LocalBudget| [&old, &new].into_iter().flatten().any(|(.., labels)| budget.selector.matches(labels));
-    let due = budgets.iter().filter(|(_, budget)| old != new && selects(budget));
+    fn counted(pod: &LocalPod) -> (bool, bool, bool, &Labels) {
+        (pod.is_ready_there, pod.finished, pod.deletion.is_some(), &pod.labels)
+    }
+    let selects = |budget: &LocalBudget| [old, new].into_iter().flatten().any(|pod| budget.selector.matches(&pod.labels));
+    let is_changed = old.map(counted) != new.map(counted);
+    let due = budgets.iter().filter(|(_, budget)| is_changed && selects(budget));
     due.map(|(key, _)| object(Kind::PodDisruptionBudget, key).after(BUDGET_DELAY)).collect()
 }
 

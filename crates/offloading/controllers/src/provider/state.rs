@@ -453,13 +453,6 @@ impl Provider {
         self.ending.lock().get(&offer)?.get(shadow).cloned()
     }
 
-    /// The shadow pods of this tenant whose pods must end because their room is taken back.
-    pub fn ending_shadows(&self, tenant: &str) -> BTreeSet<String> {
-        let ending = self.ending.lock();
-        let of_tenant = ending.iter().filter(|(offer, _)| offer.namespace == tenant);
-        of_tenant.flat_map(|(_, shadows)| shadows.keys().map(|shadow| shadow.name.clone())).collect()
-    }
-
     /// Networks with public addresses that are not the internet for the pods of any consumer.
     pub fn internal_networks(&self) -> BTreeSet<IpNet> {
         let networks = self.networks.all();
@@ -542,11 +535,11 @@ fn without_volatile(mut cluster: ForeignCluster) -> ForeignCluster {
 /// The taint that Kubernetes gives a cordoned node.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// Since when a node is cordoned; `None` until Kubernetes says it.
-#[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+/// Since when a node is cordoned; `None` until it has the taint. One that was made so has it without a time.
 fn cordoned_since(node: Node) -> Option<Timestamp> {
     let taints = node.spec?.taints?;
-    taints.into_iter().find(|taint| taint.key == UNSCHEDULABLE)?.time_added.map(|time| time.0)
+    let taint = taints.into_iter().find(|taint| taint.key == UNSCHEDULABLE)?;
+    taint.time_added.or(node.metadata.creation_timestamp).map(|time| time.0)
 }
 
 /// What a `RuntimeClass` adds to the requests of each pod.

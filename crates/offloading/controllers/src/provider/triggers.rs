@@ -11,7 +11,7 @@
 //! | a remote pod | its shadow pod and account; once it is gone, the tenant's namespaces and the endpoints that named it |
 //! | a record or Secret in a tenant namespace | its group of replicas; all Services, if it no longer (or now) asks for a load balancer |
 //! | policies, `ForeignCluster`s, `RuntimeClass`es | what consumers may use; for whom that changed, everything |
-//! | whether a node is cordoned; an eviction that is refused | the disruption budgets |
+//! | whether a node is cordoned; what is taken back of an offer | the disruption budgets |
 //! | nodes, networks, our configuration, the Service of the resolver | the isolation of every mapped namespace |
 //! | the network to a peer | its replicas that hold addresses |
 //!
@@ -305,9 +305,9 @@ pub fn cordoned_changed<'a>(records: impl IntoIterator<Item = &'a Source>) -> Ve
     groups.into_iter().map(|group| Target::Replicas(group).now()).collect()
 }
 
-/// A disruption budget keeps a pod whose room is taken back.
-pub fn eviction_refused(tenant: &str, home: &str) -> Trigger {
-    replicas(tenant, home, Group::Budgets)
+/// Pods of this consumer's namespaces end because their room is taken back, or do not any more: no budget of the consumer keeps them.
+pub fn room_taken_back(tenant: &str, homes: BTreeSet<String>) -> Vec<Trigger> {
+    homes.iter().map(|home| replicas(tenant, home, Group::Budgets)).collect()
 }
 
 /// The addresses of a node changed.

@@ -10,7 +10,7 @@ use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods, requests};
 use liqo_metering::charges::MAX_CHARGES_LEN;
 use liqo_quantity::ResourceList;
-use serde::Deserialize;
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use crate::json::{fingerprint, items, name, text};
@@ -49,8 +49,9 @@ pub struct LocalPod {
     pub has_finalizers: bool,
     /// Its phase is final.
     pub finished: bool,
-    /// It is ready, as its status here says.
-    pub is_ready: bool,
+    /// Its containers are ready, whatever the readiness gates of this cluster say.
+    pub is_ready_there: bool,
+    pub labels: Labels,
     /// It has ended, and how its containers did is not known of all of them.
     pub lacks_ends: bool,
     /// Its restart policy is Always.
@@ -108,7 +109,8 @@ impl LocalPod {
             waiting: Waiting::of(&whole),
             has_finalizers,
             finished: is_final(&whole),
-            is_ready: is_ready(&whole),
+            is_ready_there: is_ready_there(&whole),
+            labels: labels(&whole),
             lacks_ends: lacks_ends(&whole),
             restarts: text(&whole, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
             offloaded: offloaded(&whole),
@@ -166,19 +168,6 @@ impl LocalPod {
         self.surcharge.as_deref().filter(|_| !self.finished)
     }
 
-    /// Its labels.
-    pub fn labels(&self) -> Labels {
-        #[derive(Default, Deserialize)]
-        struct Labelled {
-            metadata: ObjectLabels,
-        }
-        #[derive(Default, Deserialize)]
-        struct ObjectLabels {
-            labels: Labels,
-        }
-        serde_json::from_str::<Labelled>(&self.json).unwrap_or_default().metadata.labels
-    }
-
     /// The pod as JSON: metadata (names, UID, labels, annotations), spec and status.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.json).unwrap_or_default()
@@ -213,9 +202,13 @@ fn travelling(metadata: ObjectMeta) -> Value {
     })
 }
 
-fn is_ready(pod: &Value) -> bool {
+fn is_ready_there(pod: &Value) -> bool {
     let mut conditions = items(pod, "/status/conditions").iter();
-    conditions.any(|one| text(one, "/type") == Some("Ready") && text(one, "/status") == Some("True"))
+    conditions.any(|one| text(one, "/type") == Some("ContainersReady") && text(one, "/status") == Some("True"))
+}
+
+fn labels(pod: &Value) -> Labels {
+    pod.pointer("/metadata/labels").and_then(|labels| Labels::deserialize(labels).ok()).unwrap_or_default()
 }
 
 fn offloaded(pod: &Value) -> Option<OffloadedCondition> {

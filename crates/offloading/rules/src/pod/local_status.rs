@@ -216,6 +216,18 @@ pub(crate) fn with_disruption(mut status: Value, (reason, message): (&str, &str)
     status
 }
 
+/// The status of a pod, which is not Ready for this reason if it was Ready.
+pub(crate) fn not_ready(mut status: Value, (reason, message): (&str, &str)) -> Value {
+    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+        if text(condition, "/type") == Some("Ready") && yes_or_no(condition) == "True" {
+            condition["status"] = "False".into();
+            condition["reason"] = reason.into();
+            condition["message"] = message.into();
+        }
+    }
+    status
+}
+
 /// The condition of a pod that something else ends than the pod itself: an eviction, a preemption, its node. Jobs read it.
 pub(crate) const DISRUPTION_TARGET: &str = "DisruptionTarget";
 

@@ -230,7 +230,7 @@ impl Snapshot {
 
     /// Time until a pod that waits for a node is created again, because its pool has other nodes than when it was created.
     fn time_until_outdated(&self, pod: &RemotePod) -> Option<Duration> {
-        let waits = !pod.is_scheduled && pod.end.is_none() && pod.deletion_grace.is_none() && self.reclaimed(pod).is_none();
+        let waits = !pod.is_scheduled() && pod.end.is_none() && pod.deletion_grace.is_none() && self.reclaimed(pod).is_none();
         let (then, now) = pod.pool_nodes.as_ref().zip(self.pool_nodes.as_ref()).filter(|_| waits)?;
         let age = Duration::try_from(self.now.duration_since(pod.created)).unwrap_or_default();
         (then != now).then(|| OUTDATED_DELAY.saturating_sub(age))
@@ -315,7 +315,7 @@ fn delete(pod: &Arc<RemotePod>, grace: Option<i64>) -> Option<Step> {
     let needed = match pod.deletion_grace {
         None => true,
         // The API server writes a grace of zero before it deletes the object. The kubelet repeats that for a pod that has a node.
-        Some(0) if !pod.is_scheduled && !pod.has_finalizer => true,
+        Some(0) if !pod.is_scheduled() && !pod.has_finalizer => true,
         Some(given) => grace.is_some_and(|wanted| wanted < given),
     };
     needed.then(|| Step::Delete(pod.clone(), grace))
@@ -324,7 +324,7 @@ fn delete(pod: &Arc<RemotePod>, grace: Option<i64>) -> Option<Step> {
 /// Whether nobody will ever report how this pod, which is being deleted, ended: it has no node, and gets none any more. A virtual node
 /// reports an end as a kubelet does, before the pod goes.
 fn ends_unseen(pod: &RemotePod) -> bool {
-    pod.end.is_none() && !pod.is_scheduled
+    pod.end.is_none() && !pod.is_scheduled()
 }
 
 /// The pod's own grace, limited to that of a pod whose end its consumer did not ask for.
@@ -414,6 +414,9 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     wanted.pod = ephemeral::with_refused(wanted.pod, &snapshot.refused_containers);
     let resize_retry = snapshot.resize_retry.filter(|_| pod.end.is_none());
     wanted.pod = resize::with_pending(wanted.pod, snapshot.pending_resize.as_ref().filter(|_| pod.end.is_none()));
+    if leaving && pod.end.is_none() {
+        wanted.pod = wanted.pod.map(|status| leaves_here(&status));
+    }
     let succeeded = pod.end == Some(End::Succeeded) && !shadow.restarts;
     if let Some(reason) = reclaimed.as_ref().filter(|_| !succeeded) {
         wanted = if pod.end.is_some() || given_up {
@@ -534,6 +537,15 @@ fn evicted(reported: ReportedStatus, reason: &str) -> ReportedStatus {
         pod: Some(PodStatusText::of(&status)),
         ..reported
     }
+}
+
+/// The status of a pod that somebody here deletes, and whose owner wants it. Its kubelet lets it be Ready until its containers have ended;
+/// at home it would count as healthy meanwhile.
+fn leaves_here(status: &PodStatusText) -> PodStatusText {
+    PodStatusText::of(&local_status::not_ready(
+        status.value(),
+        (REMOTE_POD_DELETED, "the pod is being deleted in the other cluster"),
+    ))
 }
 
 /// The status of a pod that failed because somebody here deleted it: not by itself, whatever its exit code says.

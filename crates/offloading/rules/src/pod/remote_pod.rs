@@ -19,6 +19,7 @@ use crate::pod::admission::Account;
 use crate::pod::local_status::reduce_status;
 use crate::pod::recreated::add_earlier_runs;
 use crate::pod::reported_status::PodStatusText;
+use crate::replica::label_selector::Labels;
 
 /// A pod whose status is JSON, so that unknown fields survive.
 pub type WatchedPod = Object<PodSpec, Value>;
@@ -55,7 +56,9 @@ pub struct RemotePod {
     pub own_grace: i64,
     /// Whether it has the finalizer that keeps it until its final status is recorded.
     pub has_finalizer: bool,
-    pub is_scheduled: bool,
+    /// Its node; `None` while it has none.
+    pub node: Option<Box<str>>,
+    pub labels: Labels,
     /// The hash of the nodes of its pool with which it was created, see [`annotations::POOL_NODES`].
     pub pool_nodes: Option<String>,
     /// Whether it was created for the virtual nodes of this cluster.
@@ -87,7 +90,7 @@ impl RemotePod {
         add_earlier_runs(&mut reduced, meta.annotations.as_ref(), meta.creation_timestamp.as_ref().map(|created| created.0));
         let asked = Effective::of_pod(&pod.spec);
         let own_grace = pod.spec.termination_grace_period_seconds.unwrap_or(30);
-        let is_scheduled = pod.spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
+        let node = pod.spec.node_name.as_deref().filter(|node| !node.is_empty()).map(Into::into);
         let charge = Effective::of_bound_pod(meta.generation, pod.spec, &PodStatus::deserialize(&status).unwrap_or_default());
         Some(Self {
             addresses,
@@ -99,7 +102,7 @@ impl RemotePod {
             shadow_pod: label(labels::SHADOW_POD)?,
             pool: label(labels::POOL)?,
             own_grace,
-            is_scheduled,
+            node,
             pool_nodes: meta.annotations.as_ref().and_then(|all| all.get(annotations::POOL_NODES)).cloned(),
             is_lent_on,
             asked: (asked != charge).then_some(asked),
@@ -109,7 +112,12 @@ impl RemotePod {
             deletion_due: meta.deletion_timestamp.as_ref().map(|due| due.0),
             deletion_grace: meta.deletion_timestamp.as_ref().map(|_| meta.deletion_grace_period_seconds.unwrap_or_default()),
             has_finalizer: meta.finalizers.iter().flatten().any(|name| name == finalizers::FINAL_STATUS),
+            labels: meta.labels.unwrap_or_default(),
         })
+    }
+
+    pub fn is_scheduled(&self) -> bool {
+        self.node.is_some()
     }
 
     pub fn shadow_key(&self) -> Key {
@@ -260,7 +268,7 @@ mod tests {
             object["metadata"]["deletionGracePeriodSeconds"] = 30.into();
         });
         assert_eq!(
-            (ended.end, ended.has_finalizer, ended.deletion_grace, ended.is_scheduled),
+            (ended.end, ended.has_finalizer, ended.deletion_grace, ended.is_scheduled()),
             (Some(End::Failed), true, Some(30), true)
         );
         assert!(!ended.counts());

@@ -27,8 +27,10 @@ use crate::replica::label_selector::Selector;
 /// How long a provider may use what home allows, before the next one may.
 const TURN: Duration = Duration::from_secs(30);
 
-/// A smaller number is told after it has been right for so long. The status of a budget at home follows that of its pods a moment later, and
-/// the provider whose turn ends has to hear of it first.
+/// When to look again whether the provider whose turn is over keeps all of its pods.
+const HANDOVER: Duration = Duration::from_secs(2);
+
+/// How long a smaller number has to be right before it is told. The status of a budget at home follows that of its pods a moment later.
 const SETTLING: Duration = Duration::from_secs(5);
 
 const ALWAYS_ALLOW: &str = "AlwaysAllow";
@@ -98,37 +100,41 @@ pub struct PodCount {
     pub healthy: usize,
 }
 
-/// The providers that have pods which one budget selects.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holders {
-    pub all: BTreeSet<ClusterId>,
-    /// Those that drain a node with such a pod.
-    pub draining: BTreeSet<ClusterId>,
+/// A provider that has pods which one budget selects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub id: ClusterId,
+    /// It drains a node with such a pod.
+    pub drains: bool,
+    /// What it keeps lets no pod go, as far as this cluster can see it.
+    pub keeps_all: bool,
 }
 
-impl Holders {
-    /// Whether this provider may use what home allows now, and how long that stays so. Of several providers only one that drains a node
-    /// may; if several do, they take turns.
-    pub fn is_turn(&self, provider: &ClusterId, now: Timestamp) -> (bool, Option<Duration>) {
-        if self.all.len() < 2 {
-            return (true, None);
-        }
-        let Some(position) = self.draining.iter().position(|one| one == provider) else { return (false, None) };
-        if self.draining.len() < 2 {
-            return (true, None);
-        }
-        let now = Duration::try_from(now.as_duration()).unwrap_or_default();
-        let (number, count) = (now.as_secs() / TURN.as_secs(), self.draining.len() as u64);
-        let left = TURN.saturating_mul(u32::try_from(number + 1).unwrap_or(u32::MAX)).saturating_sub(now);
-        (position as u64 == number % count, Some(left))
+/// Whether a provider may use what home allows now, and when to ask again if not only a change decides that. Of several providers only one
+/// that drains a node may, and only while all others keep all of their pods; if several drain, they take turns.
+pub fn turn(provider: &ClusterId, holders: &[Holder], now: Timestamp) -> (bool, Option<Duration>) {
+    if holders.iter().all(|holder| holder.id == *provider) {
+        return (true, None);
     }
+    let mut draining: Vec<&ClusterId> = holders.iter().filter(|holder| holder.drains).map(|holder| &holder.id).collect();
+    draining.sort();
+    let Some(position) = draining.iter().position(|one| *one == provider) else { return (false, None) };
+    let now = Duration::try_from(now.as_duration()).unwrap_or_default();
+    let (number, count) = (now.as_secs() / TURN.as_secs(), draining.len() as u64);
+    let left = TURN.saturating_mul(u32::try_from(number + 1).unwrap_or(u32::MAX)).saturating_sub(now);
+    let ends = (count > 1).then_some(left);
+    if position as u64 != number % count {
+        return (false, ends);
+    }
+    let others_keep_all = holders.iter().all(|holder| holder.id == *provider || holder.keeps_all);
+    if others_keep_all { (true, ends) } else { (false, Some(HANDOVER)) }
 }
 
 /// What a provider was told last of one budget, and what it is told next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     least: usize,
-    /// A smaller number, and since when it has been right.
+    /// The largest of the smaller numbers since a smaller one is right, and since when.
     smaller: Option<(usize, Timestamp)>,
 }
 
@@ -144,13 +150,15 @@ impl Told {
             *self = Self::new(least);
             return (least, None);
         }
-        let since = self.smaller.filter(|(smaller, _)| *smaller == least).map_or(now, |(_, since)| since);
+        let (largest, since) = self.smaller.map_or((least, now), |(largest, since)| (largest.max(least), since));
         let left = SETTLING.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default());
         if left.is_zero() {
-            *self = Self::new(least);
-            return (least, None);
+            *self = Self::new(largest);
+            let more = (largest > least).then_some((least, now));
+            self.smaller = more;
+            return (largest, more.map(|_| SETTLING));
         }
-        self.smaller = Some((least, since));
+        self.smaller = Some((largest, since));
         (self.least, Some(left))
     }
 }
@@ -253,24 +261,32 @@ mod tests {
 
     #[test]
     fn of_several_providers_one_that_drains_may_use_what_home_allows_and_two_take_turns() {
-        let holders = |all: &[u8], draining: &[u8]| Holders {
-            all: all.iter().copied().map(id).collect(),
-            draining: draining.iter().copied().map(id).collect(),
+        let holders = |all: &[u8], draining: &[u8]| -> Vec<Holder> {
+            all.iter().map(|&number| Holder { id: id(number), drains: draining.contains(&number), keeps_all: true }).collect()
         };
-        assert_eq!(holders(&[1], &[]).is_turn(&id(1), at(0)), (true, None));
-        assert_eq!(holders(&[], &[]).is_turn(&id(1), at(0)), (true, None));
-        assert_eq!(holders(&[1, 2], &[]).is_turn(&id(1), at(0)), (false, None));
-        assert_eq!(holders(&[1, 2], &[2]).is_turn(&id(1), at(0)), (false, None));
-        assert_eq!(holders(&[1, 2], &[2]).is_turn(&id(2), at(0)), (true, None));
+        assert_eq!(turn(&id(1), &holders(&[1], &[]), at(0)), (true, None));
+        assert_eq!(turn(&id(1), &[], at(0)), (true, None));
+        assert_eq!(turn(&id(1), &holders(&[1, 2], &[]), at(0)), (false, None));
+        assert_eq!(turn(&id(1), &holders(&[1, 2], &[2]), at(0)), (false, None));
+        assert_eq!(turn(&id(2), &holders(&[1, 2], &[2]), at(0)), (true, None));
+        assert_eq!(turn(&id(1), &holders(&[2], &[]), at(0)), (false, None), "its pods are gone, and it keeps none");
         let both = holders(&[1, 2, 3], &[1, 2]);
-        let turn = TURN.as_secs().cast_signed();
-        for second in 0..3 * turn {
-            let turns = [1, 2, 3].map(|number| both.is_turn(&id(number), at(second)));
+        let length = TURN.as_secs().cast_signed();
+        for second in 0..3 * length {
+            let turns = [1, 2, 3].map(|number| turn(&id(number), &both, at(second)));
             assert_eq!(turns.iter().filter(|(is_turn, _)| *is_turn).count(), 1, "{second}");
-            let left = Duration::from_secs((turn - second % turn).unsigned_abs());
+            let left = Duration::from_secs((length - second % length).unsigned_abs());
             assert_eq!([turns[0].1, turns[1].1, turns[2].1], [Some(left), Some(left), None], "{second}");
         }
-        assert_ne!(both.is_turn(&id(1), at(0)).0, both.is_turn(&id(1), at(turn)).0);
+        assert_ne!(turn(&id(1), &both, at(0)).0, turn(&id(1), &both, at(length)).0);
+    }
+
+    #[test]
+    fn nobody_uses_what_home_allows_while_another_provider_may_still_use_it() {
+        let mut holders = [1, 2].map(|number| Holder { id: id(number), drains: number == 2, keeps_all: number == 2 });
+        assert_eq!(turn(&id(2), &holders, at(0)), (false, Some(HANDOVER)));
+        holders[0].keeps_all = true;
+        assert_eq!(turn(&id(2), &holders, at(0)), (true, None));
     }
 
     #[test]
@@ -279,10 +295,19 @@ mod tests {
         assert_eq!(told.next(3, at(0)), (3, None));
         assert_eq!(told.next(2, at(1)), (3, Some(SETTLING)));
         assert_eq!(told.next(2, at(5)), (3, Some(Duration::from_secs(1))));
-        assert_eq!(told.next(1, at(5)), (3, Some(SETTLING)), "another number");
-        assert_eq!(told.next(3, at(6)), (3, None));
+        assert_eq!(told.next(3, at(5)), (3, None));
         assert_eq!(told.next(1, at(9)), (3, Some(SETTLING)), "it was not right in between");
         assert_eq!(told.next(1, at(14)), (1, None));
         assert_eq!(told.next(1, at(15)), (1, None));
+    }
+
+    #[test]
+    fn numbers_that_change_all_the_time_are_told_as_far_as_all_of_them_allow() {
+        let mut told = Told::new(9);
+        let numbers = [5, 3, 6, 2, 4, 2];
+        let said: Vec<usize> = (0..).step_by(2).zip(numbers).map(|(second, least)| told.next(least, at(second)).0).collect();
+        assert_eq!(said, [9, 9, 9, 6, 6, 6]);
+        assert_eq!(told.next(2, at(12)), (4, Some(SETTLING)));
+        assert_eq!(told.next(2, at(17)), (2, None));
     }
 }

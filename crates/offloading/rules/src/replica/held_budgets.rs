@@ -1,5 +1,6 @@
 //! Which disruption budgets of a consumer hold at its provider, and for how long.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -57,7 +58,7 @@ pub fn limited(
     now: Timestamp,
 ) -> (Vec<Source>, Option<Duration>) {
     sources.sort_by(|one, other| one.key.cmp(&other.key));
-    let mut due: Option<Duration> = None;
+    let (mut due, mut guarded): (Option<Duration>, BTreeSet<usize>) = (None, BTreeSet::new());
     for (number, source) in sources.iter_mut().filter(|source| !source.deleted && source.problem.is_none()).enumerate() {
         if number >= MAX_BUDGETS {
             let why = format!("a namespace has at most {MAX_BUDGETS} PodDisruptionBudgets at the provider");
@@ -66,15 +67,27 @@ pub fn limited(
         }
         // One whose change is refused may still select every pod.
         let selector = source.content().and_then(|content| Selector::of(content.pointer("/spec/selector")?)).unwrap_or_default();
-        for pod in leaving.iter().filter(|pod| selector.matches(&pod.labels)) {
-            source.is_draining = true;
+        for (number, pod) in leaving.iter().enumerate().filter(|(_, pod)| selector.matches(&pod.labels)) {
             let left = pod.why.left(notice, now);
-            if left.is_zero() {
+            let problem = if left.is_zero() {
                 let why = format!("the provider waits no longer: {}", pod.why.said(notice));
-                source.problem = Some(Problem::new(NOTICE_OVER, why));
+                Some(Problem::new(NOTICE_OVER, why))
+            } else if guarded.contains(&number) {
+                let why = "another PodDisruptionBudget selects the same pod, and Kubernetes evicts no pod that two select";
+                Some(Problem::new("Invalid", why))
+            } else {
+                None
+            };
+            if problem.is_some() {
+                source.problem = problem;
                 break;
             }
+            source.is_draining = true;
             due = Some(due.map_or(left, |due| due.min(left)));
+        }
+        source.is_draining &= source.problem.is_none();
+        if source.problem.is_none() {
+            guarded.extend((0..leaving.len()).filter(|&number| selector.matches(&leaving[number].labels)));
         }
     }
     (sources, due)
@@ -116,8 +129,24 @@ mod tests {
         let over = || Some(NOTICE_OVER.to_owned());
         assert_eq!(judged(&[], 100), (vec![false, false], vec![None, None], None));
         assert_eq!(judged(&[drained("web")], 399), (vec![false, true], vec![None, None], Some(Duration::from_secs(1))));
-        assert_eq!(judged(&[drained("web")], 400), (vec![false, true], vec![None, over()], None));
-        assert_eq!(judged(&[leaving("db", Leaving::TakenBack)], 0), (vec![true, false], vec![over(), None], None));
+        assert_eq!(
+            judged(&[drained("web")], 400),
+            (vec![false, false], vec![None, over()], None),
+            "it asks for nothing any more"
+        );
+        assert_eq!(judged(&[leaving("db", Leaving::TakenBack)], 0), (vec![false, false], vec![over(), None], None));
+    }
+
+    #[test]
+    fn of_two_budgets_for_one_pod_that_is_to_leave_the_first_holds() {
+        let both = vec![source("a", "web"), source("b", "web"), source("c", "db")];
+        let drained = leaving("web", Leaving::Drained { node: "milan-1".into(), since: at(0) });
+        let reasons = |leaving: &[LeavingPod]| {
+            let (sources, _) = limited(both.clone(), leaving, Duration::from_secs(9), at(1));
+            sources.into_iter().map(|one| one.problem.map(|problem| problem.reason)).collect::<Vec<_>>()
+        };
+        assert_eq!(reasons(&[]), [None, None, None]);
+        assert_eq!(reasons(&[drained]), [None, Some("Invalid".to_owned()), None]);
     }
 
     #[test]

@@ -173,7 +173,7 @@ pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>,
         let replica = slot.and_then(|slot| existing.get(&slot));
         let problem = source.problem.clone().or_else(|| {
             let slot = slot?;
-            refusal(wanted.get(&slot).copied(), slot.0, policy.filter(|_| replica.is_none()))
+            refusal(wanted.get(&slot).copied(), slot.0, policy.filter(|_| replica.is_none() || !is_read_by_pods(slot.0)))
         });
         if let Some(problem) = problem {
             reports.extend(report(source, Some(problem)));
@@ -214,6 +214,11 @@ pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>,
     steps.extend(reports);
     steps.extend(sources.iter().filter_map(|source| release(source)));
     steps
+}
+
+/// Whether running pods may read an object of this kind, so that it stays when the policy does not allow its kind any more.
+fn is_read_by_pods(kind: Kind) -> bool {
+    kind != Kind::PodDisruptionBudget
 }
 
 /// Why a source without a problem of its own gets no replica: `first` has the name, or the policy does not allow the kind.

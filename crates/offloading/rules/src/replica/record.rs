@@ -209,8 +209,7 @@ impl ReflectionRecord {
 
     /// Whether a change concerns more than the problem and exposure that the provider reports.
     pub fn differs_beyond_problem(&self, other: &Self) -> bool {
-        let rest =
-            |record: &Self| (record.own_reference(), record.fingerprint, record.terminating, record.renew_at, record.is_draining);
+        let rest = |record: &Self| (record.own_reference(), record.fingerprint, record.terminating, record.renew_at);
         rest(self) != rest(other)
     }
 }

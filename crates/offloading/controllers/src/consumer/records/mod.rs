@@ -205,7 +205,8 @@ async fn reconcile_namespaced(
         Wanted::Unknown => return Ok(Next::After(POLL_INTERVAL)),
         Wanted::Objects(objects) => objects,
     };
-    if wanted.is_empty() {
+    // Events about a budget that lets all pods go are not told again when it does not.
+    if wanted.is_empty() && !consumer.has_budget(reference) {
         peer.forget_record(reference);
     }
     write_parts(consumer, peer, remote, reference, &records, &wanted).await?;
@@ -239,7 +240,7 @@ async fn warn_of_unknown_labels(consumer: &Consumer, peer: &PeerState, reference
     let Some((_, budget)) = budgets.into_iter().find(|(key, _)| *key == reference.key()) else { return };
     if !budget.unknown_labels.is_empty() && peer.may_warn_about(reference, UNKNOWN_LABELS) {
         let labels = budget.unknown_labels.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let message = format!("drains at cluster {} do not wait for it: pods there do not have the labels {labels}", peer.id);
+        let message = format!("drains at cluster {} do not wait for it: pods there may not have the labels {labels}", peer.id);
         warn(consumer, reference, pods::NOT_REFLECTED, message).await;
     }
 }

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::consumer::state::{Consumer, LocalObjects, PeerState, RemoteState};
 use crate::consumer::watches;
-use liqo_offloading_rules::replica::disruption_budget::{Holders, LocalBudget, PodCount};
+use liqo_offloading_rules::json::fingerprint;
+use liqo_offloading_rules::replica::disruption_budget::{Holder, LocalBudget, PodCount, turn};
 use liqo_offloading_rules::replica::exposure;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::label_selector::Labels;
@@ -15,7 +16,7 @@ use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
 use liqo_offloading_rules::replica::network_policy_translation;
 use liqo_offloading_rules::replica::network_policy_translation::ClusterView;
 use liqo_offloading_rules::replica::network_policy_translation::at_provider;
-use liqo_offloading_rules::replica::record::{LocalSlice, Reference};
+use liqo_offloading_rules::replica::record::{LocalSlice, Reference, ReflectionRecord};
 
 /// What a provider should have of an object that travels with its namespace.
 #[derive(Debug, PartialEq)]
@@ -118,29 +119,39 @@ pub fn policy(consumer: &Arc<Consumer>, peer: &PeerState, remote: &RemoteState, 
 pub fn budget(consumer: &Consumer, peer: &PeerState, reference: &Reference) -> (Wanted, Option<Duration>) {
     let namespace = &reference.namespace;
     let known = consumer.local_objects(namespace).filter(|objects| objects.budgets.is_synced());
-    let Some(objects) = known.filter(|_| consumer.all_pods_known(&peer.id)) else { return (Wanted::Unknown, None) };
+    let peers = consumer.peers.all();
+    let all_known = || peers.iter().all(|one| consumer.all_pods_known(&one.id));
+    let Some(objects) = known.filter(|_| all_known()) else { return (Wanted::Unknown, None) };
     let travels = |budget: &Arc<LocalBudget>| budget.is_replica || !consumer.is_lent_on(namespace);
     let budget = objects.budgets.get(&reference.key()).filter(travels).filter(|budget| budget.unknown_labels.is_empty());
     let Some(budget) = budget else { return (Wanted::NOTHING, None) };
-    let pods = pods_of_budget(peer, &budget, namespace);
-    let mut holders = Holders::default();
-    for one in consumer.peers.all().into_iter().filter(|one| pods_of_budget(one, &budget, namespace).all > 0) {
-        let drains = one.remote().and_then(|remote| Some(remote.record(reference)?.is_draining));
-        holders.draining.extend((drains == Some(true)).then(|| one.id.clone()));
-        holders.all.insert(one.id.clone());
-    }
-    let now = consumer.context.now();
-    let (is_turn, turn_ends) = holders.is_turn(&peer.id, now);
-    let (least, settles) = peer.tells_budget(reference, budget.least(pods, is_turn), now);
+    let object = |least: usize| budget.at_provider(&reference.name, least);
+    let record_at = |one: &PeerState| one.remote().and_then(|remote| remote.record(reference));
+    let keeps = |record: Option<&ReflectionRecord>, least: usize| {
+        record.map(|record| record.fingerprint) == object(least).as_ref().map(fingerprint)
+    };
+    let holder = |one: &Arc<PeerState>| {
+        let (pods, record) = (pods_of_budget(one, &budget, namespace), record_at(one));
+        let drains = record.as_ref().is_some_and(|record| record.is_draining);
+        let keeps_all = one.remote().is_some() && keeps(record.as_deref(), pods.all);
+        (pods.all > 0).then(|| Holder { id: one.id.clone(), drains, keeps_all })
+    };
+    let holders: Vec<Holder> = peers.iter().filter_map(holder).collect();
+    let (pods, now) = (pods_of_budget(peer, &budget, namespace), consumer.context.now());
+    let (is_turn, turn_ends) = turn(&peer.id, &holders, now);
+    let right = budget.least(pods, is_turn);
+    // What a former process told, if that is still right.
+    let before = if keeps(record_at(peer).as_deref(), right) { right } else { pods.all };
+    let (least, settles) = peer.tells_budget(reference, before, right, now);
     let due = [turn_ends, settles].into_iter().flatten().min();
-    (Wanted::Objects(budget.at_provider(&reference.name, least).into_iter().collect()), due)
+    (Wanted::Objects(object(least).into_iter().collect()), due)
 }
 
 /// The pods at a provider that a budget of this namespace selects.
 fn pods_of_budget(peer: &PeerState, budget: &LocalBudget, namespace: &str) -> PodCount {
     let pods = peer.pods().into_iter().filter(|pod| pod.key.namespace == namespace && !pod.finished);
-    let selected: Vec<_> = pods.filter(|pod| budget.selector.matches(&pod.labels())).collect();
-    let healthy = selected.iter().filter(|pod| pod.is_ready && pod.deletion.is_none()).count();
+    let selected: Vec<_> = pods.filter(|pod| budget.selector.matches(&pod.labels)).collect();
+    let healthy = selected.iter().filter(|pod| pod.is_ready_there && pod.deletion.is_none()).count();
     PodCount { all: selected.len(), healthy }
 }
 

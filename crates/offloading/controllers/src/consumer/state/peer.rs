@@ -479,9 +479,10 @@ impl PeerState {
         compared.insert(reference.clone(), addresses.clone()).as_ref() != Some(addresses)
     }
 
-    /// How many healthy pods to tell the provider to keep, now that this number is right, and when to ask again.
-    pub fn tells_budget(&self, reference: &Reference, least: usize, now: Timestamp) -> (usize, Option<Duration>) {
-        self.budgets.lock().entry(reference.clone()).or_insert(Told::new(least)).next(least, now)
+    /// How many healthy pods to tell the provider to keep, now that this number is right, and when to ask again. `before`: what it was
+    /// told if this process has not told it anything.
+    pub fn tells_budget(&self, reference: &Reference, before: usize, right: usize, now: Timestamp) -> (usize, Option<Duration>) {
+        self.budgets.lock().entry(reference.clone()).or_insert(Told::new(before)).next(right, now)
     }
 
     /// The provider's API server did not accept this pod. Returns how long to wait before it is asked again.

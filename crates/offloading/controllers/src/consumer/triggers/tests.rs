@@ -278,7 +278,7 @@ fn budgets_that_select_a_pod_are_due_when_it_is_counted_in_another_way() {
     };
     let [web, db] = ["web", "db"].map(|name| one(Kind::PodDisruptionBudget, name).after(BUDGET_DELAY));
     let (waits, other) = (pod(json!({})), pod(json!({ "metadata": { "annotations": { "a": "b" } } })));
-    let ready = pod(json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } }));
+    let ready = pod(json!({ "status": { "conditions": [{ "type": "ContainersReady", "status": "True" }] } }));
     let ended = pod(json!({ "status": { "phase": "Failed" } }));
     let relabelled = pod(json!({ "metadata": { "labels": { "app": "db" } } }));
     assert_eq!(due(Some(&waits), Some(&other)), []);
@@ -310,7 +310,7 @@ fn the_token_of_a_pod_is_due_when_the_pod_is_sent_or_ends() {
 
 #[test]
 fn everything_that_pods_name_is_due_when_they_are_listed_and_the_map_when_one_is_gone() {
-    assert_eq!(pods_listed(), [records(Records::All), events(Events::AllWatches)]);
+    assert_eq!(pods_listed(), [records(Records::All), records(Records::Budgets(None)), events(Events::AllWatches)]);
     assert_eq!(pod_gone(), now(Target::Map).after(DELETED_POD_DELAY));
 }
 

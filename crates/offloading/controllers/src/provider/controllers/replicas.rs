@@ -3,15 +3,9 @@
 //! A pass lists the replicas of one group in one namespace: after a change, and regularly. That also finds replicas whose source vanished
 //! while no controller ran. Endpoints change much more often than what pods reference, so each [`Group`] has its own passes.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, ResourceExt as _,
     api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
@@ -23,6 +17,7 @@ use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove
 use liqo_controller_runtime::{Key, Next};
 use liqo_network_model::Here;
 use liqo_offloading_rules::namespace::mapped::DestinationState;
+use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::usage::ConsumerPolicy;
 use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
 use liqo_offloading_rules::replica::held_budgets::{Leaving, LeavingPod};
@@ -235,7 +230,7 @@ impl Pass<'_> {
     }
 
     async fn budgets(&mut self, sources: Vec<Source>) -> Result<(), Error> {
-        let leaving = if sources.is_empty() { Vec::new() } else { self.leaving_pods().await? };
+        let leaving = if sources.is_empty() { Vec::new() } else { self.leaving_pods() };
         if !leaving.is_empty() {
             self.check_after(POLL_INTERVAL);
         }
@@ -250,23 +245,22 @@ impl Pass<'_> {
     }
 
     /// The consumer's pods in this namespace that are to leave their nodes.
-    async fn leaving_pods(&self) -> Result<Vec<LeavingPod>, Error> {
-        let cordoned: BTreeMap<String, Timestamp> =
-            self.provider.cordoned.all().into_iter().map(|(key, since)| (key.name, *since)).collect();
-        let ending = self.provider.ending_shadows(&self.group.tenant);
-        let (mut leaving, mut page) = (Vec::new(), ListParams::default().labels(labels::SHADOW_POD).limit(PAGE_SIZE));
-        if cordoned.is_empty() && ending.is_empty() {
-            return Ok(leaving);
-        }
-        let api: Api<Pod> = Api::namespaced(self.provider.context.client.clone(), self.namespace);
-        loop {
-            let found = api.list(&page).await.step("read", "Pod", self.key(""))?;
-            leaving.extend(found.items.into_iter().filter_map(|pod| leaving_pod(pod, &cordoned, &ending)));
-            match found.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => return Ok(leaving),
-            }
-        }
+    fn leaving_pods(&self) -> Vec<LeavingPod> {
+        let pods = self.provider.pods.in_namespace(self.namespace).into_iter().map(|(_, pod)| pod);
+        let leaving = |pod: Arc<RemotePod>| {
+            // One that ends already is not evicted.
+            let stays = pod.end.is_none() && pod.deletion_grace.is_none() && pod.consumer == *self.consumer;
+            let is_taken_back = self.provider.reclaim_of(&pod.shadow_key(), &pod.pool).is_some();
+            let why = if is_taken_back { Some(Leaving::TakenBack) } else { self.drained(&pod) };
+            why.filter(|_| stays).map(|why| LeavingPod { labels: pod.labels.clone(), why })
+        };
+        pods.filter_map(leaving).collect()
+    }
+
+    fn drained(&self, pod: &RemotePod) -> Option<Leaving> {
+        let node = pod.node.as_deref()?.to_owned();
+        let since = *self.provider.cordoned.get(&Key::new("", node.as_str()))?;
+        Some(Leaving::Drained { node, since })
     }
 
     /// The plan for one kind whose sources are all known.
@@ -567,20 +561,6 @@ impl Pass<'_> {
     fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(self.provider.context.client.clone(), namespace, &kind.resource())
     }
-}
-
-/// Reduces a pod of a consumer that is to leave its node. One that has ended needs no protection.
-fn leaving_pod(pod: Pod, cordoned: &BTreeMap<String, Timestamp>, ending: &BTreeSet<String>) -> Option<LeavingPod> {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
-        return None;
-    }
-    let labels = pod.metadata.labels.unwrap_or_default();
-    let is_taken_back = labels.get(labels::SHADOW_POD).is_some_and(|shadow| ending.contains(shadow));
-    let node = pod.spec.and_then(|spec| spec.node_name).unwrap_or_default();
-    let drained = cordoned.get(&node).map(|since| Leaving::Drained { node, since: *since });
-    let why = if is_taken_back { Leaving::TakenBack } else { drained? };
-    Some(LeavingPod { labels, why })
 }
 
 /// The notice of a consumer that no policy selects any more.

@@ -326,7 +326,7 @@ impl Pass<'_> {
                 self.delete_unscheduled(&pod).await?;
                 Progress::Finished(snapshot.retry_after_end_of(&pod).map_or(Next::OnChange, Next::After))
             }
-            Step::Evict(pod, grace) => Progress::Finished(self.evict(&pod, grace, &shadow.namespace).await?),
+            Step::Evict(pod, grace) => Progress::Finished(self.evict(&pod, grace).await?),
             Step::StripFinalizer(pod) => {
                 self.strip_finalizer(&pod).await?;
                 Progress::Finished(snapshot.retry_after_end_of(&pod).map_or(Next::OnChange, Next::After))
@@ -733,7 +733,7 @@ impl Pass<'_> {
         let api: Api<WatchedPod> = self.pods(&pod.key.namespace);
         let Some(live) = api.get_opt(&pod.key.name).await.step("read", "Pod", &pod.key)? else { return Ok(()) };
         let version = live.metadata.resource_version.clone();
-        if RemotePod::reduce(live).is_none_or(|live| live.is_scheduled || live.uid != pod.uid) {
+        if RemotePod::reduce(live).is_none_or(|live| live.is_scheduled() || live.uid != pod.uid) {
             return Ok(());
         }
         // A pod that the scheduler binds meanwhile has another version.
@@ -750,14 +750,12 @@ impl Pass<'_> {
         self.provider.offers.get(&Key::new(self.key.namespace.clone(), pool))
     }
 
-    /// Evicts a pod of this namespace at home, which respects the disruption budgets of this cluster.
-    async fn evict(&mut self, pod: &RemotePod, grace: i64, home: &str) -> Result<Next, Error> {
+    /// Evicts a pod, which respects the disruption budgets of this cluster.
+    async fn evict(&mut self, pod: &RemotePod, grace: i64) -> Result<Next, Error> {
         let answer = eviction::evict(&self.provider.context.client, &pod.key, &pod.uid, Some(grace)).await;
         match answer.step("evict", "Pod", &pod.key)? {
             Outcome::NotAllowed(reason) => {
                 tracing::info!(pod = %pod.key, reason, "a pod whose room is taken back cannot be evicted yet");
-                // A budget of its consumer holds no longer.
-                self.provider.queues.add([triggers::eviction_refused(&self.key.namespace, home)]);
                 return Ok(Next::After(EVICTION_RETRY));
             }
             Outcome::Accepted => {

@@ -230,12 +230,13 @@ fn a_record_concerns_the_group_of_its_kind() {
 }
 
 #[test]
-fn budgets_are_judged_again_when_a_node_is_cordoned_or_one_of_them_keeps_a_pod_that_is_taken_back() {
+fn budgets_are_judged_again_when_a_node_is_cordoned_or_room_is_taken_back() {
     let sources = [("PodDisruptionBudget", "policy/v1"), ("ConfigMap", "v1"), ("PodDisruptionBudget", "policy/v1")];
     let sources = sources.map(|(kind, api_version)| record(kind, api_version, &json!({})));
     assert_eq!(targets(&cordoned_changed(&sources)), set([group("demo", Group::Budgets)]));
     assert_eq!(targets(&cordoned_changed(&sources[1..2])), set([]));
-    assert_eq!(eviction_refused(&tenant(), "demo").target, group("demo", Group::Budgets));
+    let homes = ["demo".to_owned(), "shop".to_owned()].into();
+    assert_eq!(targets(&room_taken_back(&tenant(), homes)), set([group("demo", Group::Budgets), group("shop", Group::Budgets)]));
 }
 
 #[test]

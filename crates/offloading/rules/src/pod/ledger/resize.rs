@@ -304,7 +304,7 @@ mod tests {
     }
 
     fn pod_with_label(pod: &RemotePod) -> RemotePod {
-        RemotePod { is_scheduled: false, ..pod.clone() }
+        RemotePod { node: None, ..pod.clone() }
     }
 
     #[test]

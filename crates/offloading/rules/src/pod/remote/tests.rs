@@ -85,6 +85,29 @@ fn a_new_shadow_pod_gets_its_pod_at_once() {
 }
 
 #[test]
+fn a_pod_that_somebody_deletes_there_is_not_ready_at_home_while_its_containers_end() {
+    let ready = |deleted: bool| {
+        Arc::new(pod("web", "u1", |object| {
+            object["status"] = json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
+            if deleted {
+                object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                object["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+            }
+        }))
+    };
+    let reported = |pod: Arc<RemotePod>, shadow: Arc<Shadow>| {
+        let mut snapshot = snapshot(shadow);
+        snapshot.seen = vec![pod];
+        snapshot.unreported_for = DETAIL_DELAY;
+        recorded(decide(&snapshot)).pod.unwrap().value()["conditions"][0].clone()
+    };
+    assert_eq!(reported(ready(false), shadow("Always", |_| {}))["status"], "True");
+    let leaving = reported(ready(true), shadow("Always", |_| {}));
+    assert_eq!((&leaving["status"], &leaving["reason"]), (&json!("False"), &json!(REMOTE_POD_DELETED)));
+    assert_eq!(reported(ready(true), shadow("Never", |_| {}))["status"], "False");
+}
+
+#[test]
 fn a_pod_that_runs_once_is_recorded_at_once_and_one_that_restarts_with_the_next_news() {
     let mut once = snapshot(shadow("Never", |_| {}));
     once.seen = vec![live("u1", "Pending")];

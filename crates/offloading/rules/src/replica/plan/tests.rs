@@ -766,6 +766,22 @@ fn a_network_policy_is_written_within_the_limits_and_kept_so() {
 }
 
 #[test]
+fn a_disruption_budget_goes_with_the_permission_for_its_kind() {
+    let source = object("o", &budget("web"), |_| {});
+    let live = replica_of(
+        Kind::PodDisruptionBudget,
+        replica(Kind::PodDisruptionBudget, &budget("web"), "web", "demo-rome-aaaaaa", "demo"),
+    );
+    let steps = |kinds: Value| {
+        let policy = policy(json!({ "reflectedKinds": kinds }));
+        plan(one(&source), one(&live), &BTreeSet::from([Kind::PodDisruptionBudget]), Some(&policy))
+    };
+    assert_eq!(steps(json!(["PodDisruptionBudget"])), []);
+    assert!(matches!(&steps(json!([]))[..], [Step::Delete(gone), Step::ReportProblem(_, Some(problem))]
+        if *gone == live && problem.reason == "KindNotAllowed"));
+}
+
+#[test]
 fn a_network_policy_that_cannot_be_taken_closes_instead_of_opening() {
     let open = json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{}] });
     let ours = network_policy("liqo-ingress", &open).clamp_policy(&limits());
