@@ -15,9 +15,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{
-    ResourceExt as _,
+    Api, ResourceExt as _,
     api::{ListParams, PostParams},
     client::Body,
     core::Request,
@@ -163,7 +163,35 @@ async fn the_api_server_refuses(attacker: &Attacker) -> Result<()> {
     attacker.secret_refused("Opaque", 10, &json!({ "annotations": { "x": "x".repeat(200_000) } }), "annotations").await?;
     attacker.secret_refused("Opaque", 10, &json!({ "finalizers": ["example.com/attack"] }), "finalizers").await?;
     let owner = json!({ "apiVersion": "v1", "kind": "Secret", "name": "x", "uid": "x" });
-    attacker.secret_refused("Opaque", 10, &json!({ "ownerReferences": [owner] }), "owners").await
+    attacker.secret_refused("Opaque", 10, &json!({ "ownerReferences": [owner] }), "owners").await?;
+    large_managed_fields_are_refused(attacker).await
+}
+
+/// Managed fields that name a million bytes of fields which no object has: in every kind that a consumer creates, and in its Lease.
+async fn large_managed_fields_are_refused(attacker: &Attacker) -> Result<()> {
+    let invented = |api_version: &str| {
+        let fields: Map<String, Value> = (0..10_000).map(|n| (format!("f:{n:0100}"), json!({}))).collect();
+        json!([{ "manager": "attack", "operation": "Update", "apiVersion": api_version, "time": "2026-01-01T00:00:00Z",
+            "fieldsType": "FieldsV1", "fieldsV1": { "f:spec": { "f:x": fields } } }])
+    };
+    let kinds = [
+        (RECORDS, "shadowpods", "ShadowPod", shadow_pod(&json!("{}"))["spec"].clone()),
+        (RECORDS, "reflectedobjects", "ReflectedObject", reflected_object(&json!("{}"))["spec"].clone()),
+        (RECORDS, "namespacemaps", "NamespaceMap", json!({})),
+        (REQUESTS, "resourcerequests", "ResourceRequest", json!({})),
+    ];
+    for (api, plural, kind, spec) in kinds {
+        let api_version = api.trim_start_matches("/apis/");
+        let object = json!({ "apiVersion": api_version, "kind": kind,
+            "metadata": { "generateName": "attack-", "managedFields": invented(api_version) }, "spec": spec });
+        attacker.refused(&format!("managed fields of a {kind}"), (api, plural), object, 403, "managed fields").await?;
+    }
+    let leases: Api<Lease> = Api::namespaced(attacker.cluster.client.clone(), &attacker.tenant);
+    let mut lease = serde_json::to_value(leases.get("consumer").await?)?;
+    lease["metadata"]["managedFields"] = invented("coordination.k8s.io/v1");
+    let written = leases.replace("consumer", &PostParams::default(), &serde_json::from_value(lease)?).await;
+    ensure!(matches!(&written, Err(kube::Error::Api(status)) if status.code == 403), "the Lease: {written:?}");
+    Ok(())
 }
 
 /// What only the manager refuses: 150 pods of tiny values, and one that names 1,500 resources.
@@ -207,14 +235,15 @@ async fn few_requests_are_handled_at_a_time(attacker: &Attacker, milan: &Cluster
 async fn only_its_own_token_is_renewed(attacker: &Attacker, account: &str, milan: &Cluster) -> Result<()> {
     let uid = milan.kubectl(&["-n", "liqo", "get", "secret", account, "-o", "jsonpath={.metadata.uid}"]).await?;
     let session = json!({ "apiVersion": "v1", "kind": "Secret", "name": account, "uid": uid });
-    for (of, seconds, bound, expected) in [
-        (account, 3600, &session, 201),
-        (account, 7200, &session, 403),
-        (account, 3600, &Value::Null, 403),
-        (CONTROLLER_MANAGER, 3600, &session, 403),
+    for (of, audiences, seconds, bound, expected) in [
+        (account, json!([]), 3600, &session, 201),
+        (account, json!([]), 7200, &session, 403),
+        (account, json!([]), 3600, &Value::Null, 403),
+        (account, json!(["sts.example.com"]), 3600, &session, 403),
+        (CONTROLLER_MANAGER, json!([]), 3600, &session, 403),
     ] {
         let body = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-            "spec": { "audiences": [], "expirationSeconds": seconds, "boundObjectRef": bound } });
+            "spec": { "audiences": audiences, "expirationSeconds": seconds, "boundObjectRef": bound } });
         let url = format!("{CORE}/namespaces/liqo/serviceaccounts/{of}/token");
         let request = http::Request::post(url).header("content-type", "application/json").body(serde_json::to_vec(&body)?)?;
         let code = match attacker.cluster.client.request::<Value>(request).await {
@@ -222,7 +251,7 @@ async fn only_its_own_token_is_renewed(attacker: &Attacker, account: &str, milan
             Err(kube::Error::Api(status)) => status.code,
             Err(error) => return Err(error.into()),
         };
-        ensure!(code == expected, "a token of {of} for {seconds} s, bound to {bound}: {code}");
+        ensure!(code == expected, "a token of {of} for {audiences} and {seconds} s, bound to {bound}: {code}");
     }
     Ok(())
 }

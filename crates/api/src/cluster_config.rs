@@ -317,6 +317,11 @@ pub struct ClusterConfigStatus {
     /// URL of the API server that consumers get.
     #[serde(rename = "apiServerURL", default, skip_serializing_if = "Option::is_none")]
     pub api_server_url: Option<String>,
+    /// Audiences of the tokens that this cluster's API server takes, as it said when it last issued one for a consumer. Consumers get
+    /// tokens for no others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 1024)))]
+    pub token_audiences: Vec<String>,
     /// The address ranges of this cluster, as configured or detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkRanges>,

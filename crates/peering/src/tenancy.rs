@@ -29,7 +29,8 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
 };
 use liqo_api::{
-    ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, consumer_service_account, labels, leases, roles, tenant_namespace,
+    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, consumer_service_account, labels,
+    leases, roles, tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue,
@@ -317,10 +318,25 @@ impl Tenants {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
         let issued = accounts.create_token_request(&name, &PostParams::default(), &request).await;
         let issued = issued.step("issue a token for", "ServiceAccount", Key::new(&self.namespace, &name))?;
+        self.show_audiences(&issued.spec.audiences).await?;
         // The API server may shorten the lifetime.
         let seconds = issued.spec.expiration_seconds.unwrap_or(lifetime);
         let token = issued.status.map(|status| status.token).unwrap_or_default();
         Ok((token, u64::try_from(seconds).unwrap_or_default()))
+    }
+
+    /// Writes the audiences of the API server where its admission policy for renewed tokens looks for them.
+    async fn show_audiences(&self, audiences: &[String]) -> Result<(), StepError> {
+        let config = self.context.config();
+        let shown = config.status.as_ref().map(|status| status.token_audiences.as_slice()).unwrap_or_default();
+        if shown == audiences {
+            return Ok(());
+        }
+        let configs: Api<ClusterConfig> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({ "status": { "tokenAudiences": audiences } }));
+        let written = configs.patch_status(CLUSTER_CONFIG, &PatchParams::default(), &patch).await;
+        written.step("write the status of", "ClusterConfig", Key::new("", CLUSTER_CONFIG))?;
+        Ok(())
     }
 
     async fn mark_ending(&self, consumer: &ClusterId) -> Result<(), StepError> {
