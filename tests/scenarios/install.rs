@@ -69,6 +69,28 @@ pub async fn uninstalling_leaves_nothing(world: Arc<World>) -> Result<()> {
         Ok(peers.iter().all(|peer| peer["status"]["tenantNamespace"].is_null()).then_some(()))
     })
     .await?;
+    // This pod waits for a strategy that nobody will give.
+    rome.apply(
+        r#"
+apiVersion: v1
+kind: Namespace
+metadata: { name: undecided, labels: { liqo.io/scheduling-enabled: "true" } }
+"#,
+    )
+    .await?;
+    rome.apply(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: { name: waiting, namespace: undecided }
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{ name: main, image: localhost/busybox:1, command: [sleep, "3600"] }]
+"#,
+    )
+    .await?;
+    let gates = ["-n", "undecided", "get", "pod", "waiting", "-o", "jsonpath={.spec.schedulingGates[*].name}"];
+    ensure!(rome.kubectl(&gates).await? == "liqo.io/offloading", "the pod does not wait");
     for cluster in [rome, milan] {
         cluster.liqoctl(&["uninstall", "--yes", "--purge"]).await?;
         let kinds = cluster.kubectl(&["api-resources", "--verbs=list", "-o", "name", "--cached=false"]).await?;
@@ -79,5 +101,6 @@ pub async fn uninstalling_leaves_nothing(world: Arc<World>) -> Result<()> {
         }
         ensure!(left.is_empty(), "left at {}: {left:#?}", cluster.name);
     }
-    Ok(())
+    rome.wait_for(&["-n", "undecided", "pod/waiting"], "condition=Ready", 60).await?;
+    rome.kubectl(&["delete", "namespace", "undecided"]).await.map(drop)
 }

@@ -16,7 +16,10 @@ use kube::{
         ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, TypeMeta,
     },
 };
-use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ForeignCluster, NamespaceOffloading, PeeringPolicy, SearchDomain, labels};
+use liqo_api::{
+    CLUSTER_CONFIG, ClusterConfig, ForeignCluster, NamespaceOffloading, PeeringPolicy, SearchDomain, labels,
+    pods::OFFLOADING_GATE,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -265,8 +268,30 @@ async fn stop_manager(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()
     .await
 }
 
+/// Releases the pods that wait for the strategy of their namespace: nobody else removes the gate of the webhook.
+async fn release_waiting(cluster: &Cluster) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::all(cluster.client.clone());
+    let waiting = pods.list(&ListParams::default().fields("spec.nodeName=")).await.doing("list the pods without a node")?;
+    let is_gated = |pod: &Pod| {
+        let gates = pod.spec.iter().flat_map(|spec| spec.scheduling_gates.iter().flatten());
+        gates.into_iter().any(|gate| gate.name == OFFLOADING_GATE)
+    };
+    for pod in waiting.into_iter().filter(is_gated) {
+        let gone = json!({ "name": OFFLOADING_GATE, "$patch": "delete" });
+        let patch = json!({ "metadata": { "uid": pod.uid() }, "spec": { "schedulingGates": [gone] } });
+        let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &pod.namespace().unwrap_or_default());
+        match api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&patch)).await {
+            // It is gone, or another pod has its name.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
+            patched => drop(patched.doing(format!("release pod {}", pod.name_any()))?),
+        }
+    }
+    Ok(())
+}
+
 /// Removes what a running Liqo created and nobody cleans up any more.
 async fn remove_created(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+    release_waiting(cluster).await?;
     for definition in liqo_api::custom_resource_definitions() {
         let version = definition.spec.versions.first().map(|version| version.name.clone()).unwrap_or_default();
         let objects = of_kind(cluster, &definition.spec.group, &version, &definition.spec.names.kind, None);
