@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed step fails the test")]
 
 mod api_endpoint;
+mod broker;
 mod coming_home;
 mod disruption_budgets;
 mod installed;

@@ -1,0 +1,84 @@
+//! A broker: rome borrows from milan what milan borrows from others.
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
+use liqo_api::{PeeringPolicy, Quantity};
+use serde_json::json;
+
+use crate::{
+    json::object,
+    users::SOON,
+    world::{Cluster, Start, World},
+};
+
+/// How much cpu the node of a provider has, in thousandths.
+async fn cpu(cluster: &Cluster, node: &str) -> i64 {
+    let node = cluster.all::<Node>().get_opt(node).await.unwrap();
+    let amounts = node.and_then(|node| node.status?.allocatable).unwrap_or_default();
+    let cpu = amounts.get("cpu").map(|amount| amount.0.parse::<Quantity>().unwrap()).unwrap_or_default();
+    cpu.milli_value()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_lends_the_sum_of_its_providers_and_one_that_leaves_and_returns_takes_only_its_part_along() {
+    let world = World::start(&["rome", "milan", "turin", "venice", "genoa"], Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    let providers = &world.clusters[2..];
+    for provider in [2, 3, 4] {
+        world.peer_and_wait(1, provider).await;
+    }
+    let lends_on = json!({ "spec": { "provide": { "percentage": 100, "source": { "offers": {} } } } });
+    milan.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &Patch::Merge(lends_on)).await.unwrap();
+    world.peer_and_wait(0, 1).await;
+    let sum = async |names: &[&str]| {
+        let mut sum = 0;
+        for name in names {
+            sum += cpu(milan, name).await;
+        }
+        sum
+    };
+    let all = ["turin", "venice", "genoa"];
+    world
+        .until("rome is offered the sum", SOON, async || {
+            let offered = cpu(rome, "milan").await;
+            offered > 0 && offered == sum(&all).await
+        })
+        .await;
+    world.offload(0, "demo", "Remote").await;
+    rome.deploy("demo", "web", 6).await;
+    world.until("six pods run", SOON, async || rome.ready_pods("demo").await.len() == 6).await;
+    let at = |provider: &Cluster| -> Vec<Pod> { provider.pods_of("web").into_iter().map(object).collect() };
+    assert_eq!(providers.iter().map(|one| at(one).len()).sum::<usize>(), 6);
+    let served = |provider: &Cluster| at(provider).iter().filter_map(ResourceExt::uid).collect::<Vec<_>>();
+    let before: Vec<Vec<String>> = providers[..2].iter().map(served).collect();
+
+    milan.unpeer("genoa").await;
+    world
+        .until("rome is offered what the others have", 3 * SOON, async || {
+            let offered = cpu(rome, "milan").await;
+            milan.all::<Node>().get_opt("genoa").await.unwrap().is_none() && offered == sum(&all[..2]).await
+        })
+        .await;
+    world
+        .until("six pods run at the others", 3 * SOON, async || {
+            rome.ready_pods("demo").await.len() == 6 && at(&providers[2]).is_empty()
+        })
+        .await;
+    for (provider, before) in providers.iter().zip(&before) {
+        let now = served(provider);
+        assert!(before.iter().all(|uid| now.contains(uid)), "a pod at {} ended although its provider stayed", provider.name);
+    }
+
+    world.until("nothing is left of the peering", SOON, async || !milan.knows("genoa").await).await;
+    world.peer_as(1, 4, 1).await;
+    world
+        .until("rome is offered the sum again", 3 * SOON, async || {
+            milan.node_is_ready("genoa").await && cpu(rome, "milan").await == sum(&all).await
+        })
+        .await;
+    rome.scale("demo", "web", 12).await;
+    world.until("twelve pods run", SOON, async || rome.ready_pods("demo").await.len() == 12).await;
+}
