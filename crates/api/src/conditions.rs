@@ -107,7 +107,13 @@ pub mod owners {
     /// Requests and offers.
     pub const SHARING: ConditionOwner = ConditionOwner {
         field_manager: "liqo-sharing",
-        types: &[links::RESOURCES_REQUESTED, links::OFFER_ACCEPTED, links::TETHERING_GRANTED, links::RESOURCES_OFFERED],
+        types: &[
+            links::RESOURCES_REQUESTED,
+            links::OFFER_ACCEPTED,
+            links::TETHERING_GRANTED,
+            links::POOL_FOR_EACH_NODE,
+            links::RESOURCES_OFFERED,
+        ],
     };
     /// Virtual nodes.
     pub const OFFLOADING: ConditionOwner =

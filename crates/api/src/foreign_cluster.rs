@@ -5,7 +5,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, ContractDecision, GatewayAddress, schema};
+use crate::{ClusterId, Condition, ContractDecision, GatewayAddress, RequestedGranularity, schema};
 
 /// A cluster that this one knows: who it is, what this cluster wants from it, what it may use here, and the state of the peering.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -99,6 +99,9 @@ pub struct RequestedResources {
     /// Maximum amount of each resource. Resources that are not listed are not limited.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     pub resources: ResourceList,
+    /// How the offer should be divided into pools. If absent, as the peer's policy says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granularity: Option<RequestedGranularity>,
     /// Whether to request only the network: no resources, whatever `resources` says, and no virtual node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub network_only: bool,

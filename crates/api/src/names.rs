@@ -333,6 +333,8 @@ pub mod links {
     pub const RESOURCES_OFFERED: &str = "ResourcesOffered";
     /// sharing: the provider controls this cluster, or is ready to. Only while this cluster asks for that.
     pub const TETHERING_GRANTED: &str = "TetheringGranted";
+    /// sharing: each node of the provider is a pool of its own. Only while this cluster asks for that.
+    pub const POOL_FOR_EACH_NODE: &str = crate::POOL_FOR_EACH_NODE;
     /// The links of borrowing, in order.
     pub const BORROWING: [&str; 6] =
         [IDENTITY_VERIFIED, AUTHENTICATED, PEER_REACHABLE, RESOURCES_REQUESTED, OFFER_ACCEPTED, VIRTUAL_NODES_READY];

@@ -30,6 +30,7 @@ use crate::{Budget, ClusterId, Condition, ConsumeContract, PriceList, PricePolic
 )]
 #[x_kube(validation = kube::core::Rule::new("!has(self.provide) || !has(self.provide.tokenRequired) || self.provide.tokenRequired || (has(self.peers) && ((has(self.peers.clusterIDs) && self.peers.clusterIDs.size() > 0) || (has(self.peers.names) && self.peers.names.size() > 0) || (has(self.peers.selector) && ((has(self.peers.selector.matchLabels) && self.peers.selector.matchLabels.size() > 0) || (has(self.peers.selector.matchExpressions) && self.peers.selector.matchExpressions.size() > 0))) || (has(self.peers.discoveredBy) && self.peers.discoveredBy.size() > 0 && !('Manual' in self.peers.discoveredBy))))").message("tokenRequired: false needs peers by clusterIDs, names, selector, or discoveredBy without Manual: else every cluster that reaches the auth endpoint may borrow"))]
 #[x_kube(validation = kube::core::Rule::new("!has(self.provide) || !has(self.provide.source) || !has(self.provide.source.offers) || !has(self.provide.granularity) || !has(self.provide.granularity.by) || self.provide.granularity.by != 'NodeLabel'").message("with source.offers, granularity is by Cluster or by Node"))]
+#[x_kube(validation = kube::core::Rule::new("!has(self.provide) || !has(self.provide.source) || !has(self.provide.source.plugin) || !has(self.provide.granularity) || !has(self.provide.granularity.peersMayChoose) || !self.provide.granularity.peersMayChoose").message("with source.plugin, the plugin names the pools: leave out granularity.peersMayChoose"))]
 #[serde(rename_all = "camelCase")]
 pub struct PeeringPolicySpec {
     /// Priority of this policy. If several policies select a peer, the one with the highest priority applies.
@@ -187,7 +188,7 @@ pub struct Provide {
     #[schemars(range(min = 100, max = 1000))]
     pub overcommit_percentage: u16,
     /// How an offer is divided into pools. Each pool becomes one virtual node.
-    #[serde(skip_serializing_if = "Granularity::is_cluster")]
+    #[serde(skip_serializing_if = "Granularity::is_default")]
     pub granularity: Granularity,
     /// An offer is rewritten only if a resource changes by more than this percentage. If absent, 5; with a plugin, 0.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -363,6 +364,7 @@ pub struct PluginTls {
 /// How an offer is divided into pools.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(validation = kube::core::Rule::new("(self.by == 'NodeLabel') == has(self.label)").message("granularity by NodeLabel needs a label, and no other does"))]
+#[x_kube(validation = kube::core::Rule::new("self.by != 'Node' || !has(self.peersMayChoose) || !self.peersMayChoose").message("granularity by Node leaves nothing to choose: leave out peersMayChoose"))]
 #[serde(rename_all = "camelCase")]
 pub struct Granularity {
     /// Which nodes form a pool.
@@ -371,11 +373,15 @@ pub struct Granularity {
     /// With `NodeLabel`: key of the label whose value is the name of a node's pool. Nodes without this label are not offered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// Whether a peer may ask for one pool for each node instead, with `request.granularity` of its `ForeignCluster`. The peer gets the same
+    /// amounts, divided between at most 15 nodes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub peers_may_choose: bool,
 }
 
 impl Granularity {
-    /// Whether all nodes form one pool.
-    pub fn is_cluster(&self) -> bool {
+    /// Whether all fields have their defaults: all nodes form one pool, and peers may not choose.
+    pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }

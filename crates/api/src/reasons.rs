@@ -102,6 +102,19 @@ reasons! {
         Tethered = "Tethered",
     }
 
+    /// Reasons of [`POOL_FOR_EACH_NODE`](crate::POOL_FOR_EACH_NODE).
+    GranularityAnswer {
+        Granted = "Granted",
+        /// The consumer does not ask, or not any more.
+        NotAsked = "NotAsked",
+        /// The policy does not let the consumer choose.
+        NotAllowed = "NotAllowed",
+        /// A contract that both signed names other pools.
+        BoundByContract = "BoundByContract",
+        /// The consumer changed its mind a moment ago.
+        ChangedRecently = "ChangedRecently",
+    }
+
     /// Reasons of [`links::IDENTITY_VERIFIED`](crate::links::IDENTITY_VERIFIED).
     IdentityVerifiedReason {
         Waiting = "Waiting",

@@ -28,9 +28,20 @@ pub struct ResourceRequestSpec {
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::requested_resources")]
     pub resources: ResourceList,
+    /// How the consumer wants the offer to be divided into pools. If absent, as the provider's policy says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granularity: Option<RequestedGranularity>,
     /// Whether the consumer asks the provider to control it, or is controlled by it. The condition `Tethering` is the answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tethering: bool,
+}
+
+/// How a consumer wants an offer to be divided into pools, each of which becomes a virtual node. It has an effect only if the provider's
+/// policy lets its peers choose: the condition `PoolForEachNode` is the answer. If absent, the offer is divided as the policy says.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestedGranularity {
+    /// One pool for each node of the provider.
+    Node,
 }
 
 /// The provider's answer. Its offers are separate objects, `ResourceOffer`s.
@@ -38,7 +49,8 @@ pub struct ResourceRequestSpec {
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRequestStatus {
     /// `Answered`: the provider made an offer. The reason and the message say why not. `Tethering`: the provider lets the consumer tether
-    /// itself; `observedGeneration` is the generation of the request that it answers.
+    /// itself; `observedGeneration` is the generation of the request that it answers. `PoolForEachNode`: each node is a pool of its own,
+    /// because the consumer asked for that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -49,3 +61,7 @@ pub const ANSWERED: &str = "Answered";
 
 /// Condition of a [`ResourceRequest`]: the provider lets the consumer tether itself to it.
 pub const TETHERING: &str = "Tethering";
+
+/// Condition of a [`ResourceRequest`]: each node is a pool of its own, as the consumer asked. A `ForeignCluster` shows it to the consumer as
+/// [`links::POOL_FOR_EACH_NODE`](crate::links::POOL_FOR_EACH_NODE).
+pub const POOL_FOR_EACH_NODE: &str = "PoolForEachNode";

@@ -152,7 +152,7 @@ impl Request {
                         None => drop(resources.remove(resource)),
                     }
                 }
-                RequestedResources { resources, network_only: false }
+                RequestedResources { resources, network_only: false, ..before }
             }
             Self::Everything => RequestedResources::default(),
             Self::NetworkOnly => RequestedResources { network_only: true, ..before },
@@ -509,7 +509,7 @@ mod tests {
         let limits: ResourceList = [("cpu", "2".parse().unwrap())].into_iter().collect();
         let lent = Request::Limits(vec![Limit::new("cpu", "2").unwrap()]).after(None);
         let connected = Request::NetworkOnly.after(Some(&lent));
-        assert_eq!(connected, RequestedResources { resources: limits, network_only: true });
+        assert_eq!(connected, RequestedResources { resources: limits, network_only: true, granularity: None });
         assert_eq!(Request::AsBefore.after(Some(&connected)), connected);
         assert_eq!(Request::Everything.after(Some(&connected)), RequestedResources::default());
     }
@@ -550,11 +550,11 @@ mod tests {
     #[test]
     fn what_others_said_of_the_request_is_undone() {
         let cpu: ResourceList = [("cpu", "4".parse().unwrap())].into_iter().collect();
-        let wanted = RequestedResources { resources: cpu.clone(), network_only: false };
+        let wanted = RequestedResources { resources: cpu.clone(), network_only: false, granularity: None };
         assert_eq!(said(&wanted), json!({ "resources": { "cpu": "4" }, "networkOnly": false }));
         assert_eq!(correction(&wanted, &wanted), None);
         let more: ResourceList = [("cpu", "4".parse().unwrap()), ("memory", "1Gi".parse().unwrap())].into_iter().collect();
-        let written = RequestedResources { resources: more, network_only: false };
+        let written = RequestedResources { resources: more, network_only: false, granularity: None };
         let memory = json!({ "spec": { "request": { "resources": { "memory": null } } } });
         assert_eq!(correction(&written, &wanted), Some(memory));
         let everything = correction(&wanted, &RequestedResources::default());

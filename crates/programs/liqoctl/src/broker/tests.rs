@@ -367,7 +367,7 @@ fn what_would_not_do_what_the_user_expects_is_refused() {
         json!({ "metadata": { "name": "zones" }, "spec": { "provide": { "granularity": { "by": "NodeLabel", "label": "z" } } } });
     assert!(refused(&named("zones"), json!([by_label])).contains("by a label"));
     // A copy of it has one pool.
-    assert!(enabling(&named("broker"), json!([by_label]), json!([])).unwrap().spec.provide.granularity.is_cluster());
+    assert!(enabling(&named("broker"), json!([by_label]), json!([])).unwrap().spec.provide.granularity.is_default());
     let by_hand =
         json!({ "metadata": { "name": "customers" }, "spec": { "priority": 5, "provide": { "source": { "offers": {} } } } });
     assert!(refused(&named("broker"), json!([default_policy(), by_hand])).contains("--policy customers"));

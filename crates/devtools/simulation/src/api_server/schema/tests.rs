@@ -175,6 +175,12 @@ fn what_is_refused_is_said_as_kube_apiserver_says_it() {
     let refused =
         "spec.provide.granularity: Invalid value: \"object\": granularity by NodeLabel needs a label, and no other does";
     assert_eq!(texts(&schema.validate(&policy, None)), [refused]);
+    policy["spec"] = json!({"provide": {"granularity": {"by": "Node", "peersMayChoose": true}}});
+    assert!(texts(&schema.validate(&policy, None))[0].contains("leaves nothing to choose"));
+    policy["spec"]["provide"]["granularity"] = json!({"by": "Cluster", "peersMayChoose": true});
+    assert_eq!(schema.validate(&policy, None), []);
+    policy["spec"]["provide"]["source"] = json!({"plugin": {"address": "p:1", "generation": "P3"}});
+    assert!(texts(&schema.validate(&policy, None))[0].contains("the plugin names the pools"));
 }
 
 #[test]
