@@ -67,7 +67,7 @@ fn provider(threshold: u8) -> Snapshot {
         (tenant_namespace(&peer(number)), tenant.into())
     };
     let request = |number: u32| {
-        let request = Request { resources: Ok(ResourceList::new()), tethering: false, generation: None, conditions: Vec::new() };
+        let request = Request::default();
         (Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST), request.into())
     };
     Snapshot {

@@ -83,7 +83,7 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
         namespaces.insert(format!("mapped-{number}"), mapped.into());
     }
     let request = |number: u32| {
-        let request = Request { resources: Ok(ResourceList::new()), tethering: false, generation: None, conditions: Vec::new() };
+        let request = Request::default();
         (Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST), request.into())
     };
     Snapshot {

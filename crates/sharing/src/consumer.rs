@@ -17,8 +17,9 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ANSWERED, ClusterId, ForeignCluster, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer, ResourceOfferStatus, ResourceRequest,
-    ResourceRequestSpec, ResourcesRequestedReason, TETHERING, TetheringAnswer, VirtualNode, labels, links, provider_namespace,
+    ANSWERED, ClusterId, ForeignCluster, GranularityAnswer, POOL_FOR_EACH_NODE, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer,
+    ResourceOfferStatus, ResourceRequest, ResourceRequestSpec, ResourcesRequestedReason, TETHERING, TetheringAnswer, VirtualNode,
+    labels, links, provider_namespace,
 };
 use liqo_api::{conditions::DesiredCondition, policies::PolicyPeer};
 use liqo_controller_runtime::{
@@ -288,7 +289,8 @@ impl ConsumerController {
         };
         let tethers = intent.returns == Returns::Allowed;
         let granted = tethers.then(|| provider.request()).flatten().and_then(|request| tethering_granted(&request));
-        let conditions = [condition, judgement.condition].into_iter().chain(granted);
+        let divided = provider.request().and_then(|request| pool_for_each_node(&request));
+        let conditions = [condition, judgement.condition].into_iter().chain(granted).chain(divided);
         self.conditions.report_provider(id, conditions.collect());
         failures.extend([requested, carried_out].into_iter().filter_map(Result::err));
         crate::first(failures)?;
@@ -300,14 +302,18 @@ impl ConsumerController {
     async fn request(&self, intent: &BorrowingIntent, provider: &ProviderWatches) -> Result<(), Error> {
         let existing = provider.request();
         let tethers = intent.returns == Returns::Allowed;
-        let is_same =
-            |existing: &Request| existing.resources.as_ref() == Ok(&intent.request.resources) && existing.tethering == tethers;
+        let is_same = |existing: &Request| {
+            existing.resources.as_ref() == Ok(&intent.request.resources)
+                && existing.granularity == intent.request.granularity
+                && existing.tethering == tethers
+        };
         if existing.as_deref().is_some_and(is_same) {
             return Ok(());
         }
         let connection = &provider.connection;
         let api: Api<ResourceRequest> = namespaced(&connection.client, &connection.tenant_namespace);
-        let spec = ResourceRequestSpec { resources: intent.request.resources.clone(), granularity: None, tethering: tethers };
+        let (resources, granularity) = (intent.request.resources.clone(), intent.request.granularity);
+        let spec = ResourceRequestSpec { resources, granularity, tethering: tethers };
         let request = marked(ResourceRequest::new(RESOURCE_REQUEST, spec), labels::CONSUMER_ID, &intent.own);
         let written = peers::call(put(&api, FIELD_MANAGER, &request, existing.is_some())).await;
         let key = Key::new(&connection.tenant_namespace, RESOURCE_REQUEST);
@@ -402,6 +408,22 @@ fn tethering_granted(request: &Request) -> Option<DesiredCondition> {
     let message = answer.message.chars().take(MAX_ANSWER_LEN).collect::<String>();
     match answer.status.as_str() {
         "True" => Some(DesiredCondition::yes(kind, TetheringAnswer::Granted, message)),
+        _ => Some(DesiredCondition::no(kind, reason, message)),
+    }
+}
+
+/// The provider's answer to the present request for one pool for each node, if it has answered.
+fn pool_for_each_node(request: &Request) -> Option<DesiredCondition> {
+    let kind = links::POOL_FOR_EACH_NODE;
+    let answer = request.conditions.iter().find(|condition| condition.type_ == POOL_FOR_EACH_NODE)?;
+    if request.granularity.is_none() || answer.observed_generation != request.generation {
+        return None;
+    }
+    // The provider chooses reason and message.
+    let reason = GranularityAnswer::parse(&answer.reason).unwrap_or(GranularityAnswer::NotAllowed);
+    let message = answer.message.chars().take(MAX_ANSWER_LEN).collect::<String>();
+    match answer.status.as_str() {
+        "True" => Some(DesiredCondition::yes(kind, reason, message)),
         _ => Some(DesiredCondition::no(kind, reason, message)),
     }
 }

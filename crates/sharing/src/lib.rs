@@ -52,7 +52,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     consumer::{ConsumerController, contracts::ConsumerContracts},
-    decide::{absence::Silence, provider::is_refused},
+    decide::{absence::Silence, snapshot::is_refused},
     peer_conditions::PeerConditions,
     provider::{ProviderController, contracts::ProviderContracts},
 };

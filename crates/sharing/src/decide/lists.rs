@@ -104,6 +104,11 @@ impl Snapshot {
         self.requests().get(tenant_namespace(consumer).as_str()).map(|request| &request.resources)
     }
 
+    /// Whether a consumer asks for one pool for each node.
+    pub fn asks_for_nodes(&self, consumer: &ClusterId) -> bool {
+        self.requests().get(tenant_namespace(consumer).as_str()).is_some_and(|request| request.granularity.is_some())
+    }
+
     /// The same snapshot with this peer in place of the known one. If the peer requests nothing, it requests everything.
     #[must_use]
     pub fn if_it_requested(mut self, peer: PolicyPeer) -> Self {
@@ -116,9 +121,7 @@ impl Snapshot {
             self.namespaces.insert(name.clone(), Arc::new(tenant));
         }
         if self.request_of(&consumer).is_none() {
-            let everything =
-                Request { resources: Ok(ResourceList::new()), tethering: false, generation: None, conditions: Vec::new() };
-            self.requests.push((Key::new(name, RESOURCE_REQUEST), Arc::new(everything)));
+            self.requests.push((Key::new(name, RESOURCE_REQUEST), Arc::new(Request::default())));
         }
         self
     }

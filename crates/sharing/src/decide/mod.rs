@@ -10,6 +10,7 @@
 //!                 prices    computes what a pool costs now
 //!                 publish   selects the offers that are worth a write
 //!                 absence   which consumers are silent for too long
+//!                 granularity  who gets one pool for each node because it asked for that
 //!                 tethering what the working mode changes
 //!
 //!   consumer:  offers, policy ──▶ consumer ──▶ Judgement: virtual nodes, copies, answers
@@ -25,6 +26,7 @@
 
 pub mod absence;
 pub(crate) mod consumer;
+pub(crate) mod granularity;
 pub(crate) mod isolation;
 pub(crate) mod ledger;
 pub mod lists;

@@ -3,7 +3,8 @@
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{Condition, ForeignCluster, links};
 
-const CONSUMER_CONDITIONS: [&str; 3] = [links::RESOURCES_REQUESTED, links::OFFER_ACCEPTED, links::TETHERING_GRANTED];
+const CONSUMER_CONDITIONS: [&str; 4] =
+    [links::RESOURCES_REQUESTED, links::OFFER_ACCEPTED, links::TETHERING_GRANTED, links::POOL_FOR_EACH_NODE];
 
 /// What each side has reported about a peer since this process started.
 #[derive(Clone, Debug, Default, PartialEq)]

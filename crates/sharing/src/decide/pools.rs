@@ -175,29 +175,17 @@ pub fn pool_name(text: &str) -> String {
     format!("{}-{hash}", start.trim_end_matches('-')).trim_start_matches('-').to_owned()
 }
 
-/// Selects the nodes of a pool, for the scheduler; `None` if the pool has every node. `partitions` are those that the consumer may get
-/// something of.
-pub fn node_selector<'a, 'b>(
-    policy: usize,
-    provide: &Provide,
-    pool: &str,
-    partitions: impl Iterator<Item = &'b NodePartition<'a>>,
-) -> Option<NodeSelector>
-where
-    'a: 'b,
-{
-    let of_pool = partitions.filter(|partition| partition.pools[policy].as_deref() == Some(pool));
-    let all: Vec<&(&str, &LocalNode)> = of_pool.flat_map(|partition| partition.nodes.iter()).collect();
-    let nodes = || all.iter().copied();
+/// Selects the nodes of a pool, for the scheduler; `None` if the pool has every node. `by` tells how the pool was formed.
+pub fn node_selector(nodes: &[(&str, &LocalNode)], provide: &Provide, by: PoolBy) -> Option<NodeSelector> {
     if provide.source.offers.is_some() {
-        return Some(NodeSelector { node_selector_terms: borrowed_nodes(nodes(), provide.granularity.by) });
+        return Some(NodeSelector { node_selector_terms: borrowed_nodes(nodes.iter(), by) });
     }
-    let own = own_nodes(&all.iter().copied().filter(|(_, node)| node.upstream.is_none()), provide);
-    if all.iter().all(|(_, node)| node.upstream.is_none()) {
+    let own = own_nodes(&nodes.iter().filter(|(_, node)| node.upstream.is_none()), provide, by);
+    if nodes.iter().all(|(_, node)| node.upstream.is_none()) {
         return own;
     }
     // Nodes of a cluster that is tethered to this one.
-    let mut terms = borrowed_nodes(nodes().filter(|(_, node)| node.upstream.is_some()), provide.granularity.by);
+    let mut terms = borrowed_nodes(nodes.iter().filter(|(_, node)| node.upstream.is_some()), by);
     terms.extend(own.map_or_else(|| vec![not_virtual()], |own| own.node_selector_terms));
     Some(NodeSelector { node_selector_terms: terms })
 }
@@ -206,10 +194,11 @@ where
 fn own_nodes<'a>(
     nodes: &(impl Iterator<Item = &'a (&'a str, &'a LocalNode)> + Clone),
     provide: &Provide,
+    by: PoolBy,
 ) -> Option<NodeSelector> {
     let nodes = || nodes.clone();
     let mut narrowed = NodeSelectorTerm::default();
-    match (provide.granularity.by, provide.granularity.label.as_deref()) {
+    match (by, provide.granularity.label.as_deref()) {
         (PoolBy::Node, _) => {
             let values = nodes().map(|(name, _)| (*name).to_owned()).collect();
             narrowed.match_fields = Some(vec![requirement("metadata.name", "In", values)]);
@@ -357,7 +346,7 @@ mod tests {
         let gpus = json!({ "source": { "nodes": { "selectors": [{ "matchLabels": { "gpu": "h100" } },
             { "matchLabels": { "gpu": "a100" }, "matchExpressions": [{ "key": "zone", "operator": "Exists" }] }] } } });
         assert_eq!(pools(&provide(gpus.clone()), &three()), [pool("default", &["b", "c.example"])]);
-        let selector = node_selector(0, &provide(gpus), "default", [].iter()).unwrap();
+        let selector = node_selector(&[], &provide(gpus), PoolBy::Cluster).unwrap();
         assert_eq!(
             serde_json::to_value(selector).unwrap(),
             json!({ "nodeSelectorTerms": [
@@ -389,7 +378,9 @@ mod tests {
         let nodes = three();
         let of = |policy: &Provide, pool: &str| {
             let partitions = partitions(nodes.iter().map(|(name, node)| (*name, node)), &[policy.into()]);
-            serde_json::to_value(node_selector(0, policy, pool, partitions.iter())).unwrap()
+            let of_pool = partitions.iter().filter(|partition| partition.pools[0].as_deref() == Some(pool));
+            let nodes: Vec<_> = of_pool.flat_map(|partition| partition.nodes.clone()).collect();
+            serde_json::to_value(node_selector(&nodes, policy, policy.granularity.by)).unwrap()
         };
         assert_eq!(of(&provide(json!({})), "default"), Value::Null);
         let by_zone = provide(json!({ "granularity": { "by": "NodeLabel", "label": "zone" } }));

@@ -7,6 +7,7 @@
 //!   shares        splits each partition's budget between the claimants
 //!   reclaim       gives notice where more is used than allowed
 //!   pricing       what each pool costs now
+//!   node_shares   divides the pools of consumers that asked for one pool for each node
 //!   publish       selects the offers that are worth a write
 //!   contracts     proposes, amends and ends contracts
 //! ```
@@ -19,6 +20,8 @@ mod conditions;
 mod contracts;
 #[cfg(test)]
 mod histories;
+mod node_pools;
+mod node_shares;
 mod policy_status;
 mod pricing;
 mod reserve;
@@ -36,12 +39,11 @@ use jiff::{SignedDuration, Timestamp};
 use liqo_api::{ClusterId, PeeringPolicy, Provide, ResourceList};
 use tokio::time::Instant;
 
-pub(crate) use allocations::is_refused;
-
 use self::{
     allocations::{PoolAllocation, allocations},
     compose::{Composer, deletions, withdraw},
     conditions::add_conditions,
+    node_pools::NodeIndex,
     usage::PoolUsage,
 };
 use super::{
@@ -60,7 +62,9 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
     let nodes = upstream::lendable(snapshot);
     let lenders = lenders(snapshot, &local);
     let partitions = pools::partitions(nodes.iter().map(|(name, node)| (*name, node.as_ref())), &lenders);
-    let mut allocations = allocations(snapshot, &requesters, &local, &policies, &partitions);
+    let node_index = NodeIndex::new(&requesters, &partitions);
+    let divisions = node_index.divisions(snapshot, &requesters, &local);
+    let mut allocations = allocations(snapshot, &requesters, &local, &divisions, &node_index, &policies, &partitions);
     let mut usage = PoolUsage::count(snapshot, &requesters, &mut allocations, &partitions);
     let claimants = claimants(&requesters, &local, &usage.budgets(&allocations, &partitions));
     let budgets = reserve::budgets(&usage, &allocations, &partitions, &claimants, &policies);
@@ -85,13 +89,15 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
         Vec::new()
     };
     requeue_after = earlier(requeue_after, pricing::set_prices(snapshot, &requesters, &mut allocations, &partitions, &in_use));
+    let allocations = node_shares::divide(allocations, &usage, &shares, &entitlements);
+    requeue_after = earlier(requeue_after, divisions.iter().filter_map(|division| division.changes_in).min());
 
     let composer = Composer::new(snapshot, &requesters, &allocations, &partitions);
     let mut plan = Plan { deletions: deletions(snapshot, &requesters), ..Plan::default() };
     let mut states: Vec<OfferState> = allocations.iter().map(|allocation| composer.state(allocation)).collect();
     let next_prices = allocations.iter().filter_map(|allocation| composer.prices_wait(allocation, now)).min();
     requeue_after = earlier(requeue_after, next_prices);
-    add_conditions(snapshot, &requesters, &allocations, &states, &mut plan);
+    add_conditions(snapshot, &requesters, &divisions, &allocations, &states, &mut plan);
     for members in components(&allocations, &partitions) {
         let total = total(&allocations, &members, &budgets, &claimants, &policies, &partitions);
         let of_component: Vec<OfferState> = members.iter().map(|&member| std::mem::take(&mut states[member])).collect();
@@ -184,8 +190,9 @@ fn reclaim(
     }
     let mut requeue_after = None;
     for allocation in allocations.iter_mut() {
-        let offer = requesters[allocation.requester].offers.get(allocation.pool.as_str());
-        let existing = offer.and_then(|offer| offer.spec.reclaim_timestamp.as_ref()).map(|time| time.0);
+        let offers = &requesters[allocation.requester].offers;
+        let notices = allocation.offer_names().filter_map(|pool| offers.get(pool)?.spec.reclaim_timestamp.as_ref());
+        let existing = notices.map(|time| time.0).min();
         let Some(policy) = allocation.local_policy else {
             let is_over = exceeds(&allocation.in_use, &allocation.target, None, 0);
             allocation.set_reclaim(is_over, &allocation.target.clone(), existing, snapshot.wall_time);

@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
 use kube::core::DeserializeGuard;
 use liqo_api::requests::{self, Effective, MAX_RESOURCES, is_bounded};
 use liqo_api::{
-    ClusterId, Condition, DEFAULT_POOL, LargestPods, PriceList, ResourceList, ResourceRequest, labels, pods, tenant_namespace,
+    ClusterId, Condition, DEFAULT_POOL, LargestPods, PriceList, RequestedGranularity, ResourceList, ResourceRequest, labels,
+    pods, tenant_namespace,
 };
 
 /// A node of this cluster, real or virtual.
@@ -186,12 +187,21 @@ const MAX_ERROR_LEN: usize = 500;
 pub struct Request {
     /// The maximum of each named resource, or why the request is unreadable.
     pub resources: Result<ResourceList, String>,
+    /// How the consumer asks the offer to be divided into pools.
+    pub granularity: Option<RequestedGranularity>,
     /// Whether the consumer asks to be tethered to this cluster.
     pub tethering: bool,
     /// The generation of its spec.
     pub generation: Option<i64>,
     /// Our answer so far.
     pub conditions: Vec<Condition>,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        let resources = Ok(ResourceList::new());
+        Self { resources, granularity: None, tethering: false, generation: None, conditions: Vec::new() }
+    }
 }
 
 /// Reduces a request; `None` if it is being deleted. A consumer can write a request that the schema admits and Liqo cannot
@@ -201,18 +211,19 @@ pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<Request> {
         Ok(request) => {
             let conditions = request.status.map(|status| status.conditions).unwrap_or_default();
             let deleted = request.metadata.deletion_timestamp.is_some();
-            let (tethering, generation) = (request.spec.tethering, request.metadata.generation);
+            let (granularity, tethering) = (request.spec.granularity, request.spec.tethering);
+            let generation = request.metadata.generation;
             let resources = Some(request.spec.resources).filter(is_bounded);
             let resources =
                 resources.ok_or_else(|| format!("it names more than {MAX_RESOURCES} resources, or one by an overlong name"));
-            (!deleted).then_some(Request { resources, tethering, generation, conditions })
+            (!deleted).then_some(Request { resources, granularity, tethering, generation, conditions })
         }
         Err(invalid) => {
             let deleted = invalid.metadata.deletion_timestamp.is_some();
             // The error repeats what the consumer wrote.
             let error = invalid.error.chars().take(MAX_ERROR_LEN).collect();
             let generation = invalid.metadata.generation;
-            (!deleted).then_some(Request { resources: Err(error), tethering: false, generation, conditions: Vec::new() })
+            (!deleted).then_some(Request { resources: Err(error), generation, ..Request::default() })
         }
     }
 }

@@ -39,6 +39,8 @@ pub struct PartitionBudget {
     pub refused: BTreeSet<usize>,
     /// What contracts guarantee to claimants here, as far as it exists. It is part of their floors.
     pub guaranteed: BTreeMap<usize, ResourceList>,
+    /// The most of each resource for claimants that get some of the nodes here only. Their floors may be more.
+    pub limits: BTreeMap<usize, ResourceList>,
 }
 
 impl PartitionBudget {
@@ -112,7 +114,8 @@ pub fn shares(budgets: &[PartitionBudget], entitlements: &Shares, claimants: &[C
             if budget.refused.contains(&claimant) {
                 return budget.refused_limit(floor);
             }
-            without_excess(raised_by(&left[claimant], floor), &entitled[&claimant], &excess[claimant])
+            let limit = without_excess(raised_by(&left[claimant], floor), &entitled[&claimant], &excess[claimant]);
+            budget.limits.get(&claimant).map(|most| lower_of(&limit, most)).unwrap_or(limit)
         };
         let claim = |(&claimant, floor): (&usize, &ResourceList)| {
             let claim = Claim {
@@ -140,6 +143,11 @@ fn without_excess(mut limit: ResourceList, entitled: &ResourceList, excess: &Res
         limit.insert(name, if limit.contains(name) { limit.get(name).min(most) } else { most });
     }
     limit
+}
+
+/// Both limits together.
+fn lower_of(one: &ResourceList, other: &ResourceList) -> ResourceList {
+    one.capped_by(other).max(&other.capped_by(one))
 }
 
 fn raised_by(limit: &ResourceList, floor: &ResourceList) -> ResourceList {

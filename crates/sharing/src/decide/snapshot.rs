@@ -8,8 +8,8 @@ use std::{
 
 use jiff::Timestamp;
 use liqo_api::{
-    ClusterConfig, ClusterId, Condition, ContractDecision, PeeringPolicy, PeeringPolicyStatus, PluginSource, PriceList,
-    RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec, TetheringState,
+    ClusterConfig, ClusterId, Condition, ContractDecision, OfferPhase, POOL_FOR_EACH_NODE, PeeringPolicy, PeeringPolicyStatus,
+    PluginSource, PriceList, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec, TetheringState, tenant_namespace,
 };
 use liqo_api::{
     Key,
@@ -171,6 +171,15 @@ pub struct Plan {
     pub requeue_after: Option<Duration>,
 }
 
+impl Plan {
+    /// The answer to a consumer about one pool for each node.
+    pub fn pool_for_each_node(&self, consumer: &ClusterId) -> Option<&DesiredCondition> {
+        let namespace = tenant_namespace(consumer);
+        let answers = self.request_conditions.iter().filter(|condition| condition.namespace == namespace);
+        answers.flat_map(|condition| &condition.wanted).find(|wanted| wanted.kind == POOL_FOR_EACH_NODE)
+    }
+}
+
 /// One offer to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OfferWrite {
@@ -235,6 +244,11 @@ impl Requester<'_> {
         self.request.resources.clone().unwrap_or_default()
     }
 
+    /// Whether it refuses the offer of a pool.
+    pub(crate) fn refuses(&self, pool: &str) -> bool {
+        self.offers.get(pool).is_some_and(|offer| is_refused(offer))
+    }
+
     /// Whether the isolation of its pods allows to offer it something. An offer that is being withdrawn is none.
     pub(crate) fn is_included(&self, lending: Lending) -> bool {
         lending.includes(self.offers.values().any(|offer| offer.spec.withdrawal_timestamp.is_none()))
@@ -244,6 +258,12 @@ impl Requester<'_> {
     pub(crate) fn is_absent(&self) -> bool {
         self.absent_in.is_some_and(|left| left.is_zero())
     }
+}
+
+/// Whether the consumer refuses this offer. Its answer to a withdrawn offer says nothing about the next one.
+pub(crate) fn is_refused(offer: &ResourceOffer) -> bool {
+    let refused = offer.status.as_ref().is_some_and(|status| status.phase == OfferPhase::Refused);
+    refused && offer.spec.withdrawal_timestamp.is_none()
 }
 
 impl Snapshot {

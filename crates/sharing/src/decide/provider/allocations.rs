@@ -1,13 +1,16 @@
 //! The pools that must exist.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, OfferPhase, PeeringPolicy, PriceList, Provide, Quantity, ResourceList, ResourceOffer};
+use liqo_api::{ClusterId, PeeringPolicy, PriceList, Provide, Quantity, ResourceList};
 
-use super::notice_end;
+use super::{
+    node_pools::{NodeIndex, NodePool, max_pools},
+    notice_end,
+};
 use crate::decide::{
-    consumer::MAX_POOLS,
+    granularity::Division,
     pools::{self, NodePartition},
     snapshot::{Requester, Snapshot},
 };
@@ -18,6 +21,9 @@ pub struct PoolAllocation<'a> {
     pub requester: usize,
     pub consumer: &'a ClusterId,
     pub pool: String,
+    /// The pool of the policy that the nodes are in; the pool itself, unless it is a single node.
+    pub policy_pool: String,
+    pub nodes: PoolNodes,
     pub policy: &'a Provide,
     /// Index of that policy; `None` if a plugin decides on the amounts.
     pub local_policy: Option<usize>,
@@ -43,12 +49,53 @@ pub struct PoolAllocation<'a> {
     pub prices: Option<PriceList>,
 }
 
+/// The nodes of a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PoolNodes {
+    /// Those that the policy puts into the pool.
+    All,
+    /// Each of these nodes becomes a pool of its own. This one is not published.
+    Divided(Vec<NodePool>),
+    /// One of them, by name.
+    Single(String),
+}
+
 impl PoolAllocation<'_> {
-    /// Whether the nodes of this partition are in the pool. Nodes that come from the consumer, or through it, are not, unless it is
-    /// tethered to this cluster.
+    /// Whether the nodes of this partition are in the pool of the policy. Nodes that come from the consumer, or through it, are not, unless
+    /// it is tethered to this cluster.
     pub fn includes(&self, partition: &NodePartition) -> bool {
-        self.local_policy.is_some_and(|policy| partition.pools[policy].as_ref() == Some(&self.pool))
+        self.local_policy.is_some_and(|policy| partition.pools[policy].as_ref() == Some(&self.policy_pool))
             && partition.is_open_to(self.consumer)
+    }
+
+    /// The node, if this is the pool of a single one that the consumer asked for.
+    pub fn single_node(&self) -> Option<&str> {
+        match &self.nodes {
+            PoolNodes::Single(node) => Some(node),
+            PoolNodes::All | PoolNodes::Divided(_) => None,
+        }
+    }
+
+    /// The nodes that become pools of their own.
+    pub fn node_pools(&self) -> &[NodePool] {
+        match &self.nodes {
+            PoolNodes::Divided(pools) => pools,
+            PoolNodes::All | PoolNodes::Single(_) => &[],
+        }
+    }
+
+    /// The names of the offers that this becomes.
+    pub fn offer_names(&self) -> impl Iterator<Item = &str> {
+        let own = (!matches!(self.nodes, PoolNodes::Divided(_))).then_some(self.pool.as_str());
+        own.into_iter().chain(self.node_pools().iter().map(|pool| pool.pool.as_str()))
+    }
+
+    /// Charges resources to the pool, and to one of its nodes if that is a pool of its own.
+    pub fn charge(&mut self, node_pool: Option<usize>, resources: &ResourceList) {
+        self.in_use += resources;
+        if let (PoolNodes::Divided(pools), Some(at)) = (&mut self.nodes, node_pool) {
+            pools[at].in_use += resources;
+        }
     }
 
     /// Starts, continues or ends the notice: `existing` is the end of the one that the consumer knows. `due` is what it may use.
@@ -58,22 +105,43 @@ impl PoolAllocation<'_> {
         self.overuse = first.map(|(name, used)| (name.to_owned(), used, due.get(name)));
     }
 
+    /// The pool of one node of this one. `due` is what it may use of what it uses, `free` what the node has.
+    pub fn of_node(&self, pool: &NodePool, amount: &ResourceList, due: &ResourceList, free: &ResourceList) -> Self {
+        let NodePool { in_use, reserved, .. } = pool.clone();
+        let is_over = |used: &(&str, Quantity)| used.1 > due.get(used.0);
+        let overuse = in_use.iter().find(is_over).filter(|_| self.reclaim_at.is_some());
+        let floor = if self.is_reclaimed() { ResourceList::new() } else { in_use.clone() };
+        let mut target = amount.max(&floor);
+        // A node without GPUs offers none.
+        target.retain(|name, amount| !amount.is_zero() || free.contains(name));
+        Self {
+            pool: pool.pool.clone(),
+            policy_pool: self.policy_pool.clone(),
+            nodes: PoolNodes::Single(pool.node.clone()),
+            refused: pool.refused,
+            reclaim_at: self.reclaim_at.filter(|_| overuse.is_some()),
+            overuse: overuse.map(|(name, used)| (name.to_owned(), used, due.get(name))),
+            target,
+            floor,
+            in_use,
+            reserved,
+            prices: self.prices.clone(),
+            ..*self
+        }
+    }
+
     /// Whether the notice is over.
     pub fn is_reclaimed(&self) -> bool {
         self.floor.is_empty() && !self.in_use.is_empty()
     }
 }
 
-/// Whether the consumer refuses this offer. Its answer to a withdrawn offer says nothing about the next one.
-pub fn is_refused(offer: &ResourceOffer) -> bool {
-    let refused = offer.status.as_ref().is_some_and(|status| status.phase == OfferPhase::Refused);
-    refused && offer.spec.withdrawal_timestamp.is_none()
-}
-
 pub fn allocations<'a>(
     snapshot: &Snapshot,
     requesters: &[Requester<'a>],
     local: &[&Arc<PeeringPolicy>],
+    divisions: &[Division],
+    nodes: &NodeIndex,
     policies: &[&'a Provide],
     partitions: &[NodePartition],
 ) -> Vec<PoolAllocation<'a>> {
@@ -87,10 +155,12 @@ pub fn allocations<'a>(
             requester: index,
             consumer: &requester.tenant.consumer,
             pool: pool.to_owned(),
+            policy_pool: pool.to_owned(),
+            nodes: PoolNodes::All,
             policy: &policy.spec.provide,
             local_policy,
             borrowed_hops: None,
-            refused: requester.offers.get(pool).is_some_and(|offer| is_refused(offer)),
+            refused: requester.refuses(pool),
             in_use: ResourceList::new(),
             target,
             reclaim_at: None,
@@ -101,11 +171,25 @@ pub fn allocations<'a>(
             prices: None,
         };
         if let Some(at) = local.iter().position(|one| one.metadata.name == policy.metadata.name) {
+            if divisions[index].by_node {
+                let mut by_pool: BTreeMap<String, Vec<NodePool>> = BTreeMap::new();
+                for node in nodes.chosen(requester, at) {
+                    by_pool.entry(node.policy_pool.clone()).or_default().push(node);
+                }
+                allocations.extend(by_pool.into_iter().map(|(pool, nodes)| PoolAllocation {
+                    refused: nodes.iter().all(|node| node.refused),
+                    reserved: nodes.iter().map(|node| &node.reserved).sum(),
+                    nodes: PoolNodes::Divided(nodes),
+                    ..allocation(&pool, Some(at), ResourceList::new())
+                }));
+                continue;
+            }
             let mut names: Vec<String> =
                 pools::names(at, policies[at], &requester.tenant.consumer, partitions).into_iter().collect();
-            // Consumers refuse more than the maximum. Existing offers come first, so a new pool never replaces one.
+            // Existing offers come first, so a new pool never replaces one.
             names.sort_by_key(|pool| !requester.offers.contains_key(pool.as_str()));
-            names.truncate(MAX_POOLS);
+            let offered = names.iter().filter(|pool| requester.offers.contains_key(pool.as_str())).count();
+            names.truncate(max_pools(requester, offered));
             allocations.extend(names.iter().map(|pool| allocation(pool, Some(at), ResourceList::new())));
             continue;
         }

@@ -8,8 +8,8 @@ use std::{
 use k8s_openapi::api::core::v1::NodeSelector;
 use liqo_api::Key;
 use liqo_api::{
-    ClusterId, ContractClasses, FreeNodes, LargestPods, PriceList, Provide, ResourceList, ResourceOffer, ResourceOfferSpec,
-    ResourceQuota, Time, Usage,
+    ClusterId, ContractClasses, FreeNodes, LargestPods, PoolBy, PriceList, Provide, ResourceList, ResourceOffer,
+    ResourceOfferSpec, ResourceQuota, Time, Usage,
 };
 use tokio::time::Instant;
 
@@ -31,8 +31,16 @@ pub struct Composer<'a> {
     behind: BTreeSet<ClusterId>,
 }
 
-/// Policy and pool; and the consumer, if there are nodes that it does not get.
-type DescriptionKey<'a> = (Option<usize>, &'a str, Option<&'a ClusterId>);
+/// Identifies a description.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct DescriptionKey<'a> {
+    local_policy: Option<usize>,
+    policy_pool: &'a str,
+    /// The node, if it is a pool of its own.
+    node: Option<&'a str>,
+    /// The consumer, if there are nodes that it does not get.
+    consumer: Option<&'a ClusterId>,
+}
 
 /// The description of a pool's nodes.
 struct Description {
@@ -48,7 +56,8 @@ fn description_key<'a>(allocation: &'a PoolAllocation, behind: &BTreeSet<Cluster
     // What a plugin offers to one consumer says nothing about what it offers to another one.
     let is_own = allocation.borrowed_hops.is_some() || behind.contains(allocation.consumer);
     let consumer = Some(allocation.consumer).filter(|_| is_own);
-    (allocation.local_policy, &allocation.pool, consumer)
+    let (local_policy, policy_pool) = (allocation.local_policy, allocation.policy_pool.as_str());
+    DescriptionKey { local_policy, policy_pool, node: allocation.single_node(), consumer }
 }
 
 impl Description {
@@ -58,9 +67,9 @@ impl Description {
         let mut labels = snapshot.cluster_labels.clone();
         labels.extend(source::uniform_labels(nodes()));
         let node_selector = match (allocation.local_policy, allocation.borrowed_hops) {
-            (Some(policy), _) => {
-                let open = pools::open_to(allocation.consumer, partitions);
-                pools::node_selector(policy, allocation.policy, &allocation.pool, open)
+            (Some(_), _) => {
+                let by = allocation.single_node().map_or(allocation.policy.granularity.by, |_| PoolBy::Node);
+                pools::node_selector(&of_pool, allocation.policy, by)
             }
             (None, Some(_)) => Some(pools::borrowed_selector(&of_pool)),
             (None, None) => None,
@@ -83,6 +92,7 @@ fn nodes_of<'a>(allocation: &PoolAllocation, partitions: &'a [NodePartition<'a>]
         (None, None) => partition.behind.is_empty(),
     };
     let nodes = partitions.iter().filter(in_pool).flat_map(|partition| partition.nodes.iter().copied());
+    let nodes = nodes.filter(|(name, _)| allocation.single_node().is_none_or(|node| node == *name));
     nodes.filter(|(_, node)| allocation.borrowed_hops.is_none_or(|hops| upstream::hops(node) == Some(hops))).collect()
 }
 

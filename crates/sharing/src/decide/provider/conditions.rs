@@ -8,6 +8,7 @@ use liqo_api::{ANSWERED, NETWORK_POLICIES_ENFORCED, PeeringPolicy, ResourcesOffe
 
 use super::allocations::PoolAllocation;
 use crate::decide::{
+    granularity::Division,
     publish::OfferState,
     snapshot::{Plan, PluginAnswer, PolicyVersion, RequestCondition, Requester, Snapshot},
     tethering,
@@ -17,6 +18,7 @@ use crate::decide::{
 pub fn add_conditions(
     snapshot: &Snapshot,
     requesters: &[Requester],
+    divisions: &[Division],
     allocations: &[PoolAllocation],
     states: &[OfferState],
     plan: &mut Plan,
@@ -28,7 +30,7 @@ pub fn add_conditions(
             offered[allocation.requester].push(&allocation.pool);
         }
     }
-    for (requester, pools) in requesters.iter().zip(offered) {
+    for ((requester, division), pools) in requesters.iter().zip(divisions).zip(offered) {
         let consumer = &requester.tenant.consumer;
         if let Some(policy) = requester.policy {
             plan.applied_policies.insert(consumer.clone(), PolicyVersion::of(policy));
@@ -44,7 +46,7 @@ pub fn add_conditions(
         let (request, namespace) = (requester.request, requester.namespace.to_owned());
         let has_answer = request.conditions.iter().any(|condition| condition.type_ == TETHERING);
         let tethering = tethering::condition(snapshot, consumer, request.tethering, has_answer);
-        let wanted = [condition(ANSWERED)].into_iter().chain(tethering).collect();
+        let wanted = [condition(ANSWERED)].into_iter().chain(tethering).chain(division.condition.clone()).collect();
         let (current, generation) = (request.conditions.clone(), request.generation);
         plan.request_conditions.push(RequestCondition { namespace, current, wanted, generation });
         plan.peer_conditions.insert(consumer.clone(), condition(links::RESOURCES_OFFERED));

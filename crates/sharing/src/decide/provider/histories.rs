@@ -13,6 +13,7 @@ use liqo_api::Quantity;
 use crate::{
     decide::{
         reduce::{LocalNode, PodUsage},
+        snapshot::is_refused,
         source,
     },
     tests::{cluster, list},

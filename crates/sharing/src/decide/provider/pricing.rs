@@ -91,8 +91,8 @@ fn of_plugin(snapshot: &Snapshot, requesters: &[Requester], allocation: &PoolAll
 /// The prices that the consumer knows. The cache may not show the last write yet.
 fn published<'a>(snapshot: &'a Snapshot, requesters: &[Requester<'a>], allocation: &PoolAllocation) -> Option<&'a PriceList> {
     let requester = &requesters[allocation.requester];
-    let offer = requester.offers.get(allocation.pool.as_str())?;
-    match snapshot.recent_write(requester, &allocation.pool) {
+    let (pool, offer) = allocation.offer_names().find_map(|pool| Some((pool, requester.offers.get(pool)?)))?;
+    match snapshot.recent_write(requester, pool) {
         Some(write) => write.prices.as_ref(),
         None => offer.spec.prices.as_ref(),
     }

@@ -3,16 +3,18 @@
 //! A guaranteed amount is a floor of its consumer, whether it is used or not. So it comes before everybody else's share, and when nodes
 //! die, the reclaim of overused policies finds the others first. What the nodes do not have cannot be reserved.
 
+use std::collections::BTreeMap;
+
 use liqo_api::{Provide, ResourceList};
 
-use super::{allocations::PoolAllocation, usage::PoolUsage};
+use super::{allocations::PoolAllocation, node_shares, usage::PoolUsage};
 use crate::decide::{
     ledger::{self, Claim},
     pools::NodePartition,
     shares::{Claimant, PartitionBudget},
 };
 
-/// The budgets, with what contracts guarantee.
+/// The budgets, with what contracts guarantee, and with the limits of those who get single nodes.
 pub fn budgets(
     usage: &PoolUsage,
     allocations: &[PoolAllocation],
@@ -21,17 +23,15 @@ pub fn budgets(
     policies: &[&Provide],
 ) -> Vec<PartitionBudget> {
     let mut budgets = usage.budgets(allocations, partitions);
+    node_shares::limit(&mut budgets, allocations, usage, partitions);
     if allocations.iter().all(|allocation| allocation.reserved.is_empty()) {
         return budgets;
     }
     let capacities: Vec<ResourceList> = budgets.iter().map(|budget| budget.capacity(claimants, policies)).collect();
     let mut wanted: Vec<Vec<(usize, ResourceList)>> = vec![Vec::new(); budgets.len()];
     for allocation in allocations.iter().filter(|allocation| !allocation.reserved.is_empty()) {
-        let of_pool: Vec<usize> =
-            (0..partitions.len()).filter(|&partition| allocation.includes(&partitions[partition])).collect();
-        let room: Vec<ResourceList> = of_pool.iter().map(|&partition| capacities[partition].clone()).collect();
-        for (partition, part) in of_pool.iter().zip(ledger::spread(&allocation.reserved, &room)) {
-            wanted[*partition].push((allocation.requester, part));
+        for (partition, part) in by_partition(allocation, partitions, &capacities) {
+            wanted[partition].push((allocation.requester, part));
         }
     }
     for ((budget, capacity), wanted) in budgets.iter_mut().zip(&capacities).zip(wanted) {
@@ -51,4 +51,22 @@ pub fn budgets(
         }
     }
     budgets
+}
+
+/// The guaranteed amounts of a pool, by partition.
+fn by_partition(
+    allocation: &PoolAllocation,
+    partitions: &[NodePartition],
+    capacities: &[ResourceList],
+) -> BTreeMap<usize, ResourceList> {
+    let mut parts: BTreeMap<usize, ResourceList> = BTreeMap::new();
+    for pool in allocation.node_pools() {
+        *parts.entry(pool.partition).or_default() += &pool.reserved;
+    }
+    if !parts.is_empty() {
+        return parts;
+    }
+    let of_pool: Vec<usize> = (0..partitions.len()).filter(|&partition| allocation.includes(&partitions[partition])).collect();
+    let room: Vec<ResourceList> = of_pool.iter().map(|&partition| capacities[partition].clone()).collect();
+    of_pool.into_iter().zip(ledger::spread(&allocation.reserved, &room)).collect()
 }

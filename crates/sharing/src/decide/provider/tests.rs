@@ -2,6 +2,7 @@
 
 mod broker;
 mod contracts;
+mod granularity;
 mod largest_pods;
 mod policies;
 mod pools;
@@ -74,7 +75,7 @@ impl Snapshot {
     }
 
     pub(super) fn request(mut self, consumer: u8, requested: &str) -> Self {
-        let request = Request { resources: Ok(list(requested)), tethering: false, generation: None, conditions: Vec::new() };
+        let request = Request { resources: Ok(list(requested)), ..Request::default() };
         let key = Key::new(tenant_namespace(&cluster(consumer)), RESOURCE_REQUEST);
         self.requests.push((key, request.into()));
         self

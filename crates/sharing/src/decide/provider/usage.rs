@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use liqo_api::ResourceList;
 use liqo_api::requests::Effective;
 
-use super::allocations::PoolAllocation;
+use super::allocations::{PoolAllocation, PoolNodes};
 use crate::decide::{
     ledger,
     pools::NodePartition,
@@ -25,7 +25,45 @@ pub struct PoolUsage<'a> {
     /// Pools that must not exist but have pods, each with the index of its consumer.
     pub withdrawn_in_use: HashSet<(usize, &'a str)>,
     /// What each partition has free of everything that is not charged to an allocation.
-    free: Vec<ResourceList>,
+    pub free: Vec<ResourceList>,
+    /// The nodes that are pools of their own.
+    pub nodes: HashMap<String, NodeUse>,
+}
+
+/// A node that is a pool of its own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeUse {
+    /// What it has free of everything that is not charged to an allocation.
+    pub free: ResourceList,
+    /// What pods on it use that are charged to other pools.
+    pub by_others: ResourceList,
+}
+
+/// What the pods of a pool are charged to.
+#[derive(Clone, Copy)]
+struct ChargedTo {
+    /// Index of the allocation.
+    allocation: usize,
+    /// Index of the node in it, if the node is a pool of its own.
+    node_pool: Option<usize>,
+}
+
+impl ChargedTo {
+    /// For each requester, by the name of the pool.
+    fn by_pool(allocations: &[PoolAllocation]) -> HashMap<usize, HashMap<String, Self>> {
+        let mut all: HashMap<usize, HashMap<String, Self>> = HashMap::new();
+        for (index, allocation) in allocations.iter().enumerate() {
+            let is_divided = matches!(allocation.nodes, PoolNodes::Divided(_));
+            let pools = all.entry(allocation.requester).or_default();
+            pools.extend(
+                allocation
+                    .offer_names()
+                    .enumerate()
+                    .map(|(at, pool)| (pool.to_owned(), Self { allocation: index, node_pool: is_divided.then_some(at) })),
+            );
+        }
+        all
+    }
 }
 
 impl<'a> PoolUsage<'a> {
@@ -39,47 +77,56 @@ impl<'a> PoolUsage<'a> {
     ) -> Self {
         let consumers: HashMap<&str, usize> =
             requesters.iter().enumerate().map(|(index, requester)| (requester.tenant.consumer.as_str(), index)).collect();
-        let pools: Vec<(usize, String)> =
-            allocations.iter().map(|allocation| (allocation.requester, allocation.pool.clone())).collect();
-        let by_pool: HashMap<(usize, &str), usize> =
-            pools.iter().enumerate().map(|(index, (requester, pool))| ((*requester, pool.as_str()), index)).collect();
+        let by_pool = ChargedTo::by_pool(allocations);
+        let nodes = allocations.iter().flat_map(PoolAllocation::node_pools);
+        let nodes = nodes.map(|pool| (pool.node.clone(), NodeUse::default())).collect();
         let by_node: HashMap<&str, usize> = partitions
             .iter()
             .enumerate()
             .flat_map(|(index, partition)| partition.nodes.iter().map(move |(name, _)| (*name, index)))
             .collect();
         // A consumer has pods of one pool on many nodes, so each owner is looked up once.
-        let mut charged_to: HashMap<&ClaimedOwner, Option<usize>> = HashMap::new();
+        let mut charged_to: HashMap<&ClaimedOwner, Option<ChargedTo>> = HashMap::new();
         let mut usage = Self {
             by_partition: vec![BTreeMap::new(); allocations.len()],
             waiting: BTreeMap::new(),
             withdrawn_in_use: HashSet::new(),
             free: Vec::new(),
+            nodes,
         };
         // Returns whether the resources were charged to a pool.
-        let mut charge = |owner: &'a ClaimedOwner, resources: &Effective, partition: Option<usize>| {
+        let mut charge = |owner: &'a ClaimedOwner, resources: &Effective, node: &str, partition: Option<usize>| {
             let find = || {
                 let (consumer, pool) = snapshot.verified_owner(owner)?;
                 let &consumer = consumers.get(consumer)?;
-                let index = by_pool.get(&(consumer, pool)).copied();
-                if index.is_none() {
+                let found = by_pool.get(&consumer).and_then(|pools| pools.get(pool)).copied();
+                if found.is_none() {
                     usage.withdrawn_in_use.insert((consumer, pool));
                 }
-                index
+                found
             };
-            let Some(index) = *charged_to.entry(owner).or_insert_with(find) else { return false };
+            let Some(ChargedTo { allocation: index, node_pool }) = *charged_to.entry(owner).or_insert_with(find) else {
+                return false;
+            };
             let charged = resources.charged(allocations[index].policy.usage.charge);
-            allocations[index].in_use += charged;
+            allocations[index].charge(node_pool, charged);
             let allocation = &allocations[index];
+            let node_pool = node_pool.map(|at| &allocation.node_pools()[at]);
             match partition {
                 // A plugin's pool has no nodes of its own, so its pods reduce what others can get.
                 _ if allocation.local_policy.is_none() => return false,
+                None if let Some(pool) = node_pool => {
+                    *usage.by_partition[index].entry(pool.partition).or_default() += charged;
+                }
                 // A waiting pod gets a node of its pool, and a pod whose node is gone ends.
                 None if partitions.iter().any(|partition| allocation.includes(partition)) => {
                     *usage.waiting.entry(index).or_default() += charged;
                 }
                 Some(here) if allocation.includes(&partitions[here]) => {
                     *usage.by_partition[index].entry(here).or_default() += charged;
+                    if let Some(on_node) = usage.nodes.get_mut(node).filter(|_| node_pool.is_none_or(|pool| pool.node != node)) {
+                        on_node.by_others += charged;
+                    }
                 }
                 // The pod's node has left the pool.
                 _ => return false,
@@ -90,20 +137,30 @@ impl<'a> PoolUsage<'a> {
         for (node, sums) in snapshot.pods.sums() {
             let partition = if sums.claimed.is_empty() { None } else { by_node.get(node).copied() };
             for (owner, resources) in &sums.claimed {
-                if !charge(owner, resources, partition) {
+                if !charge(owner, resources, node, partition) {
                     *displaced.entry(node).or_default() += &resources.requests;
                 }
             }
         }
         let mut waiting = snapshot.pods.unbound();
-        waiting.retain(|pod| pod.owner.as_ref().is_none_or(|owner| !charge(owner, &pod.resources, None)));
+        waiting.retain(|pod| pod.owner.as_ref().is_none_or(|owner| !charge(owner, &pod.resources, "", None)));
         for allocation in allocations.iter_mut() {
             allocation.floor = allocation.in_use.clone();
         }
         let nodes: Vec<&[(&str, &LocalNode)]> = partitions.iter().map(|partition| partition.nodes.as_slice()).collect();
         let taken = |node: &str| [snapshot.pods.own(node), displaced.get(node)];
         usage.free = source::free(&nodes, taken, &waiting);
+        for &(name, node) in nodes.iter().copied().flatten() {
+            if let Some(on_node) = usage.nodes.get_mut(name) {
+                on_node.free = source::free(&[&[(name, node)]], taken, &[]).remove(0);
+            }
+        }
         usage
+    }
+
+    /// What is used of a node that is a pool of its own.
+    pub fn node(&self, name: &str) -> &NodeUse {
+        &self.nodes[name]
     }
 
     /// Charges pods without a node to the partitions of their pool: first where the consumer has some of its entitlement left, so

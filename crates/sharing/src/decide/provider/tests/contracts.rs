@@ -4,7 +4,7 @@ use proptest::{collection::vec, prelude::*};
 
 use super::*;
 use crate::decide::snapshot::ContractFacts;
-use liqo_api::{Consume, Contract, ContractAnswer, ContractDecision, ContractPhase, ContractStatus, Time};
+use liqo_api::{Consume, Contract, ContractAnswer, ContractDecision, ContractPhase, ContractStatus, RequestedGranularity, Time};
 use liqo_market::contract::{
     breaches::Doubts,
     consumer::{ContractAction, ContractView, judge},
@@ -37,8 +37,7 @@ impl World {
         let mapped = ConsumerNamespace { uid: "mapped".to_owned(), tenant: false, ..tenant.clone() };
         provider.namespaces.insert(tenant_namespace(&rome), tenant.into());
         provider.namespaces.insert("mapped-rome".to_owned(), mapped.into());
-        let request = Request { resources: Ok(ResourceList::new()), tethering: false, generation: None, conditions: Vec::new() };
-        provider.requests.push((Key::new(tenant_namespace(&rome), RESOURCE_REQUEST), request.into()));
+        provider.requests.push((Key::new(tenant_namespace(&rome), RESOURCE_REQUEST), Request::default().into()));
         let mut world = Self {
             parties,
             provider,
@@ -239,6 +238,50 @@ fn an_offer_waits_for_its_contract_and_admits_pods_when_both_signed() {
     world.settle();
     assert!(world.in_force());
     assert_eq!(world.settle(), 0, "nobody writes any more");
+}
+
+#[test]
+fn pools_of_a_contract_in_force_stay_whatever_the_consumer_asks_for() {
+    let provide =
+        json!({ "percentage": 100, "granularity": { "peersMayChoose": true }, "contract": { "commitment": "Guaranteed" } });
+    let pools = |world: &World| world.offers().into_keys().collect::<Vec<_>>();
+    let reason = |world: &World| {
+        let wanted = world.provider.plan().request_conditions.remove(0).wanted;
+        wanted.into_iter().find(|condition| condition.kind == "PoolForEachNode").map(|condition| condition.reason)
+    };
+    let asks = |world: &mut World, granularity| {
+        for (_, request) in &mut world.provider.requests {
+            Arc::make_mut(request).granularity = granularity;
+        }
+        // What it asked before is long ago.
+        world.pass(1000);
+        world.settle();
+        world.pass(1000);
+        world.settle();
+    };
+    for (first, second, kept) in
+        [(None, Some(RequestedGranularity::Node), DEFAULT_POOL), (Some(RequestedGranularity::Node), None, "a")]
+    {
+        let mut world = World::new(&provide);
+        asks(&mut world, first);
+        assert!(pools(&world) == [kept] && world.offers()[kept].spec.contract.as_ref().unwrap().in_force);
+        asks(&mut world, second);
+        assert_eq!((pools(&world), world.breaches()), (vec![kept.to_owned()], Vec::new()));
+        assert_eq!(reason(&world).as_deref(), Some("BoundByContract"));
+        // When it is over, the next contract has the other pools.
+        let ended = |record: &Arc<ContractRecord>| {
+            (record.name.clone(), ContractDecision { decision: ContractAnswer::End, terms: None, reason: None })
+        };
+        let decisions = world.records().iter().map(ended).collect();
+        world.provider.contracts.decisions.insert(world.parties.consumer.id().clone(), decisions);
+        world.settle();
+        world.pass(1000);
+        world.provider.contracts.decisions.clear();
+        world.settle();
+        world.pass(1000);
+        world.settle();
+        assert_ne!(pools(&world), [kept]);
+    }
 }
 
 #[test]
@@ -452,13 +495,7 @@ impl World {
                 let namespace = self.namespace();
                 self.provider.requests.retain(|(key, _)| key.namespace != namespace);
                 if *asks {
-                    let request = Request {
-                        resources: Ok(ResourceList::new()),
-                        tethering: false,
-                        generation: None,
-                        conditions: Vec::new(),
-                    };
-                    self.provider.requests.push((Key::new(namespace, RESOURCE_REQUEST), request.into()));
+                    self.provider.requests.push((Key::new(namespace, RESOURCE_REQUEST), Request::default().into()));
                 }
             }
             Event::MilanRestarts => {

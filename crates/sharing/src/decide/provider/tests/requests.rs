@@ -122,7 +122,7 @@ fn a_full_cluster_answers_that_nothing_is_free() {
 #[test]
 fn an_unreadable_request_hurts_only_its_consumer() {
     let mut snapshot = milan().tenant(ROME).asks(TURIN, "");
-    let request = Request { resources: Err("no".into()), tethering: false, generation: None, conditions: Vec::new() };
+    let request = Request { resources: Err("no".into()), ..Request::default() };
     snapshot.requests.push((Key::new(tenant_namespace(&cluster(ROME)), RESOURCE_REQUEST), request.into()));
     assert_eq!(snapshot.writes(), [write(TURIN, "cpu=10, pods=10")]);
     assert_eq!(snapshot.plan().peer_conditions[&cluster(ROME)].reason, "Unreadable");
@@ -131,7 +131,7 @@ fn an_unreadable_request_hurts_only_its_consumer() {
 #[test]
 fn requests_with_another_name_are_ignored() {
     let mut snapshot = milan().tenant(ROME);
-    let request = Request { resources: Ok(list("")), tethering: false, generation: None, conditions: Vec::new() };
+    let request = Request::default();
     snapshot.requests.push((Key::new(tenant_namespace(&cluster(ROME)), "another"), request.into()));
     assert_eq!(snapshot.writes(), []);
 }
