@@ -175,6 +175,7 @@ async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
     let options = peer::Options {
         name: arguments.name.clone(),
         request: arguments.request(),
+        granularity: arguments.granularity,
         timeout: arguments.timeout,
         wait: !arguments.no_wait,
     };

@@ -18,7 +18,7 @@ use kube::{
 };
 use liqo_api::{
     ADDRESSES_KNOWN, AuthenticatedReason, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, PeeringIntent,
-    Quantity, Reach, RequestedResources, ResourceList, links,
+    Quantity, Reach, RequestedGranularity, RequestedResources, ResourceList, links,
 };
 use liqo_quantity::{ResourceArgument, ResourceArgumentError};
 use serde::Serialize;
@@ -28,6 +28,7 @@ use crate::{
     apply::FIELD_MANAGER,
     cluster::{Cluster, Explained as _, Installed},
     manifests::NAMESPACE,
+    output::plain,
     progress::Progress,
     settings::{host, means_this_machine},
     token::{self, Use},
@@ -106,6 +107,15 @@ pub enum Request {
     NetworkOnly,
 }
 
+/// Which pools to request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Granularity {
+    /// One pool for each node of the peer, if its policy lets its peers choose
+    Node,
+    /// The pools that the policy of the peer forms
+    Policy,
+}
+
 /// How much of a resource to request at most: `nvidia.com/gpu=1`, or `none` for no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -154,7 +164,7 @@ impl Request {
                 }
                 RequestedResources { resources, network_only: false, ..before }
             }
-            Self::Everything => RequestedResources::default(),
+            Self::Everything => RequestedResources { granularity: before.granularity, ..RequestedResources::default() },
             Self::NetworkOnly => RequestedResources { network_only: true, ..before },
         }
     }
@@ -167,6 +177,8 @@ pub struct Options {
     pub name: Option<String>,
     /// What to request.
     pub request: Request,
+    /// Which pools to request; nothing for the same as before.
+    pub granularity: Option<Granularity>,
     /// How long to wait for the virtual node, or the tunnel.
     pub timeout: Duration,
     /// Whether to wait at all.
@@ -183,6 +195,9 @@ pub struct Peered {
     pub cluster_id: ClusterId,
     /// Its virtual nodes; none if the command did not wait, or requests no resources.
     pub nodes: Vec<PeeredNode>,
+    /// Why there is not one pool for each node, although this cluster requests that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_pools: Option<String>,
     /// The network, if the peering is only for the network and the command waited for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<PeeredNetwork>,
@@ -206,6 +221,24 @@ pub struct PeeredNetwork {
     pub prefixes: BTreeMap<IpNet, IpNet>,
     /// What the peer may open connections to.
     pub reach: Reach,
+}
+
+impl Options {
+    /// The new request.
+    fn request_after(&self, before: Option<&RequestedResources>) -> anyhow::Result<RequestedResources> {
+        let mut request = self.request.after(before);
+        match self.granularity {
+            Some(_) if request.network_only => {
+                bail!(
+                    "--granularity has no effect, because this peering is for the network alone: add --everything, or limits such as --cpu"
+                )
+            }
+            Some(Granularity::Node) => request.granularity = Some(RequestedGranularity::Node),
+            Some(Granularity::Policy) => request.granularity = None,
+            None => {}
+        }
+        Ok(request)
+    }
 }
 
 impl Source {
@@ -269,7 +302,7 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
     let present = known.iter().find(|foreign| foreign.spec.cluster_id == target.cluster_id);
     let name = choose_name(&known, options.name.as_deref(), &target)?;
     let before = present.map(|foreign| foreign.spec.request.clone());
-    let request = options.request.after(before.as_ref());
+    let request = options.request_after(before.as_ref())?;
     if request.network_only {
         let there = match &source {
             Source::Remote(remote) => remote.has_network().await?,
@@ -314,12 +347,16 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         api.patch(&name, &parameters, &Patch::Merge(correction)).await.doing(format!("write ForeignCluster {name}"))?;
     }
-    let (mut nodes, mut network) = (Vec::new(), None);
+    let (mut nodes, mut network, mut other_pools) = (Vec::new(), None, None);
     let waited = if options.wait && request.network_only {
         let ready = wait::network_is_ready(cluster, &name, &target, options.timeout, progress).await;
         ready.map(|ready| network = Some(ready))
     } else if options.wait {
-        wait::nodes_are_ready(cluster, &name, &target, options.timeout, progress).await.map(|ready| nodes = ready)
+        let ready = wait::nodes_are_ready(cluster, &name, &target, options.timeout, progress).await;
+        if ready.is_ok() && request.granularity.is_some() {
+            other_pools = wait::other_pools(cluster, &name, progress).await;
+        }
+        ready.map(|ready| nodes = ready)
     } else {
         Ok(())
     };
@@ -328,7 +365,7 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         return Err(anyhow!("{error:#}. {rest}"));
     }
     let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
-    Ok(Peered { name, cluster_id: target.cluster_id, nodes, network, changed })
+    Ok(Peered { name, cluster_id: target.cluster_id, nodes, other_pools, network, changed })
 }
 
 /// Removes what a failed command created, if the peer never let this cluster in. Returns a sentence about what is left.
@@ -388,11 +425,18 @@ fn said(request: &RequestedResources) -> serde_json::Value {
     said
 }
 
-/// What to remove after applying the request: leaving out limits that another field manager set does not remove them.
+/// What to remove after applying the request: leaving out fields that another field manager set does not remove them.
 fn correction(written: &RequestedResources, wanted: &RequestedResources) -> Option<serde_json::Value> {
     let foreign = written.resources.names().filter(|name| !wanted.resources.contains(name));
     let nulls: serde_json::Map<String, serde_json::Value> = foreign.map(|name| (name.to_owned(), json!(null))).collect();
-    (!nulls.is_empty()).then(|| json!({ "spec": { "request": { "resources": nulls } } }))
+    let mut request = serde_json::Map::new();
+    if !nulls.is_empty() {
+        request.insert("resources".to_owned(), nulls.into());
+    }
+    if written.granularity.is_some() && wanted.granularity.is_none() {
+        request.insert("granularity".to_owned(), json!(null));
+    }
+    (!request.is_empty()).then(|| json!({ "spec": { "request": request } }))
 }
 
 /// The existing name of the peer here, or the wanted one, or its own, unique with its ID if necessary.
@@ -455,6 +499,9 @@ pub fn table(peered: &Peered) -> String {
     let mut text = lines.collect::<Vec<_>>().join("\n");
     if peered.changed {
         text += "\nThe request has changed: the offer and the node follow in some seconds (`liqoctl status`).";
+    }
+    if let Some(why) = &peered.other_pools {
+        text = format!("{text}\nThe nodes of the peer are not pools of their own: {}.", plain(why));
     }
     text += "\nNext: `liqoctl offload namespace NAMESPACE` to let its pods run there.";
     text
@@ -550,15 +597,37 @@ mod tests {
     #[test]
     fn what_others_said_of_the_request_is_undone() {
         let cpu: ResourceList = [("cpu", "4".parse().unwrap())].into_iter().collect();
-        let wanted = RequestedResources { resources: cpu.clone(), network_only: false, granularity: None };
+        let wanted = RequestedResources { resources: cpu.clone(), ..RequestedResources::default() };
         assert_eq!(said(&wanted), json!({ "resources": { "cpu": "4" }, "networkOnly": false }));
         assert_eq!(correction(&wanted, &wanted), None);
         let more: ResourceList = [("cpu", "4".parse().unwrap()), ("memory", "1Gi".parse().unwrap())].into_iter().collect();
-        let written = RequestedResources { resources: more, network_only: false, granularity: None };
+        let written = RequestedResources { resources: more, ..RequestedResources::default() };
         let memory = json!({ "spec": { "request": { "resources": { "memory": null } } } });
         assert_eq!(correction(&written, &wanted), Some(memory));
         let everything = correction(&wanted, &RequestedResources::default());
         assert_eq!(everything, Some(json!({ "spec": { "request": { "resources": { "cpu": null } } } })));
+        let by_node = RequestedResources { granularity: Some(RequestedGranularity::Node), ..wanted.clone() };
+        assert_eq!(correction(&by_node, &wanted), Some(json!({ "spec": { "request": { "granularity": null } } })));
+        assert_eq!(correction(&by_node, &by_node), None);
+    }
+
+    #[test]
+    fn the_requested_pools_stay_until_others_are_named() {
+        let after = |request, granularity, before: Option<&RequestedResources>| {
+            let (name, timeout, wait) = (None, Duration::ZERO, false);
+            Options { name, request, granularity, timeout, wait }.request_after(before)
+        };
+        let by_node = after(Request::AsBefore, Some(Granularity::Node), None).unwrap();
+        assert_eq!(by_node.granularity, Some(RequestedGranularity::Node));
+        let limits = Request::Limits(vec![Limit::new("cpu", "2").unwrap()]);
+        for request in [Request::AsBefore, Request::Everything, Request::NetworkOnly, limits] {
+            assert_eq!(after(request, None, Some(&by_node)).unwrap().granularity, by_node.granularity);
+        }
+        assert_eq!(after(Request::AsBefore, Some(Granularity::Policy), Some(&by_node)).unwrap(), RequestedResources::default());
+        let connected = after(Request::NetworkOnly, None, None).unwrap();
+        let error = after(Request::AsBefore, Some(Granularity::Node), Some(&connected)).unwrap_err().to_string();
+        assert!(error.contains("--everything"), "{error}");
+        assert!(after(Request::Everything, Some(Granularity::Node), Some(&connected)).is_ok());
     }
 
     #[test]

@@ -173,7 +173,8 @@ pub fn enabling(wanted: &Wanted, present: Present) -> Result<Enabling, Unclear> 
         spec.provide.percentage = EVERYTHING;
         spec.provide.source = Source::default();
         if spec.provide.granularity.by == PoolBy::NodeLabel {
-            spec.provide.granularity = Granularity::default();
+            let peers_may_choose = spec.provide.granularity.peers_may_choose;
+            spec.provide.granularity = Granularity { peers_may_choose, ..Granularity::default() };
         }
     }
     if let Some(ids) = ids {

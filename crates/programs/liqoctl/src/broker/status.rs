@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::ResourceExt as _;
 use liqo_api::{
-    ClusterId, ForeignCluster, Margin, OfferPhase, PeeringPolicy, PriceList, Provide, ResourceList, ResourceOffer, VirtualNode,
-    links,
+    ClusterId, ForeignCluster, Granularity, Margin, OfferPhase, PeeringPolicy, PoolBy, PriceList, Provide, ResourceList,
+    ResourceOffer, VirtualNode, links,
     policies::{PolicyPeer, of_peer},
     provider_namespace,
     requests::Effective,
@@ -220,6 +220,8 @@ pub(super) struct Facts {
     running: Vec<RunningPod>,
     /// The nodes of each pool, by policy.
     pools: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
+    /// The node of each pool of a single node, by policy, where customers may ask for these.
+    single_nodes: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
 }
 
 /// An unfinished pod.
@@ -242,7 +244,14 @@ impl Facts {
         let (offers, contracts) = (lists.offers.clone(), lists.contracts.clone());
         let snapshot = Snapshot::from_lists(own.clone(), BTreeMap::new(), lists, now);
         let lending_on = policies.iter().filter(|policy| policy.spec.provide.source.offers.is_some());
-        let pools = lending_on.map(|policy| (policy.name_any(), snapshot.nodes_of_pools(&policy.spec.provide))).collect();
+        let pools = lending_on.clone().map(|policy| (policy.name_any(), snapshot.nodes_of_pools(&policy.spec.provide))).collect();
+        let choosing = lending_on.filter(|policy| policy.spec.provide.granularity.peers_may_choose);
+        let by_node = |policy: &PeeringPolicy| {
+            let granularity = Granularity { by: PoolBy::Node, ..Granularity::default() };
+            let provide = Provide { granularity, ..policy.spec.provide.clone() };
+            (policy.name_any(), snapshot.nodes_of_pools(&provide))
+        };
+        let single_nodes = choosing.map(by_node).collect();
         let named = |node: &VirtualNode| Some((node.status.as_ref()?.node_name.clone()?, node.clone()));
         Self {
             own_name: name.to_owned(),
@@ -256,6 +265,7 @@ impl Facts {
             cordoned,
             running,
             pools,
+            single_nodes,
         }
     }
 
@@ -290,7 +300,8 @@ impl Facts {
 
     /// The nodes that a policy lends as a pool.
     fn nodes_of(&self, policy: &str, pool: &str) -> Option<&BTreeSet<String>> {
-        self.pools.get(policy)?.get(pool)
+        let single = || self.single_nodes.get(policy)?.get(pool);
+        self.pools.get(policy)?.get(pool).or_else(single)
     }
 
     /// The pools that a node is lent on in, as `policy/pool`.

@@ -28,7 +28,7 @@ use crate::{
     cluster::Access,
     gateways::GatewayArgument,
     output::Format,
-    peer::{Limit, Request},
+    peer::{Granularity, Limit, Request},
     settings, token,
 };
 
@@ -297,6 +297,9 @@ pub struct Peer {
     /// How much of another resource to request, for example nvidia.com/gpu=1 or nvidia.com/gpu=none; may be repeated
     #[arg(long, value_name = "NAME=QUANTITY")]
     pub resource: Vec<Limit>,
+    /// Which pools to request; each becomes a virtual node. Pods on nodes of other pools move within the notice of the peer
+    #[arg(long, value_enum, value_name = "POOLS", conflicts_with = "network_only")]
+    pub granularity: Option<Granularity>,
     /// Request everything that the peer offers: this takes all limits away
     #[arg(long, conflicts_with_all = ["cpu", "memory", "pods", "resource"])]
     pub everything: bool,
@@ -505,6 +508,11 @@ mod tests {
         assert_eq!(peer.request(), Request::Limits(vec![Limit::new("cpu", "none").unwrap()]));
         let Command::Peer(peer) = parse(&["--everything"]).unwrap().command else { unreachable!() };
         assert_eq!(peer.request(), Request::Everything);
+        let Command::Peer(peer) = parse(&["--granularity", "node"]).unwrap().command else { unreachable!() };
+        assert_eq!((peer.granularity, peer.request()), (Some(Granularity::Node), Request::AsBefore));
+        let Command::Peer(peer) = parse(&["--everything", "--granularity", "policy"]).unwrap().command else { unreachable!() };
+        assert_eq!((peer.granularity, peer.request()), (Some(Granularity::Policy), Request::Everything));
+        assert!(parse(&["--granularity", "zone"]).is_err() && parse(&["--granularity", "node", "--network-only"]).is_err());
         let Command::Peer(peer) = parse(&["--network-only"]).unwrap().command else { unreachable!() };
         assert_eq!(peer.request(), Request::NetworkOnly);
         for arguments in

@@ -88,6 +88,24 @@ pub async fn network_is_ready(
     .await
 }
 
+/// How long the peer may take to say whether each of its nodes is a pool. Earlier versions never do.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why not each node of the peer is a pool of its own, although this cluster requests that; nothing if each is.
+pub async fn other_pools(cluster: &Cluster, name: &str, progress: &Progress) -> Option<String> {
+    let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let step = "The peer says which pools it offers";
+    let answer = || async {
+        let foreign = api.get(name).await.doing(format!("read ForeignCluster {name}"))?;
+        Ok(match foreign.condition(links::POOL_FOR_EACH_NODE) {
+            None => Poll::NotYet("it has not answered yet".to_owned()),
+            Some(condition) => Poll::Done((condition.status != "True").then(|| condition.message.clone())),
+        })
+    };
+    let answered = until(step, ANSWER_TIMEOUT, |text| progress.message(step, text), answer).await;
+    answered.unwrap_or_else(|_| Some("the peer has not answered; earlier versions of Liqo do not know this request".to_owned()))
+}
+
 /// Shows the links one after the other until all work, then polls `end` until it is done.
 async fn watch_links<T, F, Fut>(
     cluster: &Cluster,

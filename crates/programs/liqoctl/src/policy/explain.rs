@@ -149,9 +149,15 @@ pub struct Outcome {
     /// Its request, if that can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<ResourceList>,
+    /// Whether it requests one pool for each node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub asks_for_nodes: bool,
     pub pools: Vec<Pool>,
     /// The condition's text.
     pub message: String,
+    /// Why it does not get one pool for each node, if it asks for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_pools: Option<String>,
 }
 
 /// One pool of the outcome.
@@ -312,19 +318,22 @@ fn outcome(
     let consumer = &whom.peer.id;
     let request = snapshot.request_of(consumer);
     let (asks, asked) = (request.is_some(), request.and_then(|request| request.as_ref().ok().cloned()));
-    let standing = snapshot.offers_of(consumer);
+    let (asks_for_nodes, standing) = (snapshot.asks_for_nodes(consumer), snapshot.offers_of(consumer));
     if policy.is_some_and(|policy| policy.spec.provide.source.plugin.is_some()) {
         let message = match foreign.and_then(|foreign| foreign.condition(links::RESOURCES_OFFERED)) {
             Some(condition) => format!("{}: {}", condition.reason, condition.message),
             None => "Liqo has not asked the plugin about this peer, because the peer requests nothing".to_owned(),
         };
-        return Outcome { computed: false, asks, asked, pools: pools(&standing, &standing), message };
+        let pools = pools(&standing, &standing);
+        return Outcome { computed: false, asks, asked, asks_for_nodes, pools, message, other_pools: None };
     }
     let snapshot = snapshot.if_it_requested(whom.peer.clone());
     let plan: Plan = decide(&snapshot, now);
     let after = snapshot.offers_after(&plan, consumer);
     let message = plan.peer_conditions.get(consumer).map(|link| format!("{}: {}", link.reason, link.message)).unwrap_or_default();
-    Outcome { computed: true, asks, asked, pools: pools(&after, &standing), message }
+    let answer = plan.pool_for_each_node(consumer).filter(|answer| asks_for_nodes && answer.status != Some(true));
+    let other_pools = answer.map(|answer| format!("{}: {}", answer.reason, answer.message));
+    Outcome { computed: true, asks, asked, asks_for_nodes, pools: pools(&after, &standing), message, other_pools }
 }
 
 fn pools(offers: &BTreeMap<String, ResourceOfferSpec>, standing: &BTreeMap<String, ResourceOfferSpec>) -> Vec<Pool> {

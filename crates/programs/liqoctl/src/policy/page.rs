@@ -76,6 +76,7 @@ fn every_policy_on_the_page_can_be_applied() {
         let given = [source.fixed.is_some(), source.nodes.is_some(), source.plugin.is_some(), source.offers.is_some()];
         assert!(given.into_iter().filter(|given| *given).count() <= 1, "{name}");
         assert_eq!(provide.granularity.by == PoolBy::NodeLabel, provide.granularity.label.is_some(), "{name}");
+        assert!(!(provide.granularity.by == PoolBy::Node && provide.granularity.peers_may_choose), "{name}");
     }
 }
 

@@ -76,7 +76,8 @@ fn offer(outcome: &Outcome, paint: Paint, lines: &mut Vec<String>) {
         (true, Some(asked)) if asked.is_empty() => "The offer to it now; it requests everything".to_owned(),
         (true, Some(asked)) => format!("The offer to it now; it requests at most {asked}"),
     };
-    lines.push(paint.strong(&title));
+    let nodes = if outcome.asks_for_nodes && outcome.computed { ", with one pool for each node" } else { "" };
+    lines.push(paint.strong(&format!("{title}{nodes}")));
     for pool in &outcome.pools {
         let cost = pool.prices.as_ref().map(|prices| cost(prices, &pool.resources)).unwrap_or_default();
         lines.push(format!("  pool {}: {}{cost}{}", pool.name, amounts(&pool.resources), change(outcome, pool)));
@@ -87,6 +88,7 @@ fn offer(outcome: &Outcome, paint: Paint, lines: &mut Vec<String>) {
     if !outcome.message.is_empty() {
         lines.push(format!("  {}", paint.faint(&plain(&outcome.message))));
     }
+    lines.extend(outcome.other_pools.as_ref().map(|why| format!("  {}", paint.faint(&plain(why)))));
 }
 
 fn received(received: &Received, paint: Paint, lines: &mut Vec<String>) {

@@ -227,6 +227,31 @@ fn a_request_that_cannot_be_read_is_said() {
 }
 
 #[test]
+fn a_peer_that_asks_for_a_pool_for_each_node_is_shown_what_it_gets() {
+    let mut lists = milan();
+    lists.requests = objects(json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
+        "metadata": { "name": RESOURCE_REQUEST, "namespace": tenant_namespace(&id(1)) }, "spec": { "granularity": "Node" } }]));
+    let shown = |lists: Lists| render(&explained(lists, "rome", None), Paint::off());
+    let with = |may_choose: bool, lists: &Lists| {
+        let mut policies = milan().policies;
+        policies[2].spec.provide.granularity.peers_may_choose = may_choose;
+        Lists { policies, requests: lists.requests.clone(), ..milan() }
+    };
+    let refused = shown(with(false, &lists));
+    let title = "The offer to it now; it requests everything, with one pool for each node\n  pool default: ";
+    assert!(refused.contains(title), "{refused}");
+    assert!(
+        refused.ends_with(
+            "  NotAllowed: the provider's PeeringPolicy does not let its peers choose (provide.granularity.peersMayChoose)"
+        ),
+        "{refused}"
+    );
+    let granted = shown(with(true, &lists));
+    assert!(granted.contains("with one pool for each node\n  pool a: cpu=3, nvidia.com/gpu=1"), "{granted}");
+    assert!(!granted.contains("NotAllowed"), "{granted}");
+}
+
+#[test]
 fn programs_get_the_same_in_json() {
     let json = serde_json::to_value(explained(milan(), "turin", None)).unwrap();
     assert_eq!(json["policies"][0]["misfits"][0]["field"], "peers.names");
@@ -240,7 +265,7 @@ fn every_field_of_a_policy_has_words() {
     let spec = from_value(json!({
         "provide": {
             "source": { "nodes": { "selectors": [{ "matchLabels": { "pool": "lend" } }, { "matchExpressions": [{ "key": "gpu", "operator": "Exists" }] }] } },
-            "weight": 3, "overcommitPercentage": 150, "granularity": { "by": "NodeLabel", "label": "zone" },
+            "weight": 3, "overcommitPercentage": 150, "granularity": { "by": "NodeLabel", "label": "zone", "peersMayChoose": true },
             "offerUpdateThresholdPercentage": 0, "noticeSeconds": 0, "absenceSeconds": 3600, "approval": "Manual",
             "usage": { "podSecurity": "restricted", "ingressClasses": ["nginx", ""], "ingressHosts": ["*.example.com"],
                 "ingressAnnotations": ["example.com/size"], "loadBalancerClasses": ["lb"], "entrances": ["ingress-nginx"], "runtimeClassName": "gvisor",
@@ -258,6 +283,7 @@ fn every_field_of_a_policy_has_words() {
         "provide.weight: when amounts are divided, a peer of this policy counts 3 times",
         "provide.overcommitPercentage: offers promise 150 percent of that, which is more than exists",
         "provide.granularity: one pool for each value of the nodes' label zone; nodes without it are not offered",
+        "provide.granularity.peersMayChoose: a peer may ask for one pool for each node instead, of at most 15 nodes; the amounts stay the same",
         "provide.offerUpdateThresholdPercentage: an offer is rewritten whenever an amount differs",
         "provide.noticeSeconds: resources are taken back at once, and their pods end",
         "provide.absenceSeconds: pods of a peer that is silent for 3600 s end",

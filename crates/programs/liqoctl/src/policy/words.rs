@@ -81,6 +81,10 @@ fn of_amounts(provide: &Provide) -> Vec<Sentence> {
         }
     };
     all.push(sentence("provide.granularity", pools));
+    if granularity.peers_may_choose {
+        let text = "a peer may ask for one pool for each node instead, of at most 15 nodes; the amounts stay the same";
+        all.push(sentence("provide.granularity.peersMayChoose", text));
+    }
     all
 }
 

@@ -127,6 +127,9 @@ pub struct Borrowing {
     pub tunnel: Option<Through>,
     /// The links of the chain, in order.
     pub links: Vec<Link>,
+    /// Whether each node of the peer is a pool, if this cluster requests that and the peer has answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool_for_each_node: Option<Link>,
     pub offers: Vec<Offer>,
     /// The virtual nodes of accepted offers.
     pub nodes: Vec<VirtualNode>,

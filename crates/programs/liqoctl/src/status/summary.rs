@@ -100,6 +100,7 @@ fn borrowing(foreign: &ForeignCluster, links: Vec<Link>, objects: &LiqoObjects, 
         tunnel: (!foreign.spec.tunnel.is_empty())
             .then(|| Through { gateway: foreign.status.as_ref().and_then(|status| status.called_through.clone()) }),
         links,
+        pool_for_each_node: foreign.condition(links::POOL_FOR_EACH_NODE).map(Link::from),
         offers: offers(&namespace, objects)?,
         nodes,
     })

@@ -137,6 +137,7 @@ fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
             None => paint.unsure("reached through its tunnel, where no gateway answers now"),
         }));
     }
+    children.extend(borrowing.pool_for_each_node.as_ref().map(|answer| link(answer, paint)));
     if borrowing.network_only {
         children.push(Branch::leaf(paint.faint("requests no resources, only the network")));
     }
@@ -312,6 +313,7 @@ mod tests {
             cluster_id: ClusterId::of_public_key(&[2; 32]),
             borrowing: Some(Borrowing {
                 network_only: false,
+                pool_for_each_node: None,
                 tunnel: Some(Through { gateway: Some("203.0.113.9:51840".into()) }),
                 links: vec![link("IdentityVerified", "True"), link("Authenticated", "True"), link("PeerReachable", "False")],
                 offers: vec![offer(OfferPhase::Accepted)],
@@ -467,6 +469,7 @@ rome (ID {rome}, Liqo 0.1.0)
         };
         let borrowing = Borrowing {
             network_only: true,
+            pool_for_each_node: Some(link("PoolForEachNode", "False")),
             tunnel: None,
             links: Vec::new(),
             offers: vec![
@@ -494,6 +497,7 @@ rome (ID {rome}, Liqo 0.1.0)
         let expected = "\
 borrowed from milan
 ├─ ? nothing has happened yet
+├─ ✗ PoolForEachNode: Reason: what is the case (since 2026-01-01T00:00:00Z)
 ├─ requests no resources, only the network
 ├─ offer bulk: Accepted: cpu=2, memory=4Gi
 │  ├─ withdrawn: ends at 2026-01-01T00:05:00Z, its pods move away until then
