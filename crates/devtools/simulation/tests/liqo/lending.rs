@@ -15,9 +15,9 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
-use liqo_api::{ForeignCluster, PeeringPolicy, annotations};
+use liqo_api::{ForeignCluster, PeeringPolicy, annotations, links};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -164,6 +164,65 @@ async fn a_request_limits_the_offer() {
     assert_eq!(rome.ready_pods("demo").await.len(), 3);
     request(Value::Null).await;
     world.until("five pods run", SOON, async || rome.ready_pods("demo").await.len() == 5).await;
+}
+
+/// The virtual nodes of milan that are Ready, each with its cpu.
+async fn nodes_of_milan(cluster: &Cluster) -> Vec<(String, String)> {
+    let nodes = cluster.all::<Node>().list(&ListParams::default().labels("liqo.io/type=virtual-node")).await.unwrap();
+    let mut found = Vec::new();
+    for node in nodes {
+        let status = node.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        if conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True") {
+            let cpu = status.allocatable.unwrap_or_default().get("cpu").map(|cpu| cpu.0.clone()).unwrap_or_default();
+            found.push((node.metadata.name.unwrap_or_default(), cpu));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_gets_a_virtual_node_for_each_node_if_the_provider_lets_it_choose() {
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    for (node, cpu) in [("milan-1", "2"), ("milan-2", "4")] {
+        set_cpu(milan, node, cpu).await;
+    }
+    provide(milan, json!({ "percentage": 100, "offerUpdateThresholdPercentage": 0, "noticeSeconds": 240 })).await;
+    let one = vec![("milan".to_owned(), "6".to_owned())];
+    world.until("one node stands for all", SOON, async || nodes_of_milan(rome).await == one).await;
+    world.offload(0, "demo", "Remote").await;
+    rome.deploy("demo", "web", 2).await;
+    world.until("two pods run", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
+    let request = async |granularity: Value| {
+        let patch = Patch::Merge(json!({ "spec": { "request": { "granularity": granularity } } }));
+        rome.all::<ForeignCluster>().patch("milan", &PatchParams::default(), &patch).await.unwrap();
+    };
+    let answer = async || {
+        let peer = rome.all::<ForeignCluster>().get("milan").await.unwrap();
+        peer.condition(links::POOL_FOR_EACH_NODE).map(|condition| condition.reason.clone()).unwrap_or_default()
+    };
+    request(json!("Node")).await;
+    world.until("rome reads that it may not choose", SOON, async || answer().await == "NotAllowed").await;
+    tokio::time::sleep(SOON).await;
+    assert_eq!(nodes_of_milan(rome).await, one);
+    provide(milan, json!({ "granularity": { "peersMayChoose": true } })).await;
+    world.until("rome reads that it may choose", SOON, async || answer().await == "Granted").await;
+    let two = vec![("milan-milan-1".to_owned(), "2".to_owned()), ("milan-milan-2".to_owned(), "4".to_owned())];
+    // The pods move before the notice is over.
+    world.until("two nodes stand for two", SOON * 2, async || nodes_of_milan(rome).await == two).await;
+    world.until("two pods run there", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
+    for pod in rome.ready_pods("demo").await {
+        let is_its = |remote: &Value| remote["metadata"]["name"] == pod.name_any();
+        let remote: Pod = object(milan.pods_of("web").into_iter().find(is_its).unwrap());
+        let runs_on = format!("milan-{}", node_of(milan, &remote).await);
+        assert_eq!(node_of(rome, &pod).await, runs_on, "a pod of a pool runs on its node");
+    }
+    request(Value::Null).await;
+    world.until("one node stands for all again", SOON * 2, async || nodes_of_milan(rome).await == one).await;
+    world.until("two pods run again", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
+    assert_eq!(answer().await, "");
 }
 
 /// Creates a Deployment with pods of this size that prefer virtual nodes.
