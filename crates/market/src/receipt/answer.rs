@@ -1,12 +1,12 @@
 //! The consumer: whether it signs a receipt.
 
 use liqo_api::ReceiptPhase::{Disputed, Signed};
-use liqo_api::{ClusterId, Dispute, Receipt, ReceiptStatus};
+use liqo_api::{ClusterId, Dispute, Receipt, ReceiptSignature, ReceiptStatus};
 use liqo_metering::receipt::{Contract, contradiction, period_of, statement_difference};
 use liqo_metering::{Tolerance, Usage, compare};
 use liqo_signing::ClusterIdentity;
 
-use super::document::SignedReceipt;
+use super::document::{ReceiptParties, SignedReceipt};
 
 /// What the consumer knows when it compares.
 #[derive(Clone, Debug)]
@@ -24,15 +24,20 @@ pub struct Evidence<'a> {
 /// The answer to a receipt.
 pub fn answer(receipt: &Receipt, evidence: &Evidence<'_>, identity: &ClusterIdentity) -> ReceiptStatus {
     match check(receipt, evidence, identity) {
-        Ok(signed) => {
-            let message = Some("both clusters counted the same".to_owned());
-            ReceiptStatus { phase: Signed, message, signature: Some(signed.countersign(identity)), dispute: None }
-        }
-        Err((message, dispute)) => {
-            let message = Some(message.chars().take(1000).collect());
-            ReceiptStatus { phase: Disputed, message, signature: None, dispute }
-        }
+        Ok(signed) => agreement(signed.countersign(identity)),
+        Err((message, dispute)) => disagreement(&message, dispute),
     }
+}
+
+/// The answer with this cluster's signature.
+pub(super) fn agreement(signature: ReceiptSignature) -> ReceiptStatus {
+    let message = Some("both clusters counted the same".to_owned());
+    ReceiptStatus { phase: Signed, message, signature: Some(signature), dispute: None }
+}
+
+/// The answer of a cluster that does not sign.
+pub(super) fn disagreement(message: &str, dispute: Option<Dispute>) -> ReceiptStatus {
+    ReceiptStatus { phase: Disputed, message: Some(message.chars().take(1000).collect()), signature: None, dispute }
 }
 
 /// The receipt, if it is right. Otherwise what is wrong, with the pods that differ.
@@ -42,14 +47,9 @@ fn check(
     identity: &ClusterIdentity,
 ) -> Result<SignedReceipt, (String, Option<Dispute>)> {
     let wrong = |message: String| (message, None);
-    let signed = SignedReceipt::read(&receipt.spec.document).map_err(|error| wrong(error.to_string()))?;
+    let parties = ReceiptParties { provider: evidence.provider.clone(), consumer: identity.id().clone() };
+    let signed = SignedReceipt::between(&parties, receipt).map_err(|error| wrong(error.to_string()))?;
     let statement = &signed.statement;
-    if statement != &receipt.spec.statement {
-        return Err(wrong("the copy of the statement differs from what the provider signed".to_owned()));
-    }
-    if (&statement.provider, &statement.consumer) != (evidence.provider, identity.id()) {
-        return Err(wrong("it is about other clusters".to_owned()));
-    }
     let Some(period) = period_of(&statement.period) else { return Err(wrong("its period is none".to_owned())) };
     if let Some(message) = contradiction(statement) {
         return Err(wrong(message));

@@ -1,6 +1,10 @@
 //! The signed bytes of a receipt, and what they say.
 
-use liqo_api::{RECEIPT_PAYLOAD_TYPE, ReceiptSignature, ReceiptStatement};
+use liqo_api::ReceiptPhase::{self, Disputed, Pending, Signed};
+use liqo_api::{
+    ClusterId, RECEIPT_PAYLOAD_TYPE, Receipt, ReceiptSignature, ReceiptStatement, consumer_of_tenant_namespace,
+    provider_namespace,
+};
 use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError, Signature};
 
 /// Maximum length of a receipt's document in bytes.
@@ -19,6 +23,28 @@ pub enum ReceiptError {
     Unreadable(String),
     #[error("the receipt names {named} as its provider, but {signer} signed it")]
     OtherProvider { named: String, signer: String },
+    #[error("the copy of the statement differs from what the provider signed")]
+    CopyDiffers,
+    #[error("it is about other clusters")]
+    OtherClusters,
+}
+
+/// The two clusters that a receipt has to be about. They follow from where it is, never from what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiptParties {
+    pub provider: ClusterId,
+    pub consumer: ClusterId,
+}
+
+impl ReceiptParties {
+    /// The parties of the receipts in a namespace of this cluster: it lends in tenant namespaces, and borrows in provider namespaces.
+    pub fn of_namespace(own: &ClusterId, namespace: &str) -> Option<Self> {
+        if let Some(consumer) = consumer_of_tenant_namespace(namespace) {
+            return Some(Self { provider: own.clone(), consumer });
+        }
+        let provider: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
+        (namespace == provider_namespace(&provider)).then(|| Self { provider, consumer: own.clone() })
+    }
 }
 
 impl From<EnvelopeError> for ReceiptError {
@@ -62,6 +88,24 @@ impl SignedReceipt {
         Ok(Self { envelope, payload: verified.payload, statement })
     }
 
+    /// Reads a receipt between two clusters. Whoever reads its statement afterwards reads what was signed.
+    pub fn between(parties: &ReceiptParties, receipt: &Receipt) -> Result<Self, ReceiptError> {
+        let signed = Self::read(&receipt.spec.document)?;
+        if signed.statement != receipt.spec.statement {
+            return Err(ReceiptError::CopyDiffers);
+        }
+        if (&signed.statement.provider, &signed.statement.consumer) != (&parties.provider, &parties.consumer) {
+            return Err(ReceiptError::OtherClusters);
+        }
+        Ok(signed)
+    }
+
+    /// The consumer's valid signature, if the receipt has one.
+    pub fn countersignature<'a>(&self, receipt: &'a Receipt) -> Option<&'a ReceiptSignature> {
+        let signature = receipt.status.as_ref()?.signature.as_ref()?;
+        self.check(signature).is_ok().then_some(signature)
+    }
+
     /// Signs the same bytes as the consumer.
     pub fn countersign(&self, identity: &ClusterIdentity) -> ReceiptSignature {
         let Signature { keyid, sig, public_key } = Signature::over(identity, RECEIPT_PAYLOAD_TYPE, &self.payload);
@@ -74,6 +118,18 @@ impl SignedReceipt {
         let both = self.envelope.with(Signature { keyid, sig, public_key: Some(public_key) });
         let signers = [&self.statement.provider, &self.statement.consumer];
         both.verify_signed_by(RECEIPT_PAYLOAD_TYPE, &signers).map(drop)
+    }
+}
+
+/// The answer to a receipt between two clusters. Both signatures make it signed, never a word.
+pub fn answered_phase(parties: &ReceiptParties, receipt: &Receipt) -> ReceiptPhase {
+    let signed = SignedReceipt::between(parties, receipt);
+    if signed.is_ok_and(|signed| signed.countersignature(receipt).is_some()) {
+        return Signed;
+    }
+    match receipt.status.as_ref().map(|status| status.phase) {
+        Some(Disputed) => Disputed,
+        _ => Pending,
     }
 }
 
@@ -120,6 +176,39 @@ pub mod tests {
         let statement = SignedReceipt::read(&text).unwrap().statement;
         let forged = SignedReceipt::compose(&consumer, &statement).unwrap();
         assert!(matches!(SignedReceipt::read(&forged), Err(ReceiptError::OtherProvider { .. })));
+    }
+
+    #[test]
+    fn the_parties_of_a_receipt_follow_from_its_namespace() {
+        let id = |byte: u8| ClusterId::of_public_key(&[byte; 32]);
+        let of = |namespace: &str| ReceiptParties::of_namespace(&id(1), namespace);
+        let lent = ReceiptParties { provider: id(1), consumer: id(2) };
+        assert_eq!(of(&liqo_api::tenant_namespace(&id(2))), Some(lent));
+        let borrowed = ReceiptParties { provider: id(2), consumer: id(1) };
+        assert_eq!(of(&provider_namespace(&id(2))), Some(borrowed));
+        assert_eq!((of(&format!("other-{}", id(2))), of("liqo")), (None, None));
+    }
+
+    #[test]
+    fn a_receipt_counts_as_signed_only_between_the_clusters_of_its_namespace() {
+        let (provider, consumer, document) = signed();
+        let parties = ReceiptParties { provider: provider.id().clone(), consumer: consumer.id().clone() };
+        let read = SignedReceipt::read(&document).unwrap();
+        let mut receipt = Receipt::new("r", liqo_api::ReceiptSpec { document, statement: read.statement.clone() });
+        let mut status = liqo_api::ReceiptStatus { phase: Signed, ..liqo_api::ReceiptStatus::default() };
+        receipt.status = Some(status.clone());
+        assert_eq!(answered_phase(&parties, &receipt), Pending, "a word is no signature");
+        status.signature = Some(read.countersign(&consumer));
+        receipt.status = Some(status);
+        assert_eq!(answered_phase(&parties, &receipt), Signed);
+
+        // Two throw-away keys sign whatever they like.
+        let other = ReceiptParties { provider: ClusterIdentity::generate().unwrap().id().clone(), ..parties.clone() };
+        assert_eq!(answered_phase(&other, &receipt), Pending);
+        // Real signatures of an old receipt, below a statement that nobody signed.
+        receipt.spec.statement.totals.insert("EUR".to_owned(), "1000000".parse().unwrap());
+        assert_eq!(answered_phase(&parties, &receipt), Pending);
+        assert_eq!(SignedReceipt::between(&parties, &receipt), Err(ReceiptError::CopyDiffers));
     }
 
     #[test]

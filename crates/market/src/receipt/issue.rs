@@ -7,7 +7,7 @@ use liqo_api::{MeteringSettings, Receipt, ReceiptPhase, UsageRecord};
 use liqo_metering::Period;
 use liqo_metering::receipt::period_of;
 
-use super::document::SignedReceipt;
+use super::document::{ReceiptParties, answered_phase};
 
 /// Maximum number of periods, the latest ones, whose records are kept although not both sides have signed. A busy period may take a
 /// megabyte.
@@ -29,7 +29,7 @@ pub struct RecordHead {
 pub struct ReceiptHead {
     pub of: ContractPeriod,
     pub created: Timestamp,
-    /// As the consumer says. It counts as signed only with a valid signature.
+    /// Signed only with both signatures. The rest is what the consumer says.
     pub phase: ReceiptPhase,
 }
 
@@ -52,20 +52,12 @@ impl RecordHead {
 }
 
 impl ReceiptHead {
-    pub fn reduce(receipt: Receipt) -> Option<Self> {
+    /// Reads a receipt between two clusters.
+    pub fn reduce(parties: &ReceiptParties, receipt: &Receipt) -> Option<Self> {
         let statement = &receipt.spec.statement;
         let of = (statement.contract.clone(), period_of(&statement.period)?);
-        let created = receipt.metadata.creation_timestamp.map(|created| created.0).unwrap_or_default();
-        let status = receipt.status.unwrap_or_default();
-        let is_valid = || {
-            let signed = SignedReceipt::read(&receipt.spec.document).ok()?;
-            signed.check(status.signature.as_ref()?).ok()
-        };
-        let phase = match status.phase {
-            ReceiptPhase::Signed if is_valid().is_none() => ReceiptPhase::Pending,
-            phase => phase,
-        };
-        Some(Self { of, created, phase })
+        let created = receipt.metadata.creation_timestamp.as_ref().map(|created| created.0).unwrap_or_default();
+        Some(Self { of, created, phase: answered_phase(parties, receipt) })
     }
 }
 

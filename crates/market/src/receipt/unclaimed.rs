@@ -17,12 +17,19 @@ const AFTER_END: Seconds = 2 * 24 * 3600;
 /// The end of each contract (its ID) that has ended, in seconds since 1970.
 pub type Ends = BTreeMap<String, Seconds>;
 
-/// The complete periods without a receipt here or at the provider, after which one was signed or whose contract ended long ago; the
-/// oldest first. Their records can go if the provider has no record of them.
-pub fn unclaimed(records: &[RecordHead], receipts: &[&ReceiptHead], ends: &Ends, now: Seconds) -> Vec<ContractPeriod> {
-    let known: BTreeSet<&ContractPeriod> = receipts.iter().map(|receipt| &receipt.of).collect();
+/// The complete periods without a receipt here (`copies`) or at the provider (`theirs`), after which this cluster signed one or whose
+/// contract ended long ago; the oldest first. Their records can go if the provider has no record of them.
+pub fn unclaimed(
+    records: &[RecordHead],
+    copies: &[&ReceiptHead],
+    theirs: &[&ReceiptHead],
+    ends: &Ends,
+    now: Seconds,
+) -> Vec<ContractPeriod> {
+    let known: BTreeSet<&ContractPeriod> = copies.iter().chain(theirs).map(|receipt| &receipt.of).collect();
     let mut signed: BTreeMap<&str, Seconds> = BTreeMap::new();
-    for receipt in receipts.iter().filter(|receipt| receipt.phase == ReceiptPhase::Signed) {
+    // What only the provider shows deletes no evidence.
+    for receipt in copies.iter().filter(|receipt| receipt.phase == ReceiptPhase::Signed) {
         let last = signed.entry(&receipt.of.0).or_insert(Seconds::MIN);
         *last = (*last).max(receipt.of.1.start);
     }
@@ -58,7 +65,7 @@ mod tests {
 
     fn found(records: &[RecordHead], receipts: &[ReceiptHead], ends: &Ends, now: Seconds) -> Vec<Seconds> {
         let receipts: Vec<&ReceiptHead> = receipts.iter().collect();
-        unclaimed(records, &receipts, ends, now).into_iter().map(|of| of.1.start).collect()
+        unclaimed(records, &receipts, &[], ends, now).into_iter().map(|of| of.1.start).collect()
     }
 
     #[test]
@@ -72,6 +79,16 @@ mod tests {
         assert_eq!(after(&[receipt("c", 180, Pending), receipt("c", 240, Disputed)]), [0_i64; 0], "nothing later is signed");
         assert_eq!(after(&[receipt("d", 180, Signed)]), [0_i64; 0], "another contract");
         assert!(after(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_receipt_that_only_the_provider_shows_deletes_no_records() {
+        let (records, theirs) =
+            ([record(60, true)], [receipt("c", 180, ReceiptPhase::Signed), receipt("c", 60, ReceiptPhase::Pending)]);
+        let found =
+            |copies: &[&ReceiptHead], theirs: &[&ReceiptHead]| unclaimed(&records, copies, theirs, &Ends::new(), 1000).len();
+        assert_eq!((found(&[], &[&theirs[0]]), found(&[&theirs[0]], &[])), (0, 1));
+        assert_eq!(found(&[&theirs[0]], &[&theirs[1]]), 0, "a receipt is still to be answered");
     }
 
     #[test]

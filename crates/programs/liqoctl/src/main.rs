@@ -324,19 +324,19 @@ async fn receipts(global: &Global, command: Receipts) -> anyhow::Result<()> {
         return output::print(global.output, &verdicts, |_| text.clone());
     }
     let cluster = Cluster::connect(&global.access()).await?;
-    cluster.installed().await?;
+    let own = cluster.installed().await?.id;
     match command {
         Receipts::List { peer } => {
             let of = find_peer(&cluster, peer.as_deref()).await?;
-            output::print(global.output, &receipt::list(&cluster, of.as_ref()).await?, |found| receipt::table(found))
+            output::print(global.output, &receipt::list(&cluster, &own, of.as_ref()).await?, |found| receipt::table(found))
         }
         Receipts::Show { name } => {
-            let found = receipt::choose(receipt::list(&cluster, None).await?, &name)?;
+            let found = receipt::choose(receipt::list(&cluster, &own, None).await?, &name)?;
             output::print(global.output, &found, receipt::show)
         }
         Receipts::Export { format, peer, signed } => {
             let of = find_peer(&cluster, peer.as_deref()).await?;
-            let mut found = receipt::list(&cluster, of.as_ref()).await?;
+            let mut found = receipt::list(&cluster, &own, of.as_ref()).await?;
             found.retain(|one| !signed || one.phase == liqo_api::ReceiptPhase::Signed);
             let lines = receipt::lines(&found);
             match format {

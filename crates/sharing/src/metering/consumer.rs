@@ -25,6 +25,8 @@ use crate::consumer::provider_of;
 use crate::peer_conditions::PeerConditions;
 use crate::{Error, FIELD_MANAGER};
 use liqo_market::receipt::answer::{Evidence, answer};
+use liqo_market::receipt::document::ReceiptParties;
+use liqo_market::receipt::given::{OwnEvidence, given};
 use liqo_market::receipt::issue::{Action, ContractPeriod, ReceiptHead, RecordHead, decide, surplus};
 use liqo_market::receipt::settle::{SettledUntil, due, is_allowed};
 use liqo_market::receipt::unclaimed::{Ends, unclaimed};
@@ -55,6 +57,7 @@ pub(super) struct Controller {
 /// The receipts in our tenant namespace at a provider.
 struct AtProvider {
     connection: Arc<PeerConnection>,
+    parties: ReceiptParties,
     /// Started with the first contract: older providers do not know the kind.
     receipts: OnceLock<Cache<ReceiptHead>>,
     stop: CancellationToken,
@@ -69,7 +72,10 @@ impl AtProvider {
                 Config::default(),
                 self.stop.clone(),
                 |receipt| size_of::<ReceiptHead>() + receipt.of.0.len(),
-                ReceiptHead::reduce,
+                {
+                    let parties = self.parties.clone();
+                    move |receipt: Receipt| ReceiptHead::reduce(&parties, &receipt)
+                },
                 move |_, _, _| queue.add_after(namespace.clone(), crate::SETTLE_DELAY),
             )
         })
@@ -109,7 +115,8 @@ impl Controller {
     async fn follow_provider(self: Arc<Self>, connection: Arc<PeerConnection>) {
         let (id, stop) = (connection.cluster_id.clone(), connection.ended.child_token());
         let _guard = stop.clone().drop_guard();
-        let at_provider = Arc::new(AtProvider { connection: connection.clone(), receipts: OnceLock::new(), stop });
+        let parties = ReceiptParties { provider: id.clone(), consumer: self.context.cluster_id.clone() };
+        let at_provider = Arc::new(AtProvider { connection: connection.clone(), parties, receipts: OnceLock::new(), stop });
         self.providers().insert(id.clone(), at_provider.clone());
         self.queue.add(provider_namespace(&id));
         connection.ended.cancelled().await;
@@ -232,12 +239,12 @@ impl Controller {
         settled: &SettledUntil,
     ) -> Result<(), Error> {
         let records = self.heads(namespace);
-        let theirs = at_provider.receipts(&self.queue).all().into_iter().map(|(_, receipt)| receipt);
-        let receipts: Vec<Arc<ReceiptHead>> = theirs.chain(self.papers.receipts(namespace)).collect();
-        let receipts: Vec<&ReceiptHead> = receipts.iter().map(AsRef::as_ref).collect();
+        let (copies, theirs) = (self.papers.receipts(namespace), at_provider.receipts(&self.queue).all());
+        let copies: Vec<&ReceiptHead> = copies.iter().map(AsRef::as_ref).collect();
+        let theirs: Vec<&ReceiptHead> = theirs.iter().map(|(_, receipt)| receipt.as_ref()).collect();
         let contracts = self.contracts.all().into_iter().filter(|(key, _)| key.namespace == namespace);
         let ends: Ends = contracts.filter_map(|(_, contract)| Some((contract.id.clone(), contract.end?))).collect();
-        let mut found = unclaimed(&records, &receipts, &ends, self.context.now().as_second());
+        let mut found = unclaimed(&records, &copies, &theirs, &ends, self.context.now().as_second());
         found.retain(|of| is_allowed(&Action::DeleteRecords(of.clone()), &records, settled));
         let connection = &at_provider.connection;
         let api = namespaced(&connection.client, &connection.tenant_namespace);
@@ -272,7 +279,11 @@ impl Controller {
         let Some(found) = of_provider(provider, call(theirs.get_opt(&key.name)).await.step("read", "Receipt", &key))? else {
             return Ok(true);
         };
-        let status = match self.given(namespace, &found, copy).await? {
+        let own: Api<Receipt> = namespaced(&self.context.client, namespace);
+        let own = own.get_opt(&key.name).await.step("read", "Receipt", Key::new(namespace, &key.name))?;
+        let has_records = self.papers.records(namespace).iter().any(|record| record.of == receipt.of);
+        let evidence = OwnEvidence { copy: own.as_ref(), has_records };
+        let status = match given(&found, &at_provider.parties, evidence) {
             Some(given) => given,
             None => self.answer(provider, namespace, connection, &receipt.of, &found).await?,
         };
@@ -283,21 +294,6 @@ impl Controller {
         }
         self.store_copy(provider, namespace, found, &status).await?;
         Ok(true)
-    }
-
-    /// The answer that this cluster gave already. It stays: the entries from which it follows may be gone.
-    async fn given(&self, namespace: &str, found: &Receipt, copy: Option<&ReceiptHead>) -> Result<Option<ReceiptStatus>, Error> {
-        let name = found.metadata.name.as_deref().unwrap_or_default();
-        if copy.is_some_and(|copy| copy.phase != ReceiptPhase::Pending) {
-            let api: Api<Receipt> = namespaced(&self.context.client, namespace);
-            let own = api.get_opt(name).await.step("read", "Receipt", Key::new(namespace, name))?;
-            if let Some(own) = own.filter(|own| own.spec == found.spec) {
-                return Ok(own.status);
-            }
-        }
-        // The watch may be behind what was just read.
-        let is_answered = ReceiptHead::reduce(found.clone()).is_some_and(|head| head.phase != ReceiptPhase::Pending);
-        Ok(found.status.clone().filter(|_| is_answered))
     }
 
     async fn store_copy(

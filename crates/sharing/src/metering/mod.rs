@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::peer_conditions::PeerConditions;
+use liqo_market::receipt::document::ReceiptParties;
 use liqo_market::receipt::issue::{ContractPeriod, ReceiptHead, RecordHead};
 
 /// Usage records in one page: each may take 256 KiB.
@@ -74,8 +75,12 @@ impl Papers {
             },
         );
         let changed = enqueue();
-        let receipts =
-            Cache::watch(Api::<Receipt>::all(client), config, stop.clone(), ReceiptHead::reduce, move |key, _, _| changed(key));
+        let own = context.cluster_id.clone();
+        let reduce = move |receipt: Receipt| {
+            let parties = ReceiptParties::of_namespace(&own, receipt.metadata.namespace.as_deref()?)?;
+            ReceiptHead::reduce(&parties, &receipt)
+        };
+        let receipts = Cache::watch(Api::<Receipt>::all(client), config, stop.clone(), reduce, move |key, _, _| changed(key));
         Self { records, receipts }
     }
 

@@ -31,9 +31,9 @@ pub struct Line {
     pub currency: Option<String>,
 }
 
-/// The lines of all receipts.
+/// The lines of all receipts that are valid.
 pub fn lines(found: &[Found]) -> Vec<Line> {
-    found.iter().flat_map(of).collect()
+    found.iter().filter(|one| one.fault.is_none()).flat_map(of).collect()
 }
 
 fn of(one: &Found) -> Vec<Line> {
@@ -114,7 +114,14 @@ mod tests {
     #[test]
     fn each_resource_has_a_line() {
         let (_, _, receipt) = signed();
-        let one = Found { peer: "rome".into(), role: Role::Provider, name: "r".into(), phase: ReceiptPhase::Signed, receipt };
+        let one = Found {
+            peer: "rome".into(),
+            role: Role::Provider,
+            name: "r".into(),
+            phase: ReceiptPhase::Signed,
+            fault: None,
+            receipt,
+        };
         let lines = lines(&[one]);
         assert_eq!(lines.len(), 2);
         let text = csv(&lines);
@@ -133,7 +140,14 @@ mod tests {
         let statement = &mut receipt.spec.statement;
         (statement.is_summary, statement.pools) = (true, Vec::new());
         statement.totals.insert("credits".into(), "3".parse().unwrap());
-        let one = Found { peer: "rome".into(), role: Role::Provider, name: "r".into(), phase: ReceiptPhase::Signed, receipt };
+        let one = Found {
+            peer: "rome".into(),
+            role: Role::Provider,
+            name: "r".into(),
+            phase: ReceiptPhase::Signed,
+            fault: None,
+            receipt,
+        };
         let text = csv(&lines(&[one]));
         let rows: Vec<&str> = text.split("\r\n").collect();
         assert!(rows.len() == 3 && rows[1].ends_with(",,0,,0,,,0.08,EUR") && rows[2].ends_with(",,3,credits"), "{text}");

@@ -8,7 +8,8 @@ mod verify;
 
 use anyhow::bail;
 use kube::ResourceExt as _;
-use liqo_api::{ForeignCluster, Receipt, ReceiptPhase};
+use liqo_api::{ClusterId, ForeignCluster, Receipt, ReceiptPhase};
+use liqo_market::receipt::document::{ReceiptParties, SignedReceipt, answered_phase};
 use serde::Serialize;
 
 use crate::cluster::Cluster;
@@ -26,13 +27,18 @@ pub struct Found {
     pub peer: String,
     pub role: Role,
     pub name: String,
+    /// Signed only with the valid signatures of this cluster and the peer.
     pub phase: ReceiptPhase,
+    /// Why the receipt is not one between this cluster and the peer, if it is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
     pub receipt: Receipt,
 }
 
-/// All receipts, or those of one peer, the oldest first.
-pub async fn list(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::Result<Vec<Found>> {
-    let mut found: Vec<Found> = parties::list(cluster, of, "receipts").await?.into_iter().map(found).collect();
+/// All receipts of this cluster (its ID), or those with one peer, the oldest first.
+pub async fn list(cluster: &Cluster, own: &ClusterId, of: Option<&ForeignCluster>) -> anyhow::Result<Vec<Found>> {
+    let all = parties::list(cluster, of, "receipts").await?;
+    let mut found: Vec<Found> = all.into_iter().filter_map(|receipt| found(own, receipt)).collect();
     found.sort_by(|one, other| order(one).cmp(&order(other)));
     Ok(found)
 }
@@ -41,9 +47,10 @@ fn order(one: &Found) -> (&str, Role, i64, &str) {
     (&one.peer, one.role, one.receipt.spec.statement.period.start.0.as_second(), &one.name)
 }
 
-fn found(OfPeer { peer, role, object: receipt }: OfPeer<Receipt>) -> Found {
-    let phase = receipt.status.as_ref().map(|status| status.phase).unwrap_or_default();
-    Found { peer, role, name: receipt.name_any(), phase, receipt }
+fn found(own: &ClusterId, OfPeer { peer, role, object: receipt }: OfPeer<Receipt>) -> Option<Found> {
+    let parties = ReceiptParties::of_namespace(own, &receipt.namespace()?)?;
+    let fault = SignedReceipt::between(&parties, &receipt).err().map(|error| error.to_string());
+    Some(Found { peer, role, name: receipt.name_any(), phase: answered_phase(&parties, &receipt), fault, receipt })
 }
 
 /// The receipt with this name. If this cluster is both sides of a contract, the provider's.
@@ -57,7 +64,6 @@ pub fn choose(found: Vec<Found>, name: &str) -> anyhow::Result<Found> {
 #[cfg(test)]
 pub(crate) mod tests {
     use liqo_api::{PriceList, ReceiptSpec, ReceiptStatus};
-    use liqo_market::receipt::document::SignedReceipt;
     use liqo_metering::receipt::{Contract, Version};
     use liqo_metering::{Period, Usage};
     use liqo_signing::ClusterIdentity;
@@ -82,10 +88,33 @@ pub(crate) mod tests {
         (provider, consumer, receipt)
     }
 
+    fn found_at(namespace: String, own: &ClusterId, mut receipt: Receipt) -> Found {
+        receipt.metadata.namespace = Some(namespace);
+        found(own, OfPeer { peer: "rome".to_owned(), role: Role::Provider, object: receipt }).unwrap()
+    }
+
+    #[test]
+    fn a_receipt_between_other_clusters_is_neither_signed_nor_exported() {
+        let (provider, consumer, receipt) = signed();
+        let real = found_at(liqo_api::tenant_namespace(consumer.id()), provider.id(), receipt.clone());
+        let copy = found_at(liqo_api::provider_namespace(provider.id()), consumer.id(), receipt.clone());
+        assert!([&real, &copy].iter().all(|one| one.phase == ReceiptPhase::Signed && one.fault.is_none()));
+
+        let other = ClusterIdentity::generate().unwrap();
+        let foreign = found_at(liqo_api::provider_namespace(provider.id()), other.id(), receipt.clone());
+        let mut changed = receipt;
+        changed.spec.statement.totals.insert("EUR".to_owned(), "1000000".parse().unwrap());
+        let changed = found_at(liqo_api::provider_namespace(provider.id()), consumer.id(), changed);
+        for one in [foreign, changed] {
+            assert!(one.phase == ReceiptPhase::Pending && table(std::slice::from_ref(&one)).contains("Invalid"), "{one:?}");
+            assert!(show(&one).contains("is not valid") && lines(&[one]).is_empty());
+        }
+    }
+
     #[test]
     fn a_receipt_is_found_by_its_name() {
-        let (_, _, receipt) = signed();
-        let one = found(OfPeer { peer: "rome".to_owned(), role: Role::Provider, object: receipt });
+        let (provider, consumer, receipt) = signed();
+        let one = found_at(liqo_api::tenant_namespace(consumer.id()), provider.id(), receipt);
         assert_eq!((one.peer.as_str(), one.role, one.phase), ("rome", Role::Provider, ReceiptPhase::Signed));
         assert!(choose(vec![one.clone()], "receipt-01234567-202601010000").is_ok());
         assert!(choose(vec![one], "other").unwrap_err().to_string().contains("receipt list"));

@@ -48,11 +48,15 @@ pub fn table(found: &[Found]) -> String {
             period(statement),
             statement.pods.to_string(),
             totals(statement),
-            format!("{:?}", one.phase),
+            state(one),
             one.name.clone(),
         ]
     });
     output::table(&["PEER", "ROLE", "PERIOD", "PODS", "TOTAL", "STATE", "NAME"], rows)
+}
+
+fn state(one: &Found) -> String {
+    if one.fault.is_some() { "Invalid".to_owned() } else { format!("{:?}", one.phase) }
 }
 
 /// One receipt in words.
@@ -83,24 +87,27 @@ pub fn show(one: &Found) -> String {
     }
     lines.push(format!("  total     {}", totals(statement)));
     lines.push(format!("  entries   {}, SHA-256 {}", statement.entries, plain(&statement.digest)));
-    lines.push(answer(one.receipt.status.as_ref()));
+    lines.push(match &one.fault {
+        Some(fault) => format!("  This receipt is not valid: {}.", plain(fault)),
+        None => answer(one.phase, one.receipt.status.as_ref()),
+    });
     lines.join("\n")
 }
 
-fn answer(status: Option<&ReceiptStatus>) -> String {
-    let Some(status) = status.filter(|status| status.phase != ReceiptPhase::Pending) else {
-        return "  The provider signed it; the consumer has not compared it yet.".to_owned();
-    };
-    let message = plain(status.message.as_deref().unwrap_or_default());
-    if status.phase == ReceiptPhase::Signed {
-        return format!("  Both signed it: {message}.");
+fn answer(phase: ReceiptPhase, status: Option<&ReceiptStatus>) -> String {
+    let message = plain(status.and_then(|status| status.message.as_deref()).unwrap_or_default());
+    match phase {
+        ReceiptPhase::Pending => return "  The provider signed it; the consumer has not compared it yet.".to_owned(),
+        ReceiptPhase::Signed => return format!("  Both signed it: {message}."),
+        ReceiptPhase::Disputed => {}
     }
     let mut lines = vec![format!("  The consumer disputes it: {message}.")];
-    for pod in status.dispute.iter().flat_map(|dispute| &dispute.pods) {
+    let dispute = status.and_then(|status| status.dispute.as_ref());
+    for pod in dispute.iter().flat_map(|dispute| &dispute.pods) {
         let counts = format!("provider {} s, consumer {} s", pod.provider_seconds, pod.consumer_seconds);
         lines.push(format!("    {}: {counts}: {}", plain(&pod.uid), plain(&pod.message)));
     }
-    if let Some(dispute) = &status.dispute {
+    if let Some(dispute) = dispute {
         let more = dispute.number.saturating_sub(u64::try_from(dispute.pods.len()).unwrap_or(u64::MAX));
         if more > 0 {
             lines.push(format!("    and {more} more pods"));
@@ -120,7 +127,7 @@ mod tests {
     fn found() -> Found {
         let (_, _, receipt) = signed();
         let name = receipt.metadata.name.clone().unwrap();
-        Found { peer: "rome".into(), role: Role::Provider, name, phase: ReceiptPhase::Signed, receipt }
+        Found { peer: "rome".into(), role: Role::Provider, name, phase: ReceiptPhase::Signed, fault: None, receipt }
     }
 
     #[test]
@@ -141,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_dispute_names_the_pods() {
-        let mut one = found();
+        let mut one = Found { phase: ReceiptPhase::Disputed, ..found() };
         let pod = DisputedPod { uid: "u".into(), provider_seconds: 9, consumer_seconds: 8, message: "too long".into() };
         one.receipt.status = Some(ReceiptStatus {
             phase: ReceiptPhase::Disputed,
