@@ -5,9 +5,11 @@
 
 use liqo_api::ReceiptPhase::Signed;
 use liqo_api::{Receipt, ReceiptStatus};
+use liqo_metering::receipt::{period_of, receipt_name};
 
 use super::answer::{agreement, disagreement};
 use super::document::{ReceiptParties, SignedReceipt, answered_phase};
+use super::issue::ContractPeriod;
 
 /// What this cluster has of one period.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,37 @@ pub fn given(found: &Receipt, parties: &ReceiptParties, own: OwnEvidence<'_>) ->
         return None;
     }
     signed_answer(found, parties)
+}
+
+/// What happens to the copy of a receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyStep {
+    /// Create it, or write the new answer into it.
+    Write,
+    /// Delete it, because it is of another document, and create it again.
+    Replace,
+    /// It stays as it is: this cluster signed it.
+    Keep,
+}
+
+/// What to do with the copy now that a receipt of the same name was found at the provider. A copy that this cluster signed is never
+/// replaced, neither by another receipt of the period nor by one of a contract whose names are the same.
+pub fn copy_step(copy: Option<&Receipt>, found: &Receipt, parties: &ReceiptParties) -> CopyStep {
+    let Some(copy) = copy else { return CopyStep::Write };
+    let is_same = copy.spec.document == found.spec.document;
+    match answered_phase(parties, copy) {
+        _ if is_same && copy.spec.statement == found.spec.statement => CopyStep::Write,
+        Signed => CopyStep::Keep,
+        _ if is_same => CopyStep::Write,
+        _ => CopyStep::Replace,
+    }
+}
+
+/// Whether an answer of the provider is the object that was asked for: the receipt of this period, under its name.
+pub fn is_asked_for(found: &Receipt, of: &ContractPeriod) -> bool {
+    let statement = &found.spec.statement;
+    let found_of = period_of(&statement.period).map(|period| (statement.contract.clone(), period));
+    found_of.as_ref() == Some(of) && found.metadata.name.as_deref() == Some(&receipt_name(&of.0, of.1))
 }
 
 fn signed_answer(receipt: &Receipt, parties: &ReceiptParties) -> Option<ReceiptStatus> {
@@ -108,5 +141,30 @@ mod tests {
         let signed = world.signed_by(&world.consumer, "u p 0 3600 cpu=1\n");
         let second = world.signed_by(&world.consumer, "u p 0 3600 cpu=2\n");
         assert_eq!(world.given(&second, Some(&signed), true), Some(ReceiptPhase::Disputed));
+    }
+
+    #[test]
+    fn an_answer_with_another_object_is_refused_and_a_signed_copy_is_never_replaced() {
+        let world = World::new();
+        let mut asked = world.signed_by(&world.consumer, "u p 0 3600 cpu=1\n");
+        let of = (asked.spec.statement.contract.clone(), Period::at(0, 3600));
+        asked.metadata.name = Some(receipt_name(&of.0, of.1));
+        assert!(is_asked_for(&asked, &of));
+        let mut named_b = asked.clone();
+        named_b.metadata.name = Some("receipt-01234567-197001010100".to_owned());
+        assert!(!is_asked_for(&named_b, &of), "GET A was answered with B");
+        // The names of objects have 8 characters of the contract's ID only.
+        let mut twin = asked.clone();
+        twin.spec.statement.contract = format!("{}{}", &of.0[..8], "f".repeat(24));
+        assert!(!is_asked_for(&twin, &of));
+
+        let other = world.signed_by(&world.consumer, "u p 0 3600 cpu=2\n");
+        let step = |copy: Option<&Receipt>, found: &Receipt| copy_step(copy, found, &world.parties);
+        assert_eq!((step(None, &other), step(Some(&asked), &asked)), (CopyStep::Write, CopyStep::Write));
+        assert_eq!(step(Some(&asked), &other), CopyStep::Keep);
+        assert_eq!(step(Some(&asked), &twin), CopyStep::Keep, "the same document below another statement");
+        let mut unsigned = asked.clone();
+        unsigned.status = Some(disagreement("seconds", None));
+        assert_eq!(step(Some(&unsigned), &other), CopyStep::Replace);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use liqo_api::{MeteringSettings, Receipt, ReceiptPhase, UsageRecord};
 use liqo_metering::Period;
-use liqo_metering::receipt::period_of;
+use liqo_metering::receipt::{period_of, receipt_name};
 
 use super::document::{ReceiptParties, answered_phase};
 
@@ -52,10 +52,13 @@ impl RecordHead {
 }
 
 impl ReceiptHead {
-    /// Reads a receipt between two clusters.
+    /// Reads a receipt between two clusters. `None` if its name is not that of its contract and period.
     pub fn reduce(parties: &ReceiptParties, receipt: &Receipt) -> Option<Self> {
         let statement = &receipt.spec.statement;
         let of = (statement.contract.clone(), period_of(&statement.period)?);
+        if receipt.metadata.name.as_deref() != Some(&receipt_name(&of.0, of.1)) {
+            return None;
+        }
         let created = receipt.metadata.creation_timestamp.as_ref().map(|created| created.0).unwrap_or_default();
         Some(Self { of, created, phase: answered_phase(parties, receipt) })
     }

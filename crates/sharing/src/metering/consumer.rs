@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::PolicyPeer;
 use liqo_api::{ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, annotations, labels, provider_namespace};
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::peers::call;
 use liqo_controller_runtime::put::{marked, put, put_status};
-use liqo_controller_runtime::writes::Step as _;
+use liqo_controller_runtime::writes::{Step as _, delete_if_present};
 use liqo_controller_runtime::{Cache, Context, Key, Next, PeerConnection, Queue, policies};
 use liqo_metering::receipt::{Contract, receipt_name};
 use liqo_metering::spending::Settled;
@@ -26,7 +26,7 @@ use crate::peer_conditions::PeerConditions;
 use crate::{Error, FIELD_MANAGER};
 use liqo_market::receipt::answer::{Evidence, answer};
 use liqo_market::receipt::document::ReceiptParties;
-use liqo_market::receipt::given::{OwnEvidence, given};
+use liqo_market::receipt::given::{CopyStep, OwnEvidence, copy_step, given, is_asked_for};
 use liqo_market::receipt::issue::{Action, ContractPeriod, ReceiptHead, RecordHead, decide, surplus};
 use liqo_market::receipt::settle::{SettledUntil, due, is_allowed};
 use liqo_market::receipt::unclaimed::{Ends, unclaimed};
@@ -279,6 +279,10 @@ impl Controller {
         let Some(found) = of_provider(provider, call(theirs.get_opt(&key.name)).await.step("read", "Receipt", &key))? else {
             return Ok(true);
         };
+        if !is_asked_for(&found, &receipt.of) {
+            tracing::warn!(%provider, receipt = key.name, "the provider answered with another receipt than the one asked for");
+            return Ok(true);
+        }
         let own: Api<Receipt> = namespaced(&self.context.client, namespace);
         let own = own.get_opt(&key.name).await.step("read", "Receipt", Key::new(namespace, &key.name))?;
         let has_records = self.papers.records(namespace).iter().any(|record| record.of == receipt.of);
@@ -292,21 +296,33 @@ impl Controller {
             of_provider(provider, written.step("write the status of", "Receipt", &key))?;
             tracing::info!(%provider, receipt = key.name, answer = ?status.phase, message = status.message, "receipt answered");
         }
-        self.store_copy(provider, namespace, found, &status).await?;
+        self.store_copy(&at_provider.parties, namespace, own.as_ref(), found, &status).await?;
         Ok(true)
     }
 
     async fn store_copy(
         &self,
-        provider: &ClusterId,
+        parties: &ReceiptParties,
         namespace: &str,
+        own: Option<&Receipt>,
         found: Receipt,
         status: &ReceiptStatus,
     ) -> Result<(), Error> {
+        let step = copy_step(own, &found, parties);
         let name = found.metadata.name.unwrap_or_default();
         let key = Key::new(namespace, &name);
         let api: Api<Receipt> = namespaced(&self.context.client, namespace);
-        let copy = marked(Receipt::new(&name, found.spec), labels::PROVIDER_ID, provider);
+        match step {
+            CopyStep::Write => {}
+            CopyStep::Replace => {
+                delete_if_present(&api, &name, &DeleteParams::default()).await.step("delete", "Receipt", &key)?;
+            }
+            CopyStep::Keep => {
+                tracing::warn!(receipt = %key, "the provider shows another receipt than the one that this cluster signed");
+                return Ok(());
+            }
+        }
+        let copy = marked(Receipt::new(&name, found.spec), labels::PROVIDER_ID, &parties.provider);
         put(&api, FIELD_MANAGER, &copy, false).await.step("write", "Receipt", &key)?;
         put_status(&api, FIELD_MANAGER, &name, status).await.step("write the status of", "Receipt", &key)?;
         Ok(())

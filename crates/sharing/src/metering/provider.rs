@@ -94,7 +94,8 @@ impl Controller {
             marked(Receipt::new(&key.name, ReceiptSpec { document, statement }), labels::CONSUMER_ID, &contract.consumer);
         let api: Api<Receipt> = namespaced(&self.context.client, namespace);
         match api.create(&PostParams::default(), &receipt).await {
-            // A receipt never changes. The cache does not show it yet.
+            // A receipt never changes. The cache does not show it yet, or it is of a contract whose ID begins with the same 8 characters:
+            // then this period gets none, and its records stay.
             Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
             created => Ok(created.map(drop).step("create", "Receipt", &key)?),
         }
