@@ -47,6 +47,9 @@ pub struct ReceiptSpec {
     pub document: String,
     /// A copy of what the document says, for people and programs. Only the document counts.
     pub statement: ReceiptStatement,
+    /// The consumer's signature over the same bytes. Who received it copies it from the status, where the consumer may take it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub countersignature: Option<ReceiptSignature>,
 }
 
 /// The content of a receipt, as it is signed.

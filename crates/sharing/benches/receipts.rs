@@ -101,7 +101,8 @@ fn main() -> Result<(), Failure> {
     let (evidence_of, tolerance) = (Ok(theirs.clone()), Tolerance::default());
     let evidence = Evidence { provider: provider.id(), contract: Some(&contract), theirs: &evidence_of, ours: &ours, tolerance };
     let name = receipt_name(&contract.id, period);
-    let mut receipt = Receipt::new(&name, ReceiptSpec { document: document.clone(), statement: statement.clone() });
+    let mut receipt =
+        Receipt::new(&name, ReceiptSpec { document: document.clone(), statement: statement.clone(), countersignature: None });
     receipt.status = Some(answer(&receipt, &evidence, &consumer));
     assert_eq!(receipt.status.as_ref().map(|status| status.phase), Some(ReceiptPhase::Signed), "{:?}", receipt.status);
 

@@ -101,7 +101,7 @@ mod tests {
             let theirs = Usage::read(THEIRS).unwrap();
             let statement = contract.receipt(Period::at(0, 3600), &theirs).unwrap();
             let document = SignedReceipt::compose(&provider, &statement).unwrap();
-            let receipt = Receipt::new("r", ReceiptSpec { document, statement });
+            let receipt = Receipt::new("r", ReceiptSpec { document, statement, countersignature: None });
             Self { provider, consumer, contract, receipt, ours: theirs.clone(), theirs: Ok(theirs) }
         }
 

@@ -100,10 +100,11 @@ impl SignedReceipt {
         Ok(signed)
     }
 
-    /// The consumer's valid signature, if the receipt has one.
+    /// The consumer's valid signature, if the receipt has one: the kept one, or the one that the consumer shows.
     pub fn countersignature<'a>(&self, receipt: &'a Receipt) -> Option<&'a ReceiptSignature> {
-        let signature = receipt.status.as_ref()?.signature.as_ref()?;
-        self.check(signature).is_ok().then_some(signature)
+        let shown = receipt.status.as_ref().and_then(|status| status.signature.as_ref());
+        let all = [receipt.spec.countersignature.as_ref(), shown];
+        all.into_iter().flatten().find(|signature| self.check(signature).is_ok())
     }
 
     /// Signs the same bytes as the consumer.
@@ -194,7 +195,8 @@ pub mod tests {
         let (provider, consumer, document) = signed();
         let parties = ReceiptParties { provider: provider.id().clone(), consumer: consumer.id().clone() };
         let read = SignedReceipt::read(&document).unwrap();
-        let mut receipt = Receipt::new("r", liqo_api::ReceiptSpec { document, statement: read.statement.clone() });
+        let mut receipt =
+            Receipt::new("r", liqo_api::ReceiptSpec { document, statement: read.statement.clone(), countersignature: None });
         let mut status = liqo_api::ReceiptStatus { phase: Signed, ..liqo_api::ReceiptStatus::default() };
         receipt.status = Some(status.clone());
         assert_eq!(answered_phase(&parties, &receipt), Pending, "a word is no signature");
@@ -236,7 +238,7 @@ pub mod tests {
             message: "m".repeat(256),
         };
         let dispute = Dispute { number: u64::MAX, pods: vec![pod; MAX_DISPUTED_PODS] };
-        let mut receipt = Receipt::new("receipt", ReceiptSpec { document, statement });
+        let mut receipt = Receipt::new("receipt", ReceiptSpec { document, statement, countersignature: Some(signature.clone()) });
         let message = Some("\u{10ffff}".repeat(1024));
         receipt.status =
             Some(ReceiptStatus { phase: ReceiptPhase::Disputed, message, signature: Some(signature), dispute: Some(dispute) });

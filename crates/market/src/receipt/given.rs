@@ -98,7 +98,7 @@ mod tests {
             let statement = contract(&self.provider, consumer).receipt(Period::at(0, 3600), &usage).unwrap();
             let document = SignedReceipt::compose(&self.provider, &statement).unwrap();
             let signature = SignedReceipt::read(&document).unwrap().countersign(consumer);
-            let mut receipt = Receipt::new("r", ReceiptSpec { document, statement });
+            let mut receipt = Receipt::new("r", ReceiptSpec { document, statement, countersignature: None });
             receipt.status = Some(agreement(signature));
             receipt
         }

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use liqo_api::{MeteringSettings, Receipt, ReceiptPhase, UsageRecord};
+use liqo_api::{MeteringSettings, Receipt, ReceiptPhase, ReceiptSignature, UsageRecord};
 use liqo_metering::Period;
 use liqo_metering::receipt::{period_of, receipt_name};
 
-use super::document::{ReceiptParties, answered_phase};
+use super::document::{ReceiptParties, SignedReceipt, answered_phase};
 
 /// Maximum number of periods, the latest ones, whose records are kept although not both sides have signed. A busy period may take a
 /// megabyte.
@@ -31,6 +31,8 @@ pub struct ReceiptHead {
     pub created: Timestamp,
     /// Signed only with both signatures. The rest is what the consumer says.
     pub phase: ReceiptPhase,
+    /// Whether the consumer's signature is where only this cluster writes.
+    pub is_kept: bool,
 }
 
 /// What to do.
@@ -38,6 +40,8 @@ pub struct ReceiptHead {
 pub enum Action {
     /// Write the receipt of a period.
     Issue(ContractPeriod),
+    /// Keep the consumer's signature where it cannot take it back.
+    KeepSignature(ContractPeriod),
     /// Delete the records of a period.
     DeleteRecords(ContractPeriod),
     /// Delete the receipt of a period.
@@ -60,8 +64,16 @@ impl ReceiptHead {
             return None;
         }
         let created = receipt.metadata.creation_timestamp.as_ref().map(|created| created.0).unwrap_or_default();
-        Some(Self { of, created, phase: answered_phase(parties, receipt) })
+        let phase = answered_phase(parties, receipt);
+        let is_kept =
+            phase == ReceiptPhase::Signed && kept_signature(parties, receipt).as_ref() == receipt.spec.countersignature.as_ref();
+        Some(Self { of, created, phase, is_kept })
     }
+}
+
+/// The consumer's valid signature, as `spec.countersignature` has to keep it.
+pub fn kept_signature(parties: &ReceiptParties, receipt: &Receipt) -> Option<ReceiptSignature> {
+    SignedReceipt::between(parties, receipt).ok()?.countersignature(receipt).cloned()
 }
 
 /// What to do with the records and receipts of one namespace.
@@ -82,16 +94,20 @@ pub fn decide<'a>(
     let too_many = periods.len().saturating_sub(MAX_UNSIGNED);
     actions.extend(periods.into_iter().take(too_many).map(|of| Action::DeleteRecords(of.clone())));
     for (of, is_complete) in complete {
-        let action = match receipts.get(of).map(|receipt| receipt.phase) {
+        let action = match receipts.get(of) {
             None if is_expired(of.1, settings, now) => Some(Action::DeleteRecords(of.clone())),
             None if is_complete => Some(Action::Issue(of.clone())),
-            Some(ReceiptPhase::Signed) => Some(Action::DeleteRecords(of.clone())),
+            Some(receipt) if receipt.is_kept => Some(Action::DeleteRecords(of.clone())),
             // They are the evidence.
-            None | Some(ReceiptPhase::Pending | ReceiptPhase::Disputed) => None,
+            _ => None,
         };
         actions.extend(action);
     }
-    for of in surplus(receipts.keys().copied(), settings, now) {
+    let surplus = surplus(receipts.keys().copied(), settings, now);
+    let shown = receipts.values().filter(|receipt| receipt.phase == ReceiptPhase::Signed && !receipt.is_kept);
+    actions
+        .extend(shown.filter(|receipt| !surplus.contains(&&receipt.of)).map(|receipt| Action::KeepSignature(receipt.of.clone())));
+    for of in surplus {
         actions.insert(Action::DeleteReceipt(of.clone()));
         actions.insert(Action::DeleteRecords(of.clone()));
     }
@@ -135,7 +151,7 @@ mod tests {
     }
 
     fn receipt(start: i64, phase: ReceiptPhase) -> ReceiptHead {
-        ReceiptHead { of: of(start), created: Timestamp::UNIX_EPOCH, phase }
+        ReceiptHead { of: of(start), created: Timestamp::UNIX_EPOCH, phase, is_kept: phase == ReceiptPhase::Signed }
     }
 
     fn decided(records: &[RecordHead], receipts: &[ReceiptHead], settings: &MeteringSettings) -> Vec<Action> {
@@ -156,6 +172,32 @@ mod tests {
         let records = [record(0, true), record(3600, true)];
         let receipts = [receipt(0, ReceiptPhase::Signed), receipt(3600, ReceiptPhase::Disputed)];
         assert_eq!(decided(&records, &receipts, &settings), [Action::DeleteRecords(of(0))]);
+    }
+
+    #[test]
+    fn a_signature_is_kept_before_the_records_go_and_cannot_be_taken_back() {
+        use liqo_signing::ClusterIdentity;
+
+        let shown = ReceiptHead { is_kept: false, ..receipt(0, ReceiptPhase::Signed) };
+        let (records, settings) = ([record(0, true)], MeteringSettings::default());
+        assert_eq!(decided(&records, &[shown], &settings), [Action::KeepSignature(of(0))]);
+
+        let (provider, consumer) = (ClusterIdentity::generate().unwrap(), ClusterIdentity::generate().unwrap());
+        let usage = liqo_metering::Usage::read("u p 0 3600 cpu=1\n").unwrap();
+        let contract = crate::receipt::document::tests::contract(&provider, &consumer);
+        let statement = contract.receipt(Period::at(0, 3600), &usage).unwrap();
+        let document = SignedReceipt::compose(&provider, &statement).unwrap();
+        let signature = SignedReceipt::read(&document).unwrap().countersign(&consumer);
+        let name = receipt_name(&contract.id, Period::at(0, 3600));
+        let mut object = Receipt::new(&name, liqo_api::ReceiptSpec { document, statement, countersignature: None });
+        object.status = Some(liqo_api::ReceiptStatus { signature: Some(signature), ..liqo_api::ReceiptStatus::default() });
+        let parties = ReceiptParties { provider: contract.provider, consumer: contract.consumer };
+        let head = |object: &Receipt| ReceiptHead::reduce(&parties, object).map(|head| (head.phase, head.is_kept)).unwrap();
+        assert_eq!(head(&object), (ReceiptPhase::Signed, false));
+        object.spec.countersignature = kept_signature(&parties, &object);
+        let phase = ReceiptPhase::Disputed;
+        object.status = Some(liqo_api::ReceiptStatus { phase, ..liqo_api::ReceiptStatus::default() });
+        assert_eq!(head(&object), (ReceiptPhase::Signed, true), "the consumer took it back from the status");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub fn is_allowed(action: &Action, records: &[RecordHead], settled: &SettledUnti
     let is_settled = |of: &ContractPeriod| settled.get(&of.0).is_none_or(|until| of.1.end() <= *until);
     match action {
         Action::DeleteRecords(of) => is_settled(of) || !records.iter().any(|record| record.of == *of && record.is_last),
-        Action::Issue(_) | Action::DeleteReceipt(_) => true,
+        Action::Issue(_) | Action::KeepSignature(_) | Action::DeleteReceipt(_) => true,
     }
 }
 

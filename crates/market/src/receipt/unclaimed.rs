@@ -60,7 +60,7 @@ mod tests {
     }
 
     fn receipt(contract: &str, start: Seconds, phase: ReceiptPhase) -> ReceiptHead {
-        ReceiptHead { of: of(contract, start), created: Timestamp::UNIX_EPOCH, phase }
+        ReceiptHead { of: of(contract, start), created: Timestamp::UNIX_EPOCH, phase, is_kept: true }
     }
 
     fn found(records: &[RecordHead], receipts: &[ReceiptHead], ends: &Ends, now: Seconds) -> Vec<Seconds> {

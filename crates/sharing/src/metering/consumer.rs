@@ -7,7 +7,9 @@ use std::time::Duration;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::PolicyPeer;
-use liqo_api::{ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, annotations, labels, provider_namespace};
+use liqo_api::{
+    ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptSpec, ReceiptStatus, annotations, labels, provider_namespace,
+};
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::peers::call;
 use liqo_controller_runtime::put::{marked, put, put_status};
@@ -223,6 +225,7 @@ impl Controller {
             let done = match action {
                 // Only the provider writes receipts.
                 Action::Issue(_) => Ok(()),
+                Action::KeepSignature(of) => super::keep_signature(&self.context, namespace, &of).await,
                 Action::DeleteRecords(of) => self.papers.delete_records(client, namespace, &of).await,
                 Action::DeleteReceipt(of) => super::delete_receipt(client, namespace, &of).await,
             };
@@ -322,7 +325,8 @@ impl Controller {
                 return Ok(());
             }
         }
-        let copy = marked(Receipt::new(&name, found.spec), labels::PROVIDER_ID, &parties.provider);
+        let spec = ReceiptSpec { countersignature: status.signature.clone(), ..found.spec };
+        let copy = marked(Receipt::new(&name, spec), labels::PROVIDER_ID, &parties.provider);
         put(&api, FIELD_MANAGER, &copy, false).await.step("write", "Receipt", &key)?;
         put_status(&api, FIELD_MANAGER, &name, status).await.step("write the status of", "Receipt", &key)?;
         Ok(())

@@ -8,24 +8,25 @@ mod provider;
 
 use std::sync::Arc;
 
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::ObjectList;
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
 use liqo_api::{ClusterId, PeeringPolicy, Receipt, UsageRecord, labels};
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::peers::{PeerError, call};
-use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present};
+use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present, unless_changed};
 use liqo_controller_runtime::{Cache, Context, Key, Queue};
 use liqo_metering::Usage;
 use liqo_metering::receipt::{period_label, receipt_name};
 use liqo_signing::ClusterIdentity;
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::peer_conditions::PeerConditions;
 use liqo_market::receipt::document::ReceiptParties;
-use liqo_market::receipt::issue::{ContractPeriod, ReceiptHead, RecordHead};
+use liqo_market::receipt::issue::{ContractPeriod, ReceiptHead, RecordHead, kept_signature};
 
 /// Usage records in one page: each may take 256 KiB.
 const PAGE: u32 = 16;
@@ -111,6 +112,22 @@ async fn delete_receipt(client: &Client, namespace: &str, of: &ContractPeriod) -
     let api: Api<Receipt> = namespaced(client, namespace);
     let key = Key::new(namespace, receipt_name(&of.0, of.1));
     delete_if_present(&api, &key.name, &DeleteParams::default()).await.step("delete", "Receipt", &key)?;
+    Ok(())
+}
+
+/// Copies the consumer's signature from the status to where only this cluster writes.
+async fn keep_signature(context: &Context, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
+    let api: Api<Receipt> = namespaced(&context.client, namespace);
+    let key = Key::new(namespace, receipt_name(&of.0, of.1));
+    // The cache may be behind: what the status has now is what can be kept.
+    let Some(live) = api.get_opt(&key.name).await.step("read", "Receipt", &key)? else { return Ok(()) };
+    let parties = ReceiptParties::of_namespace(&context.cluster_id, namespace);
+    let Some(signature) = parties.and_then(|parties| kept_signature(&parties, &live)) else { return Ok(()) };
+    let patch = json!({
+        "metadata": { "resourceVersion": live.metadata.resource_version }, "spec": { "countersignature": signature },
+    });
+    let written = unless_changed(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await);
+    written.map(drop).step("keep the signature of", "Receipt", &key)?;
     Ok(())
 }
 

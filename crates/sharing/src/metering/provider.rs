@@ -58,6 +58,7 @@ impl Controller {
         for action in decide(records, receipts, &self.context.config().spec.metering, self.context.now()) {
             let done = match action {
                 Action::Issue(of) => self.issue(namespace, &of).await,
+                Action::KeepSignature(of) => super::keep_signature(&self.context, namespace, &of).await,
                 Action::DeleteRecords(of) => self.papers.delete_records(client, namespace, &of).await,
                 Action::DeleteReceipt(of) => super::delete_receipt(client, namespace, &of).await,
             };
@@ -90,8 +91,11 @@ impl Controller {
             }
         };
         tracing::info!(receipt = %key, pods = statement.pods, "receipt written");
-        let receipt =
-            marked(Receipt::new(&key.name, ReceiptSpec { document, statement }), labels::CONSUMER_ID, &contract.consumer);
+        let receipt = marked(
+            Receipt::new(&key.name, ReceiptSpec { document, statement, countersignature: None }),
+            labels::CONSUMER_ID,
+            &contract.consumer,
+        );
         let api: Api<Receipt> = namespaced(&self.context.client, namespace);
         match api.create(&PostParams::default(), &receipt).await {
             // A receipt never changes. The cache does not show it yet, or it is of a contract whose ID begins with the same 8 characters:

@@ -82,7 +82,8 @@ pub(crate) mod tests {
         let statement = contract.receipt(Period::at(1_767_225_600, 3600), &usage).unwrap();
         let document = SignedReceipt::compose(&provider, &statement).unwrap();
         let signature = SignedReceipt::read(&document).unwrap().countersign(&consumer);
-        let mut receipt = Receipt::new("receipt-01234567-202601010000", ReceiptSpec { document, statement });
+        let mut receipt =
+            Receipt::new("receipt-01234567-202601010000", ReceiptSpec { document, statement, countersignature: None });
         receipt.status =
             Some(ReceiptStatus { phase: ReceiptPhase::Signed, signature: Some(signature), ..ReceiptStatus::default() });
         (provider, consumer, receipt)

@@ -52,13 +52,17 @@ fn judge(file: &Path, receipt: &Receipt, first: Option<&str>) -> Verdict {
     }
     verdict.faults.extend(contradiction(&signed.statement));
     let status = receipt.status.clone().unwrap_or_default();
-    match (&status.signature, status.phase) {
-        (Some(signature), _) => match signed.check(signature) {
+    // The kept signature counts, whatever the consumer shows now.
+    let named = [("kept", &receipt.spec.countersignature), ("shown", &status.signature)];
+    for (place, signature) in named.into_iter().filter_map(|(place, signature)| Some((place, signature.as_ref()?))) {
+        match signed.check(signature) {
             Ok(()) => verdict.is_countersigned = true,
-            Err(error) => verdict.faults.push(format!("the consumer's signature is wrong: {error}")),
-        },
-        (None, ReceiptPhase::Signed) => verdict.faults.push("it says that the consumer signed, and has no signature".to_owned()),
-        (None, _) => {}
+            Err(_) if verdict.is_countersigned => {}
+            Err(error) => verdict.faults.push(format!("the consumer's {place} signature is wrong: {error}")),
+        }
+    }
+    if status.phase == ReceiptPhase::Signed && named.iter().all(|(_, signature)| signature.is_none()) {
+        verdict.faults.push("it says that the consumer signed, and has no signature".to_owned());
     }
     let same = |text: &str| SignedReceipt::read(text).ok().map(|other| other.envelope.payload);
     if first.is_some_and(|first| same(first) != Some(signed.envelope.payload.clone())) {
@@ -114,5 +118,13 @@ mod tests {
         let verdict = judge(Path::new("b"), &receipt, Some(&other.spec.document));
         assert_eq!(verdict.faults, ["the files contain different receipts"]);
         assert!(verdict_text(&[verdict]).is_err());
+    }
+
+    #[test]
+    fn a_kept_signature_counts_after_the_consumer_took_its_own_back() {
+        let (_, _, mut receipt) = signed();
+        receipt.spec.countersignature = receipt.status.take().unwrap().signature;
+        let verdict = judge(Path::new("a"), &receipt, None);
+        assert!(verdict.faults.is_empty() && verdict.is_countersigned);
     }
 }
