@@ -107,6 +107,12 @@ pub struct ProposedTerms {
     pub terms: ContractTerms,
     /// Time at which the provider proposed them.
     pub proposed: Time,
+    /// The consumer's signature, as the provider found it in the status. Nobody can take it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub countersignature: Option<ContractSignature>,
+    /// Time at which the provider saw that signature. Present while the terms do not count yet, see `countsAfterSeconds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Time>,
 }
 
 /// The terms: what the payload of a document says.
@@ -152,6 +158,15 @@ pub struct ContractTerms {
     /// Length of the periods for which use is measured, in seconds.
     #[schemars(range(min = 60, max = 2_678_400))]
     pub metering_period_seconds: u32,
+    /// The peering that the terms are for: `peering` of the consumer's `ResourceRequest`. Absent if that has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub peering: Option<String>,
+    /// Seconds between the consumer's signature and the time from which these terms count, at the latest the end of the period of those
+    /// that they replace. Absent: they count at once. A dearer version has at least the notice of the version that it replaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 604_800))]
+    pub counts_after_seconds: Option<u32>,
 }
 
 /// One pool in the terms.
@@ -314,6 +329,8 @@ pub enum EndCause {
     NothingRequested,
     /// The document cannot be read or verified any more.
     Damaged,
+    /// The provider removed the contract without an end. Only the consumer's copy says this.
+    Removed,
 }
 
 /// The consumer's answer.
@@ -333,6 +350,12 @@ pub struct ContractStatus {
     /// The consumer's signature over the payload of `spec.pending.document`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_signature: Option<ContractSignature>,
+    /// Time of `signature`, by the consumer's clock. Only the consumer's own copy has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Time>,
+    /// Time of `pendingSignature`. Only the consumer's own copy has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_signed: Option<Time>,
     /// The consumer wants the contract to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_requested: Option<EndRequest>,

@@ -34,6 +34,11 @@ pub struct ResourceRequestSpec {
     /// Whether the consumer asks the provider to control it, or is controlled by it. The condition `Tethering` is the answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tethering: bool,
+    /// What tells this peering from earlier ones with the same cluster: the UID of the consumer's provider namespace. The provider writes
+    /// it into the terms of its contracts, so that nobody can bring back what was signed in an earlier peering.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub peering: Option<String>,
 }
 
 /// How a consumer wants an offer to be divided into pools, each of which becomes a virtual node. It has an effect only if the provider's

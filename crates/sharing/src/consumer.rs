@@ -313,7 +313,7 @@ impl ConsumerController {
         let connection = &provider.connection;
         let api: Api<ResourceRequest> = namespaced(&connection.client, &connection.tenant_namespace);
         let (resources, granularity) = (intent.request.resources.clone(), intent.request.granularity);
-        let spec = ResourceRequestSpec { resources, granularity, tethering: tethers };
+        let spec = ResourceRequestSpec { resources, granularity, tethering: tethers, peering: None };
         let request = marked(ResourceRequest::new(RESOURCE_REQUEST, spec), labels::CONSUMER_ID, &intent.own);
         let written = peers::call(put(&api, FIELD_MANAGER, &request, existing.is_some())).await;
         let key = Key::new(&connection.tenant_namespace, RESOURCE_REQUEST);

@@ -8,16 +8,17 @@ use jiff::Timestamp;
 use liqo_api::conditions::{self, DesiredCondition};
 use liqo_api::{
     Accept, AcceptContract, ClusterId, Commitment, Consume, ContractAnswer, ContractDecision, ContractPhase, ContractSpec,
-    ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer,
+    ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer, Time,
 };
 use liqo_signing::ClusterIdentity;
 
 use super::{
     breaches::{Doubts, honoured, lasting, text, update},
-    copied::copied,
+    copied::{Known, copied},
     document::Document,
     duties::{Sight, removed},
     record::{ContractRecord, superfluous},
+    whole_seconds,
 };
 
 /// Maximum number of contracts of one provider that are read.
@@ -124,12 +125,10 @@ impl ContractView<'_> {
         let known = copy.map_or(&record.status, |copy| &copy.status);
         let mut status = ContractStatus { breaches: known.breaches.clone(), ..ContractStatus::default() };
         let current = record.current.as_ref().ok().map(|terms| &terms.document);
-        let own = [&known.signature, &known.pending_signature];
-        let has_signed = |document: &Document| {
-            record.signed().is_some_and(|signed| signed.digest == document.digest)
-                || own.into_iter().flatten().any(|signature| document.check(signature).is_ok())
-        };
-        let signed = current.filter(|document| self.is_ours(&document.terms) && has_signed(document));
+        let own =
+            current.filter(|document| self.is_ours(&document.terms)).and_then(|document| self.own_signature(known, document));
+        let is_signed = own.is_some() || record.signed().is_some_and(|signed| self.is_ours(&signed.terms));
+        let signed = current.filter(|_| is_signed);
         let sight = Sight {
             record,
             signed,
@@ -150,32 +149,53 @@ impl ContractView<'_> {
             .chain(record.spec.ended.as_ref().map(|end| end.at.0))
             .filter(|time| *time > self.now)
             .min();
-        let stance = self.answer(record, signed, &mut status);
+        let stance = self.answer(record, signed, known, &mut status);
         judgement.stances.insert(name.clone(), stance);
         let honoured = honoured(&record.spec.breaches, &status.breaches);
         status.conditions = with_condition(&known.conditions, &honoured, self.now);
         // What the provider changed without our signature does not replace the evidence.
         let is_evidence = found.iter().any(|finding| finding.kind.is_about_terms()) && copy.is_some();
-        let spec = copied(copy, record, signed.is_some());
+        let spec = copied(&Known { copy, signed: own, now: self.now }, record);
         if copy.is_none_or(|copy| copy.spec != spec) && !is_evidence && !copy.is_some_and(|copy| copy.deleting) {
             judgement.actions.push(ContractAction::ApplyCopy(name.clone(), Box::new(spec)));
         }
         if copy.is_none_or(|copy| copy.status != status) {
             judgement.actions.push(ContractAction::AnswerCopy(name.clone(), status.clone()));
         }
-        if record.status != status {
-            judgement.actions.push(ContractAction::Answer(name.clone(), status));
+        let answer = ContractStatus { signed: None, pending_signed: None, ..status };
+        if record.status != answer {
+            judgement.actions.push(ContractAction::Answer(name.clone(), answer));
         }
     }
 
+    /// Time of this cluster's signature under a document, as its own copy says.
+    fn own_signature(&self, known: &ContractStatus, document: &Document) -> Option<Timestamp> {
+        let all = [(&known.signature, &known.signed), (&known.pending_signature, &known.pending_signed)];
+        let (_, time) = all.into_iter().find(|(signature, _)| {
+            let signature = signature.as_ref();
+            signature.is_some_and(|signature| document.check(signature).is_ok())
+        })?;
+        Some(time.as_ref().map_or(self.now, |time| time.0))
+    }
+
     /// Fills in phase, message, signatures and the wish to end.
-    fn answer(&self, record: &ContractRecord, signed: Option<&Document>, status: &mut ContractStatus) -> Stance {
+    fn answer(
+        &self,
+        record: &ContractRecord,
+        signed: Option<&Document>,
+        known: &ContractStatus,
+        status: &mut ContractStatus,
+    ) -> Stance {
+        let sign = |document: &Document| {
+            let time = self.own_signature(known, document).unwrap_or(self.now);
+            (Some(document.countersign(self.identity)), Some(Time(whole_seconds(time))))
+        };
         let current = match &record.current {
             Ok(current) => &current.document,
             Err(error) => return refuse(status, error.clone(), false),
         };
         if let Some(document) = signed {
-            status.signature = Some(document.countersign(self.identity));
+            (status.signature, status.signed) = sign(document);
         }
         if record.is_over(self.now) {
             status.phase = ContractPhase::Ended;
@@ -197,17 +217,23 @@ impl ContractView<'_> {
                     return Stance::Asks(why);
                 }
                 Verdict::Refuse { why, by_person } => return refuse(status, why, by_person),
-                Verdict::Sign => status.signature = Some(current.countersign(self.identity)),
+                Verdict::Sign => (status.signature, status.signed) = sign(current),
             }
         }
         status.phase = ContractPhase::InForce;
-        status.message = self.amendment(record, current, status);
+        status.message = self.amendment(record, current, known, status);
         let pools = current.terms.pools.iter().map(|pool| pool.name.clone()).collect();
         Stance::Signed { pools, no_new_pods: self.no_new_pods(record, status) }
     }
 
     /// Signs the amendment if it is acceptable. Returns what a person should know about it.
-    fn amendment(&self, record: &ContractRecord, current: &Document, status: &mut ContractStatus) -> Option<String> {
+    fn amendment(
+        &self,
+        record: &ContractRecord,
+        current: &Document,
+        known: &ContractStatus,
+        status: &mut ContractStatus,
+    ) -> Option<String> {
         let ending = record.spec.ended.as_ref().filter(|end| end.cause != EndCause::PeriodOver);
         if let Some(end) = ending {
             return Some(text(&format!("it ends at {}: {}", end.at.0, end.reason)));
@@ -227,7 +253,9 @@ impl ContractView<'_> {
         let base = current.terms.end.as_ref().map_or(self.now, |end| end.0);
         match self.verdict(&record.name, pending, base) {
             Verdict::Sign => {
+                let time = self.own_signature(known, pending).unwrap_or(self.now);
                 status.pending_signature = Some(pending.countersign(self.identity));
+                status.pending_signed = Some(Time(whole_seconds(time)));
                 None
             }
             Verdict::Ask(why) => Some(text(&format!("version {version}: {why}"))),
@@ -310,7 +338,7 @@ fn refuse(status: &mut ContractStatus, why: String, by_person: bool) -> Stance {
 }
 
 fn with_condition(current: &[liqo_api::Condition], wanted: &DesiredCondition, now: Timestamp) -> Vec<liqo_api::Condition> {
-    let now = super::whole_seconds(now);
+    let now = whole_seconds(now);
     conditions::decide(current, std::slice::from_ref(wanted), now).unwrap_or_else(|| current.to_vec())
 }
 

@@ -1,42 +1,91 @@
 //! What a consumer takes over from a contract into its copy.
 //!
-//! Nobody signs since when terms are in force, which terms they replaced, and when they end. Budgets depend on that, so the copy keeps
-//! what it says once. Otherwise a provider could forget what was spent, and say it again later.
+//! The copy prices what was used, so it contains only what this cluster signed, and what it found itself:
+//! - the terms are read from the signed document, never from the readable copy at the provider;
+//! - terms count from when the provider says so, if that is between this cluster's signature and now, as clocks go. Otherwise they count
+//!   from the signature;
+//! - earlier terms are those that the copy itself had before;
+//! - an end that the copy has once stays, unless this cluster signed a renewal.
+//!
+//! Nobody signs since when terms are in force, which terms they replaced, and when they end. Otherwise a provider could date a dearer
+//! version back or a cheaper one into the future, list terms that nobody signed, or forget what was spent and say it again later.
 
+use jiff::Timestamp;
 use liqo_api::{ContractSpec, EarlierTerms, Time};
 
-use super::record::ContractRecord;
+use super::{TOLERANCE, record::ContractRecord, whole_seconds};
 
-/// The next spec of the copy. `is_signed`: this cluster signed the terms at the provider.
-pub fn copied(copy: Option<&ContractRecord>, record: &ContractRecord, is_signed: bool) -> ContractSpec {
-    let mut spec = record.spec.clone();
-    let Some(copy) = copy else { return spec };
-    let Some(since) = &copy.spec.in_force_since else { return spec };
+/// What this cluster itself knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// The copy, from the last time.
+    pub copy: Option<&'a ContractRecord>,
+    /// Time of this cluster's signature under the terms at the provider, if its own copy has that signature.
+    pub signed: Option<Timestamp>,
+    pub now: Timestamp,
+}
+
+/// The next spec of the copy.
+pub fn copied(known: &Known<'_>, record: &ContractRecord) -> ContractSpec {
+    let mut spec = readable(record);
+    spec.countersignature = spec.countersignature.filter(|_| known.signed.is_some());
+    let was_in_force = known.copy.and_then(|copy| Some((copy, copy.spec.in_force_since.as_ref()?)));
+    let since = known.signed.and_then(|signed| counts_since(spec.in_force_since.as_ref()?, signed, known.now));
+    let Some((copy, before)) = was_in_force else {
+        spec.in_force_since = since;
+        return spec;
+    };
     if spec.document == copy.spec.document {
-        spec.in_force_since = Some(since.clone());
+        spec.in_force_since = Some(before.clone());
         spec.earlier.clone_from(&copy.spec.earlier);
         spec.ended = copy.spec.ended.clone().or(spec.ended);
         return spec;
     }
-    match &copy.current {
-        Ok(replaced) if is_signed && spec.terms.version > copy.spec.terms.version => {
+    match (&copy.current, since) {
+        (Ok(replaced), Some(since)) if spec.terms.version > replaced.document.terms.version => {
             let (version, digest) = (replaced.document.terms.version, replaced.document.digest.clone());
             let prices = replaced.document.terms.prices.clone();
             spec.earlier.clone_from(&copy.spec.earlier);
-            spec.remember(EarlierTerms { version, digest, since: since.clone(), prices });
-            spec.in_force_since = spec.in_force_since.map(|next| Time(next.0.max(since.0)));
+            spec.remember(EarlierTerms { version, digest, since: before.clone(), prices });
+            spec.in_force_since = Some(Time(since.0.max(before.0)));
             spec
         }
         _ => ContractSpec { ended: copy.spec.ended.clone().or(spec.ended), breaches: spec.breaches, ..copy.spec.clone() },
     }
 }
 
+/// The contract at the provider without what nobody signed: readable terms are those of the documents, and no earlier terms.
+fn readable(record: &ContractRecord) -> ContractSpec {
+    let mut spec = ContractSpec { earlier: Vec::new(), ..record.spec.clone() };
+    if let Ok(current) = &record.current {
+        spec.terms = current.document.terms.clone();
+    }
+    if let (Some(pending), Some(amendment)) = (&mut spec.pending, record.amendment()) {
+        pending.terms = amendment.document.terms.clone();
+    }
+    spec
+}
+
+/// Time since which terms count. The provider says it: its manager may have been down when this cluster signed.
+fn counts_since(said: &Time, signed: Timestamp, now: Timestamp) -> Option<Time> {
+    let earliest = signed.saturating_sub(TOLERANCE).ok()?;
+    let latest = now.saturating_add(TOLERANCE).ok()?;
+    let is_possible = earliest <= said.0 && said.0 <= latest;
+    Some(if is_possible { said.clone() } else { Time(whole_seconds(signed)) })
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
     use liqo_api::{Contract, ContractEnd, ContractTerms, EndCause, Party};
 
     use super::*;
     use crate::contract::fixtures::{Parties, at, record, terms};
+
+    /// Long after everything.
+    const NOW: i64 = 20_000;
 
     fn end(at_second: i64) -> ContractEnd {
         let at = Time(at(at_second));
@@ -49,10 +98,46 @@ mod tests {
         contract
     }
 
+    /// The next copy, if this cluster signed at this second.
+    fn next(copy: Option<&Arc<ContractRecord>>, contract: &Contract, signed: Option<i64>) -> ContractSpec {
+        let known = Known { copy: copy.map(Arc::as_ref), signed: signed.map(at), now: at(NOW) };
+        copied(&known, &record(contract))
+    }
+
     /// The second since which the terms of the copy are in force, and the versions and seconds of the earlier ones.
     fn history(spec: &ContractSpec) -> (Option<i64>, Vec<(u32, i64)>) {
         let earlier = spec.earlier.iter().map(|one| (one.version, one.since.0.as_second())).collect();
         (spec.in_force_since.as_ref().map(|since| since.0.as_second()), earlier)
+    }
+
+    #[test]
+    fn a_first_copy_takes_over_no_earlier_terms_and_no_time_before_the_signature() {
+        let parties = Parties::known();
+        let mut contract = signed(&parties, 2, 1000);
+        let (digest, prices) = ("d".repeat(64), BTreeMap::new());
+        contract.spec.earlier = vec![EarlierTerms { version: 1, digest, since: Time(at(0)), prices }];
+        // Before the signature, in the future, or when an honest manager came back.
+        for (said, counts) in [(3600, 5000), (2_000_000_000, 5000), (4701, 4701), (9000, 9000), (NOW + 300, NOW + 300)] {
+            contract.spec.in_force_since = Some(Time(at(said)));
+            assert_eq!(history(&next(None, &contract, Some(5000))), (Some(counts), vec![]), "{said}");
+        }
+        assert_eq!(history(&next(None, &contract, None)), (None, vec![]), "terms without a signature are never in force");
+    }
+
+    #[test]
+    fn a_version_counts_neither_before_it_was_signed_nor_from_a_time_in_the_future() {
+        let parties = Parties::known();
+        let copy = record(&signed(&parties, 1, 1000));
+        let since = |said: i64| history(&next(Some(&copy), &signed(&parties, 2, said), Some(5000))).0;
+        assert_eq!((since(1001), since(4_000_000_000), since(5002)), (Some(5000), Some(5000), Some(5002)));
+    }
+
+    #[test]
+    fn the_terms_of_a_copy_are_those_of_the_document() {
+        let parties = Parties::known();
+        let mut contract = signed(&parties, 1, 1000);
+        contract.spec.terms.notice_seconds = 1;
+        assert_eq!(next(None, &contract, Some(1000)).terms, terms(&parties));
     }
 
     #[test]
@@ -62,11 +147,11 @@ mod tests {
         let changed = |since: Option<i64>| {
             let mut contract = signed(&parties, 1, 1000);
             contract.spec.in_force_since = since.map(|since| Time(at(since)));
-            history(&copied(Some(&copy), &record(&contract), true))
+            history(&next(Some(&copy), &contract, Some(1000)))
         };
         assert_eq!((changed(None), changed(Some(9000))), ((Some(1000), vec![]), (Some(1000), vec![])));
         let proposal = record(&parties.proposal(&terms(&parties)));
-        let begun = copied(Some(&proposal), &record(&signed(&parties, 1, 2000)), true);
+        let begun = next(Some(&proposal), &signed(&parties, 1, 2000), Some(1999));
         assert_eq!(history(&begun), (Some(2000), vec![]), "it was not in force before");
     }
 
@@ -74,19 +159,17 @@ mod tests {
     fn the_copy_remembers_the_terms_that_others_replace_whatever_the_provider_lists() {
         let parties = Parties::known();
         let copy = record(&signed(&parties, 1, 1000));
-        let mut next = signed(&parties, 2, 3000);
-        let replaced = copied(Some(&copy), &record(&next), true);
+        let mut contract = signed(&parties, 2, 3000);
+        let replaced = next(Some(&copy), &contract, Some(3000));
         assert_eq!(history(&replaced), (Some(3000), vec![(1, 1000)]));
-        next.spec.earlier.clone_from(&replaced.earlier);
-        assert_eq!(copied(Some(&copy), &record(&next), true), next.spec, "an honest provider lists the same");
+        contract.spec.earlier.clone_from(&replaced.earlier);
+        assert_eq!(next(Some(&copy), &contract, Some(3000)), contract.spec, "an honest provider lists the same");
 
-        let copy = record(&Contract { spec: replaced, ..next.clone() });
-        next.spec.earlier.clear();
-        assert_eq!(history(&copied(Some(&copy), &record(&next), true)), (Some(3000), vec![(1, 1000)]));
-        assert_eq!(
-            history(&copied(Some(&copy), &record(&signed(&parties, 3, 10)), true)),
-            (Some(3000), vec![(1, 1000), (2, 3000)])
-        );
+        let copy = record(&Contract { spec: replaced, ..contract.clone() });
+        contract.spec.earlier.clear();
+        assert_eq!(history(&next(Some(&copy), &contract, Some(3000))), (Some(3000), vec![(1, 1000)]));
+        let third = next(Some(&copy), &signed(&parties, 3, 10), Some(3000));
+        assert_eq!(history(&third), (Some(3000), vec![(1, 1000), (2, 3000)]));
     }
 
     #[test]
@@ -95,24 +178,24 @@ mod tests {
         let ending = |version, ended| {
             let mut contract = signed(&parties, version, 1000);
             contract.spec.ended = ended;
-            record(&contract)
+            contract
         };
-        let copy = ending(1, Some(end(2000)));
+        let copy = record(&ending(1, Some(end(2000))));
         for changed in [None, Some(end(10)), Some(end(9000))] {
-            assert_eq!(copied(Some(&copy), &ending(1, changed), true).ended, Some(end(2000)));
+            assert_eq!(next(Some(&copy), &ending(1, changed), Some(1000)).ended, Some(end(2000)));
         }
-        assert_eq!(copied(Some(&copy), &ending(2, None), true).ended, None);
+        assert_eq!(next(Some(&copy), &ending(2, None), Some(1000)).ended, None);
     }
 
     #[test]
     fn terms_that_are_not_signed_or_older_replace_nothing_but_an_end_is_copied() {
         let parties = Parties::known();
         let copy = record(&signed(&parties, 2, 1000));
-        for (version, is_signed) in [(3, false), (1, true)] {
+        for (version, time) in [(3, None), (1, Some(3000))] {
             let mut other = signed(&parties, version, 3000);
             other.spec.ended = Some(end(2000));
             let expected = ContractSpec { ended: Some(end(2000)), ..copy.spec.clone() };
-            assert_eq!(copied(Some(&copy), &record(&other), is_signed), expected, "{version}");
+            assert_eq!(next(Some(&copy), &other, time), expected, "{version}");
         }
     }
 }

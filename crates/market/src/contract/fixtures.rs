@@ -109,5 +109,7 @@ pub fn terms(parties: &Parties) -> ContractTerms {
         end: None,
         renewal: Renewal::Automatic,
         metering_period_seconds: 3600,
+        peering: None,
+        counts_after_seconds: None,
     }
 }

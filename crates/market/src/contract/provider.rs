@@ -269,7 +269,8 @@ impl Case<'_> {
         // Periods of different lengths would overlap.
         let terms = ContractTerms { metering_period_seconds: signed.metering_period_seconds, ..terms };
         if let Some(document) = plan.signed(self.identity, &terms) {
-            spec.pending = Some(ProposedTerms { document, terms, proposed: Time(whole_seconds(self.now)) });
+            let proposed = Time(whole_seconds(self.now));
+            spec.pending = Some(ProposedTerms { document, terms, proposed, countersignature: None, signed: None });
         }
     }
 

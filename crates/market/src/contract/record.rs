@@ -112,6 +112,8 @@ mod tests {
             document: Document::compose(&parties.provider, &next).unwrap(),
             terms: next.clone(),
             proposed: next.start.clone(),
+            countersignature: None,
+            signed: None,
         });
         assert_eq!(record(&contract).amendment().unwrap().countersignature, None);
         let signature = parties.document(&next).countersign(&parties.consumer);

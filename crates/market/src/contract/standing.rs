@@ -121,7 +121,9 @@ pub fn may_propose(policy: &ProvideContract, records: &[Arc<ContractRecord>], re
         EndCause::PeriodOver => policy.renewal == Renewal::Automatic && reopened,
         // A person deletes the ended contract to begin again.
         EndCause::Breach => false,
-        EndCause::Requested | EndCause::PolicyChanged | EndCause::NothingRequested | EndCause::Damaged => reopened,
+        EndCause::Requested | EndCause::PolicyChanged | EndCause::NothingRequested | EndCause::Damaged | EndCause::Removed => {
+            reopened
+        }
     }
 }
 

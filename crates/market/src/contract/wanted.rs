@@ -93,6 +93,8 @@ impl WantedTerms {
             end,
             renewal: self.contract.renewal,
             metering_period_seconds: self.metering_period_seconds(),
+            peering: None,
+            counts_after_seconds: None,
         }
     }
 

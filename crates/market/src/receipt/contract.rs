@@ -1,14 +1,22 @@
 //! What a receipt needs of a contract.
 
-use liqo_api::ContractSpec;
 use liqo_metering::receipt::{Contract, Version};
 
 use crate::contract::document::{Document, DocumentError};
 
-/// Reads a contract; `None` if it was never in force. The present terms are read from the signed document.
-pub fn metered(spec: &ContractSpec) -> Result<Option<Contract>, DocumentError> {
+/// Reads a contract; `None` if it was never in force. The present terms are read from the document, which both must have signed: terms
+/// without the consumer's signature in the same object price nothing.
+pub fn metered(contract: &liqo_api::Contract) -> Result<Option<Contract>, DocumentError> {
+    let liqo_api::Contract { spec, status, .. } = contract;
     let Some(since) = &spec.in_force_since else { return Ok(None) };
-    let Document { terms, digest, .. } = Document::read(&spec.document)?;
+    let document = Document::read(&spec.document)?;
+    let status = status.as_ref();
+    let answers = [status.and_then(|one| one.signature.as_ref()), status.and_then(|one| one.pending_signature.as_ref())];
+    let mut signatures = answers.into_iter().chain([spec.countersignature.as_ref()]).flatten();
+    if !signatures.any(|signature| document.check(signature).is_ok()) {
+        return Ok(None);
+    }
+    let Document { terms, digest, .. } = document;
     let earlier = spec.earlier.iter().map(|earlier| Version {
         version: earlier.version,
         digest: earlier.digest.clone(),
@@ -20,4 +28,24 @@ pub fn metered(spec: &ContractSpec) -> Result<Option<Contract>, DocumentError> {
     versions.sort_by_key(|version| (version.from, version.version));
     let end = spec.ended.as_ref().map(|end| end.at.0.as_second());
     Ok(Some(Contract { id: terms.contract, provider: terms.provider, consumer: terms.consumer, versions, end }))
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::ContractTerms;
+
+    use super::*;
+    use crate::contract::fixtures::{Parties, terms};
+
+    #[test]
+    fn terms_that_the_consumer_did_not_sign_price_nothing() {
+        let parties = Parties::known();
+        let mut contract = parties.in_force(&terms(&parties));
+        assert!(metered(&contract).unwrap().is_some());
+        let dear = parties.proposal(&ContractTerms { version: 2, ..terms(&parties) });
+        contract.spec.document = dear.spec.document;
+        assert_eq!(metered(&contract), Ok(None), "the signatures are under other terms");
+        (contract.spec.countersignature, contract.status) = (None, None);
+        assert_eq!(metered(&contract), Ok(None));
+    }
 }

@@ -109,7 +109,7 @@ impl Controller {
 /// The contracts of this cluster that were in force, as far as they can be read.
 pub(super) fn contracts(context: &Context, peer_label: &str, stop: &CancellationToken, queue: &Queue<String>) -> Cache<Contract> {
     let (api, queue) = (Api::<liqo_api::Contract>::all(context.client.clone()), queue.clone());
-    let reduce = |contract: liqo_api::Contract| metered(&contract.spec).ok().flatten();
+    let reduce = |contract: liqo_api::Contract| metered(&contract).ok().flatten();
     Cache::watch(api, Config::default().labels(peer_label), stop.clone(), reduce, move |key, _, _| {
         queue.add_after(key.namespace.clone(), crate::SETTLE_DELAY);
     })

@@ -1,4 +1,4 @@
-use liqo_api::{BreachKind, Contract, ContractEnd, OfferContract, ProposedTerms, ResourceOfferSpec, Time};
+use liqo_api::{BreachKind, Contract, ContractEnd, EarlierTerms, OfferContract, ProposedTerms, ResourceOfferSpec, Time};
 
 use super::*;
 use crate::{
@@ -48,10 +48,19 @@ impl World {
         let mut world = Self::with(|parties| {
             let mut terms = terms(parties);
             change(&mut terms);
-            parties.in_force(&terms)
+            parties.proposal(&terms)
         });
+        world.step(1000);
+        world.take_signature(1000);
         world.step(1500);
         world
+    }
+
+    /// The provider takes the consumer's signature over, and says that the contract is in force since this second.
+    fn take_signature(&mut self, seconds: i64) {
+        let contract = self.contract();
+        contract.spec.countersignature = contract.status.as_ref().and_then(|status| status.signature.clone());
+        contract.spec.in_force_since = Some(Time(at(seconds)));
     }
 
     fn contract(&mut self) -> &mut Contract {
@@ -115,7 +124,9 @@ impl World {
         let mut next = ContractTerms { version: current.terms.version + 1, previous: Some(current.digest), ..current.terms };
         change(&mut next);
         let document = Document::compose(&self.parties.provider, &next).unwrap();
-        self.contract().spec.pending = Some(ProposedTerms { document, terms: next, proposed: Time(at(2000)) });
+        let proposed = Time(at(2000));
+        self.contract().spec.pending =
+            Some(ProposedTerms { document, terms: next, proposed, countersignature: None, signed: None });
     }
 
     fn offers(&mut self, change: impl FnOnce(&mut ResourceOfferSpec)) {
@@ -257,6 +268,36 @@ fn the_end_of_a_contract_is_accepted() {
     world.step(2300);
     assert_eq!((world.status().phase, world.breaches()), (ContractPhase::Ended, vec![]));
     assert!(world.is_settled(2400));
+}
+
+#[test]
+fn a_provider_that_dates_terms_or_lists_earlier_ones_changes_nothing_that_is_charged() {
+    let mut world = World::proposed();
+    world.step(1000);
+    world.take_signature(4_000_000_000);
+    let mut dear = terms(&world.parties);
+    price(&mut dear, "1000", "EUR");
+    let (digest, since) = ("d".repeat(64), Time(at(10)));
+    world.contract().spec.earlier = vec![EarlierTerms { version: 1, digest, since, prices: dear.prices }];
+    world.step(1500);
+    let copy = &world.copies[NAME];
+    assert_eq!((copy.spec.in_force_since.clone(), copy.spec.earlier.len()), (Some(Time(at(1000))), 0));
+    let priced = crate::receipt::contract::metered(copy).unwrap().unwrap();
+    assert_eq!(priced.versions.iter().map(|version| (version.version, version.from)).collect::<Vec<_>>(), [(1, 1000)]);
+
+    // A dearer amendment that the provider dates back, and one that it leaves in the future.
+    for said in [1001, 4_000_000_000] {
+        let mut world = World::signed(|_| ());
+        world.amend(|_| ());
+        world.step(9000);
+        let amendment = world.contract().spec.pending.take().unwrap();
+        (world.contract().spec.document, world.contract().spec.terms) = (amendment.document, amendment.terms);
+        world.contract().spec.in_force_since = Some(Time(at(said)));
+        world.step(9001);
+        let copy = &world.copies[NAME].spec;
+        let earlier: Vec<_> = copy.earlier.iter().map(|one| (one.version, one.since.0.as_second())).collect();
+        assert_eq!((copy.in_force_since.clone(), earlier), (Some(Time(at(9000))), vec![(1, 1000)]), "{said}");
+    }
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn what_the_consumer_has_not_signed_is_what_a_person_accepts() {
     let mut amended = signed(&parties);
     let next = ContractTerms { version: 2, previous: Some(digest), ..terms_of(&parties) };
     let document = Document::compose(&parties.provider, &next).unwrap();
-    amended.spec.pending = Some(ProposedTerms { document, terms: next, proposed: at(80) });
+    amended.spec.pending = Some(ProposedTerms { document, terms: next, proposed: at(80), countersignature: None, signed: None });
     let amended = found(amended);
     assert_eq!((amended.state, amended.unsigned().map(|terms| terms.terms.version)), (State::Amending, Some(2)));
     assert!(show(&amended).contains("An amendment waits"));
