@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use liqo_api::conditions::{self, DesiredCondition};
 use liqo_api::{
-    Accept, AcceptContract, ClusterId, Commitment, Consume, ContractAnswer, ContractDecision, ContractPhase, ContractSpec,
-    ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer, Time,
+    Accept, AcceptContract, ClusterId, Commitment, Consume, ContractAnswer, ContractDecision, ContractEnd, ContractPhase,
+    ContractSpec, ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer, Time,
 };
 use liqo_signing::ClusterIdentity;
 
@@ -68,6 +68,8 @@ pub enum Stance {
     },
     /// A person has to decide.
     Asks(String),
+    /// It can be signed later.
+    Waits(String),
     /// This cluster does not sign; whether a person said so.
     Refused {
         why: String,
@@ -82,6 +84,8 @@ pub struct ContractJudgement {
     pub actions: Vec<ContractAction>,
     /// By name.
     pub stances: BTreeMap<String, Stance>,
+    /// The contract in force: its name, and its end if that is announced.
+    in_force: Option<(String, Option<Timestamp>)>,
     /// When to judge again.
     pub next: Option<Timestamp>,
 }
@@ -90,6 +94,7 @@ pub struct ContractJudgement {
 enum Verdict {
     Sign,
     Ask(String),
+    Wait(String),
     Refuse { why: String, by_person: bool },
 }
 
@@ -98,13 +103,13 @@ pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> Cont
     let mut judgement = ContractJudgement::default();
     doubts.retain(|name, _| view.contracts.contains_key(name));
     let mut read: Vec<&Arc<ContractRecord>> = view.contracts.values().filter(|record| !record.deleting).collect();
-    // Those that this cluster knows come first, so that new ones never push them out.
-    read.sort_by_key(|record| !view.copies.contains_key(&record.name));
+    // What is in force comes first: nothing else is signed beside it. New ones never push out what this cluster knows.
+    read.sort_by_key(|record| view.copies.get(&record.name).map_or(2, |copy| u8::from(!view.is_in_force(copy))));
     for record in read.into_iter().take(MAX_CONTRACTS) {
         view.judge_one(record, doubts.entry(record.name.clone()).or_default(), &mut judgement);
     }
-    let gone = view.copies.iter().filter(|(name, copy)| !view.contracts.contains_key(*name) && !copy.deleting);
-    for (name, copy) in gone {
+    let is_there = |name: &String| view.contracts.get(name).is_some_and(|record| !record.deleting);
+    for (name, copy) in view.copies.iter().filter(|(name, copy)| !is_there(name) && !copy.deleting) {
         judgement.actions.extend(view.removed_at_provider(name, copy));
     }
     let ended = view.copies.iter().filter_map(|(name, copy)| Some((name.as_str(), copy.spec.ended.as_ref()?.at.0)));
@@ -118,6 +123,17 @@ pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> Cont
 }
 
 impl ContractView<'_> {
+    /// Whether this cluster signed what a copy says, and it is not over.
+    fn is_in_force(&self, copy: &ContractRecord) -> bool {
+        copy.signed().is_some() && !copy.is_over(self.now)
+    }
+
+    /// The latest end of other contracts.
+    fn end_before(&self, name: &str) -> Option<Timestamp> {
+        let others = self.copies.values().filter(|copy| copy.name != name && copy.spec.in_force_since.is_some());
+        others.filter_map(|copy| Some(copy.spec.ended.as_ref()?.at.0)).max()
+    }
+
     fn judge_one(&self, record: &ContractRecord, doubts: &mut Doubts, judgement: &mut ContractJudgement) {
         let name = &record.name;
         let copy = self.copies.get(name).map(Arc::as_ref);
@@ -129,6 +145,10 @@ impl ContractView<'_> {
             current.filter(|document| self.is_ours(&document.terms)).and_then(|document| self.own_signature(known, document));
         let is_signed = own.is_some() || record.signed().is_some_and(|signed| self.is_ours(&signed.terms));
         let signed = current.filter(|_| is_signed);
+        let has_follower = judgement.in_force.is_some();
+        let known_here = Known { copy, signed: own, not_before: self.end_before(name), has_follower, now: self.now };
+        // An end that the copy has stays, whatever the provider says.
+        let spec = copied(&known_here, record);
         let sight = Sight {
             record,
             signed,
@@ -146,16 +166,19 @@ impl ContractView<'_> {
             .next
             .into_iter()
             .chain(next)
-            .chain(record.spec.ended.as_ref().map(|end| end.at.0))
+            .chain(spec.ended.as_ref().map(|end| end.at.0))
             .filter(|time| *time > self.now)
             .min();
-        let stance = self.answer(record, signed, known, &mut status);
+        let own = OwnView { known, signed, ended: spec.ended.as_ref(), in_force: judgement.in_force.as_ref() };
+        let stance = self.answer(record, &own, &mut status);
+        if matches!(stance, Stance::Signed { .. }) && judgement.in_force.is_none() {
+            judgement.in_force = Some((name.clone(), spec.ended.as_ref().map(|end| end.at.0)));
+        }
         judgement.stances.insert(name.clone(), stance);
         let honoured = honoured(&record.spec.breaches, &status.breaches);
         status.conditions = with_condition(&known.conditions, &honoured, self.now);
         // What the provider changed without our signature does not replace the evidence.
         let is_evidence = found.iter().any(|finding| finding.kind.is_about_terms()) && copy.is_some();
-        let spec = copied(&Known { copy, signed: own, now: self.now }, record);
         if copy.is_none_or(|copy| copy.spec != spec) && !is_evidence && !copy.is_some_and(|copy| copy.deleting) {
             judgement.actions.push(ContractAction::ApplyCopy(name.clone(), Box::new(spec)));
         }
@@ -179,13 +202,8 @@ impl ContractView<'_> {
     }
 
     /// Fills in phase, message, signatures and the wish to end.
-    fn answer(
-        &self,
-        record: &ContractRecord,
-        signed: Option<&Document>,
-        known: &ContractStatus,
-        status: &mut ContractStatus,
-    ) -> Stance {
+    fn answer(&self, record: &ContractRecord, own: &OwnView<'_>, status: &mut ContractStatus) -> Stance {
+        let OwnView { known, signed, ended, in_force } = *own;
         let sign = |document: &Document| {
             let time = self.own_signature(known, document).unwrap_or(self.now);
             (Some(document.countersign(self.identity)), Some(Time(whole_seconds(time))))
@@ -197,31 +215,36 @@ impl ContractView<'_> {
         if let Some(document) = signed {
             (status.signature, status.signed) = sign(document);
         }
-        if record.is_over(self.now) {
+        if ended.is_some_and(|end| end.at.0 <= self.now) {
             status.phase = ContractPhase::Ended;
-            status.message = record.spec.ended.as_ref().map(|end| text(&format!("ended by the {}: {}", end.by, end.reason)));
+            status.message = ended.map(|end| text(&format!("ended by the {}: {}", end.by, end.reason)));
             return Stance::Over;
         }
         if !self.is_ours(&current.terms) {
             return refuse(status, "the contract is between other clusters".to_owned(), false);
         }
-        status.end_requested = self.end_request(record, signed.is_some(), status);
+        status.end_requested = self.end_request(record, own, status);
         if signed.is_none() {
-            if record.spec.ended.is_some() {
+            if ended.is_some() {
                 return refuse(status, "the provider ends it before it was signed".to_owned(), false);
             }
-            match self.verdict(&record.name, current, current.terms.start.0) {
+            let verdict = beside(in_force).unwrap_or_else(|| self.verdict(&record.name, current, current.terms.start.0));
+            match verdict {
                 Verdict::Ask(why) => {
                     status.phase = ContractPhase::AwaitingDecision;
                     status.message = Some(text(&why));
                     return Stance::Asks(why);
+                }
+                Verdict::Wait(why) => {
+                    status.message = Some(text(&why));
+                    return Stance::Waits(why);
                 }
                 Verdict::Refuse { why, by_person } => return refuse(status, why, by_person),
                 Verdict::Sign => (status.signature, status.signed) = sign(current),
             }
         }
         status.phase = ContractPhase::InForce;
-        status.message = self.amendment(record, current, known, status);
+        status.message = self.amendment(record, current, own, status);
         let pools = current.terms.pools.iter().map(|pool| pool.name.clone()).collect();
         Stance::Signed { pools, no_new_pods: self.no_new_pods(record, status) }
     }
@@ -231,10 +254,10 @@ impl ContractView<'_> {
         &self,
         record: &ContractRecord,
         current: &Document,
-        known: &ContractStatus,
+        own: &OwnView<'_>,
         status: &mut ContractStatus,
     ) -> Option<String> {
-        let ending = record.spec.ended.as_ref().filter(|end| end.cause != EndCause::PeriodOver);
+        let ending = own.ended.filter(|end| end.cause != EndCause::PeriodOver);
         if let Some(end) = ending {
             return Some(text(&format!("it ends at {}: {}", end.at.0, end.reason)));
         }
@@ -253,12 +276,12 @@ impl ContractView<'_> {
         let base = current.terms.end.as_ref().map_or(self.now, |end| end.0);
         match self.verdict(&record.name, pending, base) {
             Verdict::Sign => {
-                let time = self.own_signature(known, pending).unwrap_or(self.now);
+                let time = self.own_signature(own.known, pending).unwrap_or(self.now);
                 status.pending_signature = Some(pending.countersign(self.identity));
                 status.pending_signed = Some(Time(whole_seconds(time)));
                 None
             }
-            Verdict::Ask(why) => Some(text(&format!("version {version}: {why}"))),
+            Verdict::Ask(why) | Verdict::Wait(why) => Some(text(&format!("version {version}: {why}"))),
             Verdict::Refuse { why, .. } => Some(text(&format!("version {version} is not signed: {why}"))),
         }
     }
@@ -290,8 +313,8 @@ impl ContractView<'_> {
         Verdict::Sign
     }
 
-    fn end_request(&self, record: &ContractRecord, is_signed: bool, status: &ContractStatus) -> Option<EndRequest> {
-        if record.spec.ended.is_some() || !is_signed {
+    fn end_request(&self, record: &ContractRecord, own: &OwnView<'_>, status: &ContractStatus) -> Option<EndRequest> {
+        if own.ended.is_some() || own.signed.is_none() {
             return None;
         }
         if let Some(decision) = self.decisions.get(&record.name).filter(|decision| decision.decision == ContractAnswer::End) {
@@ -310,25 +333,56 @@ impl ContractView<'_> {
             .map(|breach| format!("the provider broke the contract ({}): {}", breach.kind.as_str(), breach.message))
     }
 
-    /// What becomes of the copy of a contract that is gone at the provider.
-    fn removed_at_provider(&self, name: &str, copy: &ContractRecord) -> Option<ContractAction> {
+    /// What becomes of the copy of a contract that is gone at the provider. It is over: nothing is recorded under it any more.
+    fn removed_at_provider(&self, name: &str, copy: &ContractRecord) -> Vec<ContractAction> {
         let status = copy.status.clone();
         if copy.spec.in_force_since.is_none() {
-            return Some(ContractAction::DeleteCopy { name: name.to_owned(), heir: None });
+            return vec![ContractAction::DeleteCopy { name: name.to_owned(), heir: None }];
+        }
+        let mut actions = Vec::new();
+        let reason = "the provider removed it";
+        if copy.spec.ended.is_none() {
+            let now = Time(whole_seconds(self.now));
+            let (by, cause, reason) = (Party::Provider, EndCause::Removed, reason.to_owned());
+            let ended = Some(ContractEnd { by, cause, announced: now.clone(), at: now, reason });
+            actions.push(ContractAction::ApplyCopy(name.to_owned(), Box::new(ContractSpec { ended, ..copy.spec.clone() })));
         }
         if status.phase == ContractPhase::Ended {
-            return None;
+            return actions;
         }
         let found = Vec::from_iter((self.steady && copy.spec.ended.is_none()).then(removed));
         let breaches = update(&status.breaches, &found, &[], self.now);
         let honoured = honoured(&copy.spec.breaches, &breaches);
         let conditions = with_condition(&status.conditions, &honoured, self.now);
-        let message = Some("the provider removed it".to_owned());
-        Some(ContractAction::AnswerCopy(
-            name.to_owned(),
-            ContractStatus { phase: ContractPhase::Ended, message, breaches, conditions, end_requested: None, ..status },
-        ))
+        let message = Some(reason.to_owned());
+        let status = ContractStatus { phase: ContractPhase::Ended, message, breaches, conditions, end_requested: None, ..status };
+        actions.push(ContractAction::AnswerCopy(name.to_owned(), status));
+        actions
     }
+}
+
+/// What this cluster's own records say when it answers.
+#[derive(Clone, Copy)]
+struct OwnView<'a> {
+    known: &'a ContractStatus,
+    /// The terms at the provider, if this cluster signed them.
+    signed: Option<&'a Document>,
+    /// The end, as the copy has it.
+    ended: Option<&'a ContractEnd>,
+    /// Another contract that is in force: its name, and its end if that is announced.
+    in_force: Option<&'a (String, Option<Timestamp>)>,
+}
+
+/// Why a contract is not signed beside the one in force: each pod would be charged under both.
+fn beside(in_force: Option<&(String, Option<Timestamp>)>) -> Option<Verdict> {
+    let (name, end) = in_force?;
+    Some(match end {
+        Some(end) => Verdict::Wait(format!("{name} is in force until {end}, and the next contract begins then")),
+        None => {
+            let why = format!("{name} with the same provider is in force, and there is one contract at a time");
+            Verdict::Refuse { why, by_person: false }
+        }
+    })
 }
 
 fn refuse(status: &mut ContractStatus, why: String, by_person: bool) -> Stance {

@@ -22,7 +22,28 @@ pub struct Known<'a> {
     pub copy: Option<&'a ContractRecord>,
     /// Time of this cluster's signature under the terms at the provider, if its own copy has that signature.
     pub signed: Option<Timestamp>,
+    /// The end of the contract before this one.
+    pub not_before: Option<Timestamp>,
+    /// Whether another contract with this provider is in force.
+    pub has_follower: bool,
     pub now: Timestamp,
+}
+
+impl Known<'_> {
+    /// Time since which terms count. The provider says it: its manager may have been down when this cluster signed.
+    fn counts_since(&self, said: &Time, signed: Timestamp) -> Option<Time> {
+        let earliest = signed.saturating_sub(TOLERANCE).ok()?.max(self.not_before.unwrap_or(Timestamp::MIN));
+        let latest = self.now.saturating_add(TOLERANCE).ok()?;
+        let is_possible = earliest <= said.0 && said.0 <= latest;
+        Some(if is_possible { said.clone() } else { Time(whole_seconds(signed)) })
+    }
+
+    /// Whether a contract is over for good. A renewal that this cluster signed before the end may arrive a little after it.
+    fn is_closed(&self, copy: &ContractRecord) -> bool {
+        let is_late =
+            copy.spec.ended.as_ref().is_some_and(|end| end.at.0.saturating_add(TOLERANCE).is_ok_and(|at| at <= self.now));
+        copy.is_over(self.now) && (self.has_follower || is_late)
+    }
 }
 
 /// The next spec of the copy.
@@ -30,7 +51,7 @@ pub fn copied(known: &Known<'_>, record: &ContractRecord) -> ContractSpec {
     let mut spec = readable(record);
     spec.countersignature = spec.countersignature.filter(|_| known.signed.is_some());
     let was_in_force = known.copy.and_then(|copy| Some((copy, copy.spec.in_force_since.as_ref()?)));
-    let since = known.signed.and_then(|signed| counts_since(spec.in_force_since.as_ref()?, signed, known.now));
+    let since = known.signed.and_then(|signed| known.counts_since(spec.in_force_since.as_ref()?, signed));
     let Some((copy, before)) = was_in_force else {
         spec.in_force_since = since;
         return spec;
@@ -42,7 +63,7 @@ pub fn copied(known: &Known<'_>, record: &ContractRecord) -> ContractSpec {
         return spec;
     }
     match (&copy.current, since) {
-        (Ok(replaced), Some(since)) if spec.terms.version > replaced.document.terms.version => {
+        (Ok(replaced), Some(since)) if spec.terms.version > replaced.document.terms.version && !known.is_closed(copy) => {
             let (version, digest) = (replaced.document.terms.version, replaced.document.digest.clone());
             let prices = replaced.document.terms.prices.clone();
             spec.earlier.clone_from(&copy.spec.earlier);
@@ -64,14 +85,6 @@ fn readable(record: &ContractRecord) -> ContractSpec {
         pending.terms = amendment.document.terms.clone();
     }
     spec
-}
-
-/// Time since which terms count. The provider says it: its manager may have been down when this cluster signed.
-fn counts_since(said: &Time, signed: Timestamp, now: Timestamp) -> Option<Time> {
-    let earliest = signed.saturating_sub(TOLERANCE).ok()?;
-    let latest = now.saturating_add(TOLERANCE).ok()?;
-    let is_possible = earliest <= said.0 && said.0 <= latest;
-    Some(if is_possible { said.clone() } else { Time(whole_seconds(signed)) })
 }
 
 #[cfg(test)]
@@ -100,7 +113,8 @@ mod tests {
 
     /// The next copy, if this cluster signed at this second.
     fn next(copy: Option<&Arc<ContractRecord>>, contract: &Contract, signed: Option<i64>) -> ContractSpec {
-        let known = Known { copy: copy.map(Arc::as_ref), signed: signed.map(at), now: at(NOW) };
+        let known =
+            Known { copy: copy.map(Arc::as_ref), signed: signed.map(at), not_before: None, has_follower: false, now: at(NOW) };
         copied(&known, &record(contract))
     }
 
@@ -184,7 +198,26 @@ mod tests {
         for changed in [None, Some(end(10)), Some(end(9000))] {
             assert_eq!(next(Some(&copy), &ending(1, changed), Some(1000)).ended, Some(end(2000)));
         }
-        assert_eq!(next(Some(&copy), &ending(2, None), Some(1000)).ended, None);
+        let renewed = |end_at, has_follower| {
+            let copy = record(&ending(1, Some(end(end_at))));
+            let known = Known { copy: Some(&copy), signed: Some(at(end_at - 10)), not_before: None, has_follower, now: at(NOW) };
+            copied(&known, &record(&ending(2, None))).ended
+        };
+        assert_eq!((renewed(NOW + 10, false), renewed(NOW - 10, false)), (None, None));
+        let long_ago = NOW - 300;
+        assert_eq!(renewed(long_ago, false), Some(end(long_ago)), "it is over for good");
+        assert_eq!(renewed(NOW - 10, true), Some(end(NOW - 10)), "another one has begun");
+    }
+
+    #[test]
+    fn a_contract_begins_at_the_end_of_the_one_before_at_the_earliest() {
+        let parties = Parties::known();
+        let begins = |said| {
+            let known =
+                Known { copy: None, signed: Some(at(5000)), not_before: Some(at(4990)), has_follower: false, now: at(NOW) };
+            history(&copied(&known, &record(&signed(&parties, 1, said)))).0
+        };
+        assert_eq!((begins(4989), begins(4990)), (Some(5000), Some(4990)));
     }
 
     #[test]

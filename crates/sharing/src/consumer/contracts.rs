@@ -123,7 +123,8 @@ impl ConsumerContracts {
     /// Judges the contracts of a provider; nothing while they are not known.
     pub async fn judge(&self, seen: &Seen<'_>) -> ContractJudgement {
         let copies = self.copies(seen.id);
-        let open = |copy: &Arc<ContractRecord>| copy.status.phase != ContractPhase::Ended;
+        let lacks_end = |copy: &ContractRecord| copy.spec.in_force_since.is_some() && copy.spec.ended.is_none();
+        let open = |copy: &Arc<ContractRecord>| copy.status.phase != ContractPhase::Ended || lacks_end(copy);
         let concerned = seen.offers.values().any(|offer| offer.spec.contract.is_some()) || copies.values().any(open);
         if !concerned {
             return ContractJudgement::default();

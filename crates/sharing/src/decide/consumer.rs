@@ -286,6 +286,7 @@ fn without_contract(intent: &BorrowingIntent, consume: &Consume, offer: &Resourc
         _ if exists => None,
         Some(Stance::Signed { pools, .. }) if pools.contains(&offer.spec.pool) => None,
         Some(Stance::Asks(why)) => Some(Verdict::Ask(why.clone())),
+        Some(Stance::Waits(why)) => Some(Verdict::Wait(format!("its contract waits: {why}"))),
         Some(Stance::Signed { .. }) => Some(Verdict::Wait("its contract does not contain the pool yet".to_owned())),
         Some(Stance::Over) => Some(Verdict::Wait("its contract is over".to_owned())),
         _ => Some(Verdict::Wait("its contract has not arrived yet".to_owned())),

@@ -137,6 +137,10 @@ impl World {
     }
 }
 
+fn ended_at(seconds: i64, cause: EndCause) -> ContractEnd {
+    ContractEnd { by: Party::Provider, cause, announced: Time(at(2000)), at: Time(at(seconds)), reason: "r".to_owned() }
+}
+
 fn decision(decision: ContractAnswer) -> BTreeMap<String, ContractDecision> {
     BTreeMap::from([(NAME.to_owned(), ContractDecision { decision, terms: None, reason: None })])
 }
@@ -250,6 +254,7 @@ fn a_person_ends_a_contract_and_is_asked_about_the_next_one() {
     world.decisions = decision(ContractAnswer::End);
     world.step(2000);
     assert_eq!(world.status().end_requested.unwrap().cause, EndCause::Requested);
+    world.contract().spec.ended = Some(ended_at(2100, EndCause::Requested));
     let another = ContractTerms { contract: "f".repeat(32), ..terms(&world.parties) };
     let proposal = world.parties.proposal(&another);
     world.contracts.insert("contract-ffffffff".to_owned(), proposal);
@@ -426,6 +431,11 @@ fn a_copy_outlives_a_contract_that_the_provider_removed() {
     let status = world.copies[NAME].status.clone().unwrap();
     assert_eq!((status.phase, status.breaches.len()), (ContractPhase::Ended, 1));
     assert!(world.is_settled(2100));
+    let ended = world.copies[NAME].spec.ended.clone().unwrap();
+    assert_eq!((ended.cause, ended.at), (EndCause::Removed, Time(at(2000))), "nothing is recorded under it any more");
+    let back = world.parties.in_force(&terms(&world.parties));
+    world.contracts.insert(NAME.to_owned(), back);
+    assert_eq!(world.step(2200).stances[NAME], Stance::Over, "it does not come back");
 
     let mut world = World::proposed();
     world.consume.contract.accept = AcceptContract::Manual;
@@ -477,5 +487,34 @@ fn few_contracts_of_a_provider_are_read() {
         proposal.metadata.name = Some(format!("contract-{number}"));
         world.contracts.insert(format!("contract-{number}"), proposal);
     }
-    assert_eq!(world.step(1500).stances.len(), MAX_CONTRACTS);
+    let stances = world.step(1500).stances;
+    assert_eq!(stances.len(), MAX_CONTRACTS);
+    let signed = |stance: &&Stance| matches!(stance, Stance::Signed { .. });
+    assert_eq!(stances.values().filter(signed).count(), 1, "one contract at a time");
+}
+
+#[test]
+fn a_second_contract_of_a_provider_is_not_signed_beside_the_one_in_force() {
+    let mut world = World::signed(|_| ());
+    let another = ContractTerms { contract: "f".repeat(32), ..terms(&world.parties) };
+    let other = "contract-ffffffff";
+    let proposal = world.parties.proposal(&another);
+    world.contracts.insert(other.to_owned(), proposal);
+    let refused =
+        |stance: &Stance| matches!(stance, Stance::Refused { why, .. } if why.contains("contract-01234567 with the same"));
+    assert!(refused(&world.step(2000).stances[other]));
+    world.decisions =
+        BTreeMap::from([(other.to_owned(), ContractDecision { decision: ContractAnswer::Accept, terms: None, reason: None })]);
+    assert!(refused(&world.step(2000).stances[other]), "not even if a person says so");
+
+    world.contracts.get_mut(NAME).unwrap().spec.ended = Some(ended_at(2300, EndCause::PeriodOver));
+    assert!(matches!(&world.step(2000).stances[other], Stance::Waits(why) if why.contains("until 1970-01-01T00:38:20Z")));
+    assert!(matches!(world.step(2300).stances[other], Stance::Signed { .. }));
+    // The provider says that it began before the end of the first one.
+    world.contracts.get_mut(other).unwrap().spec.in_force_since = Some(Time(at(2250)));
+    world.step(2301);
+    assert_eq!(world.copies[other].spec.in_force_since, Some(Time(at(2300))));
+    // A renewal of the first one that the consumer signed does not bring it back.
+    world.contracts.get_mut(NAME).unwrap().spec.ended = None;
+    assert_eq!(world.step(2302).stances[NAME], Stance::Over);
 }
