@@ -304,7 +304,7 @@ impl Case<'_> {
             return Some(ends(Party::Provider, EndCause::Requested, notice, reason));
         }
         if let Some(request) = &record.status.end_requested {
-            return Some(ends(Party::Consumer, request.cause, notice, request.reason.clone()));
+            return Some(ends(Party::Consumer, cause_of_consumer(request.cause), notice, request.reason.clone()));
         }
         if !self.asks {
             let reason = "the consumer asks for nothing any more".to_owned();
@@ -357,6 +357,16 @@ impl Case<'_> {
             found.push(Finding::new(Party::Consumer, BreachKind::EndNotAccepted, &record.name, message));
         }
         found
+    }
+}
+
+/// The cause that a consumer gives. The others are the provider's own.
+fn cause_of_consumer(said: EndCause) -> EndCause {
+    match said {
+        EndCause::NothingRequested | EndCause::Breach => said,
+        EndCause::Requested | EndCause::PeriodOver | EndCause::PolicyChanged | EndCause::Damaged | EndCause::Removed => {
+            EndCause::Requested
+        }
     }
 }
 

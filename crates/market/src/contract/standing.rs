@@ -45,7 +45,9 @@ impl<'a> Standing<'a> {
             return Self::default();
         }
         let end = live.spec.ended.as_ref();
-        let keeps_offers = end.is_some_and(|end| end.cause == EndCause::PolicyChanged);
+        // Whoever ends it, and whatever the cause: without a contract in the policy, nobody has to sign one.
+        let by_policy = end.is_some_and(|end| end.cause == EndCause::PolicyChanged && end.by == Party::Provider);
+        let keeps_offers = by_policy && policy.is_none();
         let deadline = policy.and_then(|policy| deadline(policy, live));
         let overdue = policy.is_some_and(|policy| policy.if_not_signed == IfNotSigned::WithdrawOffer)
             && deadline.is_some_and(|deadline| deadline <= now)
@@ -62,7 +64,8 @@ impl<'a> Standing<'a> {
             admits: signed.is_some() && !broken,
             waits_for_proposal: false,
             withheld: overdue || (end.is_some() && !keeps_offers),
-            ends_at: end.map(|end| end.at.0).filter(|_| !keeps_offers),
+            // Offers that were to stay are withdrawn with the whole notice.
+            ends_at: end.map(|end| end.at.0).filter(|_| !by_policy),
             next,
         }
     }
@@ -217,6 +220,23 @@ mod tests {
         assert!(standing.may_have_offers() && standing.of_offer("default").unwrap().in_force);
         let standing = Standing::of(Some(&Provide::default()), &records, true, at(2000));
         assert!(standing.may_have_offers() && standing.of_offer("default").is_none());
+    }
+
+    #[test]
+    fn offers_stay_after_an_end_only_while_the_policy_has_no_contracts() {
+        let parties = Parties::new();
+        let keeps = |by, provide: &Provide| {
+            let mut ending = parties.in_force(&terms(&parties));
+            ending.spec.ended = Some(ContractEnd { by, ..end(EndCause::PolicyChanged, 2000) });
+            let records = [record(&ending)];
+            let standing = Standing::of(Some(provide), &records, true, at(1500));
+            (standing.may_have_offers(), standing.ends_at)
+        };
+        let (with, without) = (provide(ProvideContract::default()), Provide::default());
+        assert_eq!(keeps(Party::Provider, &without), (true, None));
+        assert_eq!(keeps(Party::Provider, &with), (false, None), "with the notice from now on");
+        assert_eq!(keeps(Party::Consumer, &without), (false, Some(at(2000))));
+        assert_eq!(keeps(Party::Consumer, &with), (false, Some(at(2000))));
     }
 
     #[test]

@@ -235,6 +235,22 @@ fn either_side_ends_a_contract_with_notice() {
 }
 
 #[test]
+fn a_consumer_that_ends_a_contract_in_the_name_of_the_providers_policy_ends_it_by_itself() {
+    let ended = |said| {
+        let mut world = World::signed(|_| ());
+        world.contracts[0].status.as_mut().unwrap().end_requested = Some(EndRequest { cause: said, reason: "r".to_owned() });
+        let end = world.step(2000).spec.ended.unwrap();
+        (end.by, end.cause)
+    };
+    for cause in [EndCause::PolicyChanged, EndCause::PeriodOver, EndCause::Damaged, EndCause::Removed, EndCause::Requested] {
+        assert_eq!(ended(cause), (Party::Consumer, EndCause::Requested));
+    }
+    for cause in [EndCause::NothingRequested, EndCause::Breach] {
+        assert_eq!(ended(cause), (Party::Consumer, cause));
+    }
+}
+
+#[test]
 fn a_policy_that_loses_its_contracts_ends_them_with_notice_but_keeps_a_guarantee() {
     let mut world = World::signed(|_| ());
     world.provide.as_mut().unwrap().contract = None;
