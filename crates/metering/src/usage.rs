@@ -2,7 +2,7 @@
 //!
 //! Entries are keyed by the pod's UID and their start. If two differ under one key, the one that ends earlier counts: this happens only
 //! when the end was stored, the process died, and its successor saw the end later. So the order in which entries are added does not
-//! matter, and adding one twice changes nothing.
+//! matter, and adding one twice changes nothing. An entry without a second never replaces one that has some.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -116,8 +116,9 @@ impl Extend<Entry> for Usage {
 }
 
 /// The entry with the lower rank counts. A fact comes before an estimate.
-fn rank(entry: &Entry) -> (bool, Seconds, bool, &str, String) {
-    (entry.until.is_estimate, entry.until.at, entry.from.is_estimate, &entry.pool, amounts_text(&entry.amounts))
+fn rank(entry: &Entry) -> (bool, bool, Seconds, bool, &str, String) {
+    let is_empty = entry.until.at <= entry.from.at;
+    (is_empty, entry.until.is_estimate, entry.until.at, entry.from.is_estimate, &entry.pool, amounts_text(&entry.amounts))
 }
 
 /// SHA-256 in lower-case hexadecimal.
@@ -162,6 +163,7 @@ mod tests {
         let merged = |lines: [&str; 2]| lines.iter().map(|line| line.parse().unwrap()).collect::<Usage>().text();
         assert_eq!(merged(["u p 1 9 -", "u p 1 5 -"]), "u p 1 5 -\n");
         assert_eq!(merged(["u p 1 ~4 -", "u p 1 5 -"]), "u p 1 5 -\n");
+        assert_eq!(merged(["u p ~1 ~1 -", "u p ~1 ~5 -"]), "u p ~1 ~5 -\n");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 mod contracts;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -78,7 +78,9 @@ struct Namespace {
     /// Pods whose entries are being written.
     writing: HashSet<String>,
     /// Pods whose entries are stored, until they are forgotten.
-    stored: HashSet<String>,
+    stored: BTreeSet<String>,
+    /// The last second of the entries of each pod that are stored or wait for that, until they are forgotten.
+    ends: BTreeMap<String, Seconds>,
     /// Pods that existed when this process last completed a period, and whose last entry had ended.
     ended: HashSet<String>,
     /// The last chunk that this process wrote, of each of the latest periods: the cache may not show it yet.
@@ -163,12 +165,23 @@ impl Recorder {
         if has_end { Timestamp::default() } else { self.settled(namespace) }
     }
 
+    /// Until when the entries go of all pods of this name but `life`, a key as [`Self::store`] gets it. Second 0 without any.
+    pub fn stored_before(&self, namespace: &str, name: &str, life: &str) -> Timestamp {
+        let all = self.namespaces.lock();
+        let ends = all.get(namespace).into_iter().flat_map(|known| of_name(&known.ends, name));
+        let last = ends.filter(|(key, _)| *key != life).map(|(_, end)| *end).max();
+        last.and_then(|end| Timestamp::from_second(end).ok()).unwrap_or_default()
+    }
+
     /// Whether the entries of a pod are stored.
     pub fn is_stored(&self, namespace: &str, pod: &str) -> bool {
         self.namespaces.lock().get(namespace).is_some_and(|known| known.stored.contains(pod))
     }
 
-    /// Stores the entries of a pod. Returns whether they are stored already, or need not be. Otherwise [`Side::stored`] tells it.
+    /// Stores the entries of a pod. Returns whether they are stored already, or need not be. Otherwise [`Side::stored`] tells it. The first
+    /// entries of a pod count, not later ones.
+    ///
+    /// `pod` is the name of a shadow pod, and may have a part after a slash: one name may have several lives, each with entries of its own.
     pub fn store(&self, namespace: &str, pod: &str, entries: Vec<Entry>) -> bool {
         if self.is_stored(namespace, pod) {
             return true;
@@ -182,7 +195,10 @@ impl Recorder {
         if known.writing.contains(pod) {
             return false;
         }
-        known.pending.insert(pod.to_owned(), entries);
+        if let Some(end) = entries.iter().map(|entry| entry.until.at).max() {
+            known.ends.entry(pod.to_owned()).or_insert(end);
+        }
+        known.pending.entry(pod.to_owned()).or_insert(entries);
         // What is written just now is followed by a batch of what came meanwhile.
         if !known.writing.is_empty() {
             return false;
@@ -197,12 +213,11 @@ impl Recorder {
         false
     }
 
-    /// Nothing needs to be remembered of a pod any more.
-    pub fn forget(&self, namespace: &str, pod: &str) {
+    /// Nothing needs to be remembered of the pods of this name any more. Entries that wait are stored all the same.
+    pub fn forget(&self, namespace: &str, name: &str) {
         if let Some(known) = self.namespaces.lock().get_mut(namespace) {
-            known.stored.retain(|one| one.split('/').next() != Some(pod));
-            known.pending.remove(pod);
-            known.writing.remove(pod);
+            known.stored.retain(|key| name_of_key(key) != name);
+            known.ends.retain(|key, _| name_of_key(key) != name);
         }
     }
 
@@ -318,6 +333,10 @@ impl Recorder {
         let Some(open) = side.open(namespace, now) else { return false };
         let mut all = self.namespaces.lock();
         let known = all.entry(namespace.to_owned()).or_default();
+        // What came since this batch was taken is written first: a complete period takes no more entries.
+        if !known.pending.is_empty() {
+            return true;
+        }
         known.ended = ended(&open, now);
         let book = self.book(namespace, known);
         for (contract, period) in due {
@@ -423,6 +442,18 @@ fn spec(write: &ChunkWrite) -> UsageRecordSpec {
         chunks: write.chunks,
         entries: write.entries.clone(),
     }
+}
+
+/// The name in the key of a pod, see [`Recorder::store`].
+pub fn name_of_key(key: &str) -> &str {
+    key.split('/').next().unwrap_or(key)
+}
+
+/// The keys of this name.
+fn of_name<'a, T>(all: &'a BTreeMap<String, T>, name: &'a str) -> impl Iterator<Item = (&'a String, &'a T)> {
+    all.range(name.to_owned()..)
+        .take_while(move |(key, _)| key.starts_with(name))
+        .filter(move |(key, _)| name_of_key(key) == name)
 }
 
 /// The pods that have entries, and none that goes on.

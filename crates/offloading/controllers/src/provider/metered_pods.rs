@@ -1,39 +1,87 @@
 //! Which pods of consumers are charged: what the recorder needs to know of them at the end of a period.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use liqo_api::Key;
-use liqo_metering::{Charges, Entry, Period, Seconds};
-use liqo_offloading_rules::pod::metering::{Metering, entries, with_pod};
+use liqo_metering::{Entry, Period, Seconds};
+use liqo_offloading_rules::pod::metering::{Metering, entries, orphan_entries};
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
+use liqo_offloading_rules::pod::shadow_pod::Shadow;
 
-use crate::metering::{GRACE, Side};
+use crate::metering::{GRACE, Side, name_of_key};
 use crate::provider::state::Provider;
 use crate::provider::triggers;
 
 /// The provider's side of metering.
 pub struct ProviderSide(pub Arc<Provider>);
 
+/// The key under which what the pods of one shadow pod used is stored. A later one of the same name has entries of its own.
+pub fn life(name: &str, uid: &str) -> String {
+    format!("{name}/{uid}")
+}
+
 impl Provider {
-    /// How the pod of this shadow pod is measured; `None` if its tenancy has no contract. `recorded`: UID of the pod in its status.
-    pub fn metering(&self, shadow: &Key, recorded: Option<&str>) -> Option<Metering> {
-        let charge = self.recorder.contract(&shadow.namespace)?.charge;
-        let settled = self.recorder.settled_as_running(&shadow.namespace, &shadow.name);
+    /// How the pod of this shadow pod is measured; `None` if its tenancy has no contract. `uid`: that of the shadow pod. `recorded`: UID
+    /// of the pod in its status.
+    pub fn metering(&self, shadow: &Key, uid: &str, recorded: Option<&str>) -> Option<Metering> {
         let is_unseen = recorded.is_some_and(|uid| !self.index.lock().has_seen(shadow, uid));
         let unwatched_since = self.context.unwatched_since.filter(|_| is_unseen);
-        let is_stored = self.recorder.is_stored(&shadow.namespace, &shadow.name);
-        Some(Metering { charge, settled, is_stored, unwatched_since })
+        Some(Metering { unwatched_since, ..self.metering_of(shadow, &life(&shadow.name, uid))? })
     }
 
-    /// Stores what the pods used that a shadow pod left behind, because somebody removed it by force. Returns whether that is done.
-    pub fn store_orphans(&self, shadow: &Key, pods: &[Arc<RemotePod>]) -> bool {
-        let (Some(metering), now) = (self.metering(shadow, None), self.context.now()) else { return true };
-        let gone = |pod: &Arc<RemotePod>| {
-            let charges = with_pod(&Charges::default(), pod, &metering, now);
-            charges.gone(now.as_second(), None).entries(&shadow.name, &pod.pool, now.as_second())
+    fn metering_of(&self, shadow: &Key, life: &str) -> Option<Metering> {
+        let charge = self.recorder.contract(&shadow.namespace)?.charge;
+        let settled = self.recorder.settled_as_running(&shadow.namespace, &shadow.name);
+        let since = self.recorder.stored_before(&shadow.namespace, &shadow.name, life);
+        let is_stored = self.recorder.is_stored(&shadow.namespace, life);
+        Some(Metering { charge, settled, since, is_stored, unwatched_since: None })
+    }
+
+    /// Stores what the pods used of shadow pods of this name that are gone. Returns whether all of it is stored. `pods`: those of this
+    /// name that still exist.
+    pub fn store_left(&self, key: &Key, pods: &[Arc<RemotePod>]) -> bool {
+        let (left, now) = (self.shadow_index.lock().left(key), self.context.now());
+        let store = |shadow: &Shadow| {
+            let metering = self.metering(key, &shadow.uid, shadow.reported.remote_uid.as_deref());
+            let Some(metering) = metering.filter(|metering| !metering.is_stored) else { return true };
+            let entries = entries(&key.name, shadow, pods, &metering, now);
+            self.recorder.store(&key.namespace, &life(&key.name, &shadow.uid), entries)
         };
-        metering.is_stored || self.recorder.store(&shadow.namespace, &shadow.name, pods.iter().flat_map(gone).collect())
+        left.iter().fold(true, |all, shadow| {
+            let is_stored = store(shadow);
+            if is_stored {
+                self.shadow_index.lock().stored(key, &shadow.uid);
+            }
+            all && is_stored
+        })
+    }
+
+    /// Whether something is not stored of a shadow pod of this name that is gone.
+    pub fn has_left(&self, key: &Key) -> bool {
+        let left = self.shadow_index.lock().left(key);
+        let is_stored = |shadow: &Arc<Shadow>| self.recorder.is_stored(&key.namespace, &life(&key.name, &shadow.uid));
+        left.iter().any(|shadow| shadow.reported.charges.is_some() && !is_stored(shadow))
+    }
+
+    /// Stores what these pods used, whose shadow pod was gone before this process listed it. Returns whether that is done.
+    pub fn store_orphans(&self, key: &Key, pods: &[Arc<RemotePod>]) -> bool {
+        let now = self.context.now();
+        pods.iter().fold(true, |all, pod| {
+            let Some((life, metering)) = self.metering_of_orphan(key, pod) else { return all };
+            let entries = orphan_entries(&key.name, pod, &metering, now);
+            (metering.is_stored || self.recorder.store(&key.namespace, &life, entries)) && all
+        })
+    }
+
+    /// How a pod without shadow pod is measured, and its key.
+    fn metering_of_orphan(&self, key: &Key, pod: &RemotePod) -> Option<(String, Metering)> {
+        let life = life(&key.name, &format!("/{}", pod.uid));
+        let mut metering = self.metering_of(key, &life)?;
+        // The entry of its shadow pod has it until this cluster deleted it.
+        metering.is_stored |= metering.since > pod.created && pod.deletion_grace.is_some();
+        Some((life, metering))
     }
 }
 
@@ -42,11 +90,28 @@ impl Side for ProviderSide {
         let provider = &self.0;
         let time = Timestamp::from_second(now).ok()?;
         let mut open = Vec::new();
-        for (key, shadow) in provider.shadows.in_namespace(namespace) {
-            let metering = provider.metering(&key, shadow.reported.remote_uid.as_deref())?;
-            let mut pods = provider.index.lock().of(&key);
+        let shadows = provider.shadow_index.lock().in_namespace(namespace);
+        let pods_of = |key: &Key| {
+            let mut pods = provider.index.lock().of(key);
             pods.retain(|pod| provider.is_mapped_for(&pod.key.namespace, namespace));
-            open.extend(entries(&key.name, &shadow, &pods, &metering, time));
+            pods
+        };
+        for (key, shadow) in &shadows {
+            let metering = provider.metering(key, &shadow.uid, shadow.reported.remote_uid.as_deref())?;
+            if !metering.is_stored {
+                open.extend(entries(&key.name, shadow, &pods_of(key), &metering, time));
+            }
+        }
+        // Pods whose shadow pod is gone, and that are not stored yet.
+        let known: HashSet<&Key> = shadows.iter().map(|(key, _)| key).collect();
+        let orphans = provider.index.lock().shadows_in(namespace);
+        for key in orphans.iter().filter(|key| !known.contains(key)) {
+            for pod in pods_of(key) {
+                let (_, metering) = provider.metering_of_orphan(key, &pod)?;
+                if !metering.is_stored {
+                    open.extend(orphan_entries(&key.name, &pod, &metering, time));
+                }
+            }
         }
         Some(open)
     }
@@ -56,7 +121,7 @@ impl Side for ProviderSide {
     }
 
     fn stored(&self, namespace: &str, pods: Vec<String>) {
-        let keys = pods.into_iter().map(|pod| Key::new(namespace, pod));
+        let keys = pods.iter().map(|pod| Key::new(namespace, name_of_key(pod)));
         self.0.queues.add(triggers::shadow_pods(keys));
     }
 
@@ -68,11 +133,15 @@ impl Side for ProviderSide {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::time::Duration;
 
     use http_body_util::BodyExt as _;
     use kube::{Client, client::Body};
     use liqo_api::{ClusterId, labels, tenant_namespace};
     use liqo_controller_runtime::Context;
+    use liqo_metering::Charges;
+    use liqo_offloading_rules::pod::metering::with_pod;
+    use liqo_offloading_rules::pod::reported_status::ReportedStatus;
     use serde_json::{Value, json};
 
     use super::*;
@@ -90,7 +159,10 @@ mod tests {
             let objects = objects.clone();
             async move {
                 let (parts, body) = request.into_parts();
-                drop(body.collect().await);
+                let body = body.collect().await.unwrap().to_bytes();
+                if parts.method != http::Method::GET {
+                    return Ok(http::Response::new(Body::from(body)));
+                }
                 if parts.uri.query().is_some_and(|query| query.contains("watch=true")) {
                     std::future::pending::<()>().await;
                 }
@@ -174,6 +246,70 @@ mod tests {
             .collect();
         open.sort();
         assert_eq!(open, ["deleted 0 730", "deleted-and-gone 0 600", "runs 0 4000", "vanished 0 600"]);
+        side.0.context.stop.cancel();
+    }
+
+    fn now() -> Seconds {
+        Timestamp::now().as_second()
+    }
+
+    /// The shadow pod of the first life as the provider keeps it, and the pod that it left behind.
+    fn first_life(since: Seconds) -> (Key, Arc<Shadow>, Arc<RemotePod>) {
+        let first = serde_json::from_value(shadow("web", since, None)).unwrap();
+        let mut left_pod = pod("web");
+        left_pod["metadata"]["creationTimestamp"] = Timestamp::from_second(since).unwrap().to_string().into();
+        let left_pod = RemotePod::reduce(serde_json::from_value(left_pod).unwrap()).unwrap();
+        (Key::new(tenant_namespace(&rome()), "web"), Arc::new(Shadow::reduce(first)), Arc::new(left_pod))
+    }
+
+    #[tokio::test]
+    async fn a_second_shadow_pod_of_the_same_name_is_metered_after_the_first() {
+        let objects = json!({ "contracts": [contract()], "namespaces": namespaces() });
+        let provider = provider(objects, Timestamp::now()).await;
+        tokio::spawn(provider.recorder.clone().run(Arc::new(ProviderSide(provider.clone()))));
+        let (key, first, left_pod) = first_life(now() - 100);
+        let second = Arc::new(Shadow { uid: "second".into(), reported: ReportedStatus::default(), ..Shadow::clone(&first) });
+        // Without its finalizer, one object replaces the other, and its pod goes on for its grace.
+        provider.shadow_index.lock().changed(&key, Some(&first));
+        provider.shadow_index.lock().changed(&key, Some(&second));
+        let pods = [left_pod.clone()];
+        assert!(!provider.store_left(&key, &pods), "the entry of the first waits");
+        tokio::time::timeout(Duration::from_secs(20), async {
+            while !provider.store_left(&key, &pods) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .unwrap();
+        assert!(provider.recorder.is_stored(&key.namespace, "web/web") && provider.shadow_index.lock().left(&key).is_empty());
+        let metering = provider.metering(&key, "second", None).unwrap();
+        assert!(!metering.is_stored, "its pods are metered, too");
+        let charges = with_pod(&Charges::default(), &left_pod, &metering, Timestamp::from_second(now() + 500).unwrap());
+        assert!(charges.from().unwrap() >= now() - 50, "the first has the seconds before: {charges}");
+        provider.context.stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn a_pod_whose_shadow_pod_was_removed_by_force_counts_until_its_entry_is_stored() {
+        let mut alone = pod("orphan");
+        alone["metadata"]["creationTimestamp"] = Timestamp::from_second(now() - 50).unwrap().to_string().into();
+        let objects = json!({ "contracts": [contract()], "namespaces": namespaces(), "pods": [alone] });
+        let side = ProviderSide(provider(objects, Timestamp::now()).await);
+        let (key, first, left_pod) = first_life(now() - 100);
+        let open = || {
+            let open = side.open(&key.namespace, now()).unwrap();
+            let mut pods: Vec<String> = open.into_iter().map(|entry| entry.uid).collect();
+            pods.sort();
+            pods
+        };
+        assert_eq!(open(), ["orphan"], "its shadow pod was never seen");
+        side.0.shadow_index.lock().changed(&key, Some(&first));
+        side.0.shadow_index.lock().changed(&key, None);
+        assert_eq!(open(), ["orphan", "web"], "between the watch event and the entry");
+        assert!(!side.0.store_left(&key, &[left_pod]));
+        assert_eq!(open(), ["orphan", "web"], "while the entry waits");
+        side.0.recorder.forget(&key.namespace, "web");
+        assert!(!side.0.store_left(&key, &[]), "the entry still waits");
         side.0.context.stop.cancel();
     }
 }

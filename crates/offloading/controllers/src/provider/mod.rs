@@ -27,6 +27,7 @@ mod controllers;
 mod metered_pods;
 mod named_objects;
 mod resolver;
+mod shadow_index;
 mod state;
 mod triggers;
 

@@ -41,6 +41,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use super::resolver::ResolverService;
+use super::shadow_index::ShadowIndex;
 use super::triggers::{self, ReplicaGroup, Target, TenantPods, Trigger};
 use crate::metering::Recorder;
 use crate::networks::Networks;
@@ -88,6 +89,7 @@ pub struct Provider {
     pub cordoned: Cache<Timestamp>,
     resolver: ResolverService,
     pub index: Arc<Mutex<PodIndex>>,
+    pub shadow_index: Arc<Mutex<ShadowIndex>>,
     pub ledger: Arc<Mutex<Ledger>>,
     /// Stores what pods used under contracts.
     pub recorder: Arc<Recorder>,
@@ -165,6 +167,7 @@ struct Watches<'a> {
     context: &'a Context,
     queues: Queues,
     index: Arc<Mutex<PodIndex>>,
+    shadow_index: Arc<Mutex<ShadowIndex>>,
     ledger: Arc<Mutex<Ledger>>,
 }
 
@@ -201,17 +204,22 @@ impl Watches<'_> {
     }
 
     fn shadows(&self) -> Cache<Shadow> {
-        let ledger = self.ledger.clone();
-        self.all(
+        let (api, stop) = (Api::<ShadowPod>::all(self.context.client.clone()), self.context.stop.clone());
+        let (queues, index, ledger) = (self.queues.clone(), self.shadow_index.clone(), self.ledger.clone());
+        Cache::watch(
+            api,
             Config::default(),
-            |shadow: ShadowPod| Some(Shadow::reduce(shadow)),
+            stop,
+            |shadow| Some(Shadow::reduce(shadow)),
             move |key, old, new| {
+                index.lock().changed(key, new);
+                let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
                 let triggers = triggers::shadow_pod_changed(key, old, new);
                 // A pod that does not wait for room leaves the ledger again when it is reconciled.
                 if let Some(request) = new.filter(|_| !triggers.is_empty()).and_then(|new| new.admission_request(key)) {
                     ledger.lock().arrived(request);
                 }
-                triggers
+                queues.add(triggers);
             },
         )
     }
@@ -292,7 +300,8 @@ impl Watches<'_> {
 impl Provider {
     /// Starts all watches.
     pub fn start(context: Context) -> Self {
-        let watches = Watches { context: &context, queues: Queues::default(), index: Arc::default(), ledger: Arc::default() };
+        let (index, shadow_index, ledger) = Default::default();
+        let watches = Watches { context: &context, queues: Queues::default(), index, shadow_index, ledger };
         let namespaces = watches.namespaces();
         let maps = watches.maps();
         let offers = watches.all(Config::default(), |offer: ResourceOffer| Offer::reduce(offer), triggers::offer_changed);
@@ -313,6 +322,7 @@ impl Provider {
             recorder: Recorder::start(&context, labels::CONSUMER_ID, "provider"),
             queues: watches.queues,
             index: watches.index,
+            shadow_index: watches.shadow_index,
             ledger: watches.ledger,
             namespaces,
             maps,

@@ -436,6 +436,7 @@ impl World {
                 metering: self.metered.then_some(Metering {
                     charge: Charge::Requests,
                     settled: Timestamp::UNIX_EPOCH,
+                    since: Timestamp::UNIX_EPOCH,
                     is_stored: self.stored,
                     unwatched_since: None,
                 }),

@@ -24,6 +24,8 @@ pub struct Metering {
     pub charge: Charge,
     /// The end of the last complete period, if its entries say that the pod ran on; otherwise second 0.
     pub settled: Timestamp,
+    /// The pods of former shadow pods of this name are charged until then, and the present one not before: it may have adopted their pod.
+    pub since: Timestamp,
     /// Whether what the pod used is stored.
     pub is_stored: bool,
     /// If this process never saw the recorded pod: when the former process was alive for the last time.
@@ -40,7 +42,7 @@ pub fn with_pod(charges: &Charges, pod: &RemotePod, metering: &Metering, now: Ti
     // A pod that ended without saying when ended before now.
     let ended = pod.end.map(|_| pod.ended_at.unwrap_or(now).as_second());
     let seen = SeenPod {
-        created: pod.created.as_second(),
+        created: pod.created.max(metering.since).as_second(),
         ended,
         amounts: pod.charge.charged(metering.charge),
         settled: metering.settled.as_second(),
@@ -84,6 +86,12 @@ pub fn entries(uid: &str, shadow: &Shadow, pods: &[Arc<RemotePod>], metering: &M
     charges.entries(uid, &shadow.pool, now.as_second())
 }
 
+/// The entries, at this time, of a pod whose shadow pod is gone and was never seen.
+pub fn orphan_entries(uid: &str, pod: &RemotePod, metering: &Metering, now: Timestamp) -> Vec<Entry> {
+    let charges = with_pod(&Charges::default(), pod, metering, now).gone(now.as_second(), None);
+    charges.entries(uid, &pod.pool, now.as_second())
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -110,7 +118,8 @@ mod tests {
     }
 
     fn snapshot(deleted: Option<i64>, now: i64) -> Snapshot {
-        let metering = Metering { charge: Charge::Requests, settled: second(0), is_stored: false, unwatched_since: None };
+        let metering =
+            Metering { charge: Charge::Requests, settled: second(0), since: second(0), is_stored: false, unwatched_since: None };
         Snapshot {
             shadow: shadow(deleted),
             reported: ReportedStatus::default(),
@@ -249,7 +258,8 @@ mod tests {
     fn entries_at(now: i64, deleted: Option<i64>, pods: &[Arc<RemotePod>], unwatched_since: Option<i64>) -> Vec<String> {
         let shadow = Shadow { reported: running_before("100- cpu=1,pods=1"), ..Shadow::clone(&shadow(deleted)) };
         let unwatched_since = unwatched_since.map(second);
-        let metering = Metering { charge: Charge::Requests, settled: second(0), is_stored: false, unwatched_since };
+        let metering =
+            Metering { charge: Charge::Requests, settled: second(0), since: second(0), is_stored: false, unwatched_since };
         entries("home-uid", &shadow, pods, &metering, second(now)).iter().map(ToString::to_string).collect()
     }
 
@@ -279,5 +289,13 @@ mod tests {
                 "containerStatuses": [{ "name": "c", "state": { "terminated": { "finishedAt": second(240).to_string() } } }] });
         });
         assert_eq!(entries_at(900, Some(200), &[ended], None), until_230);
+    }
+
+    #[test]
+    fn a_pod_that_a_later_shadow_pod_adopted_is_charged_there_only_after_the_former_one() {
+        let snapshot = Snapshot { seen: vec![remote(100, |_| {})], ..snapshot(None, 160) };
+        let metering = snapshot.metering.clone().map(|metering| Metering { since: second(150), ..metering });
+        let status = reported(decide(&Snapshot { metering, ..snapshot }));
+        assert_eq!(status.charges.as_deref(), Some("150- cpu=1,pods=1"));
     }
 }

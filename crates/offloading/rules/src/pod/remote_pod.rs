@@ -216,6 +216,11 @@ impl PodIndex {
         self.by_shadow.get(shadow).into_iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
+    /// The shadow pods of a namespace that have pods, whether they exist or not.
+    pub fn shadows_in(&self, namespace: &str) -> Vec<Key> {
+        self.by_shadow.keys().filter(|shadow| shadow.namespace == namespace).cloned().collect()
+    }
+
     pub fn observed_deletion(&self, shadow: &Key, uid: &str) -> bool {
         self.gone.get(shadow).is_some_and(|gone| gone.uid == uid)
     }

@@ -44,6 +44,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use self::resize::{Unresized, WantedResize};
+use crate::provider::metered_pods::life;
 use crate::provider::named_objects;
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers;
@@ -189,6 +190,8 @@ impl Controller {
             tracing::debug!(shadow_pod = %key, "not in the namespace of a tenant, left alone");
             return Ok(Next::OnChange);
         }
+        // What pods of a former shadow pod of this name used is stored in the meantime.
+        provider.store_left(&key, &seen);
         let mut memory = self.memory.lock().remove(&key).unwrap_or_default();
         if memory.uid != shadow.uid {
             memory = Memory { uid: shadow.uid.clone(), ..Memory::default() };
@@ -209,8 +212,11 @@ impl Controller {
 
     /// Removes pods whose shadow pod is gone, if the API server confirms that it is.
     async fn remove_orphans(&self, key: &Key, pods: Vec<Arc<RemotePod>>) -> Result<Next, Error> {
-        if pods.is_empty() {
-            self.provider.recorder.forget(&key.namespace, &key.name);
+        if pods.is_empty() && !self.provider.has_left(key) {
+            // Nothing is left to store.
+            if self.provider.store_left(key, &pods) {
+                self.provider.recorder.forget(&key.namespace, &key.name);
+            }
             return Ok(Next::OnChange);
         }
         let api: Api<ShadowPod> = Api::namespaced(self.provider.context.client.clone(), &key.namespace);
@@ -218,7 +224,12 @@ impl Controller {
             // The watch will show it.
             return Ok(Next::OnChange);
         }
-        if !self.provider.store_orphans(key, &pods) {
+        let is_stored = if self.provider.shadow_index.lock().left(key).is_empty() {
+            self.provider.store_orphans(key, &pods)
+        } else {
+            self.provider.store_left(key, &pods)
+        };
+        if !is_stored {
             return Ok(Next::OnChange);
         }
         let mut pass = Pass { provider: &self.provider, key, memory: Memory::default(), pace: &self.pace };
@@ -333,7 +344,8 @@ impl Pass<'_> {
             }
             Step::StoreUsage(charges) => {
                 let entries = charges.entries(&self.key.name, &shadow.pool, snapshot.now.as_second());
-                self.memory.has_stored_usage = self.provider.recorder.store(&self.key.namespace, &self.key.name, entries);
+                let life = life(&self.key.name, &shadow.uid);
+                self.memory.has_stored_usage = self.provider.recorder.store(&self.key.namespace, &life, entries);
                 // Otherwise the recorder adds the shadow pod to the queue again.
                 if self.memory.has_stored_usage { Progress::DecideAgain } else { Progress::Finished(Next::OnChange) }
             }
@@ -389,7 +401,7 @@ impl Pass<'_> {
     }
 
     fn metering(&self, reported: &ReportedStatus) -> Option<Metering> {
-        let metering = self.provider.metering(self.key, reported.remote_uid.as_deref())?;
+        let metering = self.provider.metering(self.key, &self.memory.uid, reported.remote_uid.as_deref())?;
         Some(Metering { is_stored: metering.is_stored || self.memory.has_stored_usage, ..metering })
     }
 
