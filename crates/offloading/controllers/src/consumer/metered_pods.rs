@@ -1,6 +1,6 @@
 //! What this cluster counts for its pods at a provider, by its own clock where it does not know the provider's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use liqo_api::{ClusterId, Key, ResourceList, provider_namespace};
@@ -14,7 +14,7 @@ use liqo_offloading_rules::pod::local_state::{LocalPod, Shadow};
 use liqo_offloading_rules::pod::shadow_pod::MAX_GRACE_SECONDS;
 
 use super::state::{Consumer, PeerState};
-use crate::metering::{GRACE, MeteredContract, Side};
+use crate::metering::{GRACE, MeteredContract, Side, name_of_key};
 
 /// The consumer's side of metering.
 pub struct ConsumerSide(pub Arc<Consumer>);
@@ -30,19 +30,40 @@ impl Consumer {
 
     /// Stores what a local pod used whose shadow pod is gone. Returns whether that is done; otherwise its key is enqueued again then.
     pub fn store_usage(&self, peer: &PeerState, pod: &LocalPod) -> bool {
+        self.store_until(peer, pod, self.context.now().as_second())
+    }
+
+    /// Stores what a local pod used that has ended, before its shadow pod goes. The provider deletes the remote pod within its grace.
+    pub fn store_ended(&self, peer: &PeerState, pod: &LocalPod) -> bool {
+        self.store_until(peer, pod, self.context.now().as_second() + MAX_GRACE_SECONDS)
+    }
+
+    fn store_until(&self, peer: &PeerState, pod: &LocalPod, gone: Seconds) -> bool {
         let Some(contract) = self.contract(&peer.id) else { return true };
         if peer.sent(&pod.uid) == Sent::No && peer.seen_charges(&pod.uid).is_none() && !peer.may_run(pod) {
             // It was refused until it went, and cost nothing.
             return true;
         }
-        let entries = self.entries(peer, pod, &contract, Some(self.context.now().as_second()));
+        let entries = self.entries(peer, pod, &contract, Some(gone));
         self.recorder.store(&provider_namespace(&peer.id), &pod.uid, entries)
+    }
+
+    /// Remembers what a pod used under a shadow pod that somebody removed, before it is sent again: the next one has charges of its own.
+    pub fn store_former(&self, peer: &PeerState, pod: &LocalPod) {
+        let (Some(contract), Some(charges)) = (self.contract(&peer.id), peer.seen_charges(&pod.uid)) else { return };
+        let first = charges_of(Some(&charges.charges)).and_then(|charges| charges.from()).unwrap_or_default();
+        let entries = self.entries(peer, pod, &contract, Some(self.context.now().as_second()));
+        self.recorder.store(&provider_namespace(&peer.id), &format!("{}/{first}", pod.uid), entries);
+        peer.forget_charges(&pod.uid);
     }
 
     /// Stores what a pod used that is gone here, before its shadow pod goes. The provider deletes the remote pod within its grace.
     pub fn store_orphan(&self, peer: &PeerState, uid: &str, shadow: &Shadow) -> bool {
         if self.contract(&peer.id).is_none() || charges_of(shadow.charges.as_deref()).is_none() {
             return true;
+        }
+        if let Some(pod) = peer.left_pod(uid) {
+            return self.store_ended(peer, &pod);
         }
         let now = self.context.now().as_second();
         let entries = self.entries_of_shadow(peer, uid, shadow, Some(now + MAX_GRACE_SECONDS), now);
@@ -68,7 +89,7 @@ impl Consumer {
         let (remote, now) = (peer.answering(), self.context.now().as_second());
         let mut add = |entries: &[Entry]| accounts.iter_mut().for_each(|account| account.add_running(entries));
         let mut running = Vec::new();
-        for pod in peer.pods() {
+        for pod in peer.pods_and_left() {
             let shadow = remote.as_ref().and_then(|remote| remote.shadow(&pod.uid));
             let is_charged = shadow.is_some() || peer.seen_charges(&pod.uid).is_some();
             let is_sent = shadow.is_some() || peer.sent(&pod.uid) != Sent::No || (remote.is_none() && peer.may_run(&pod));
@@ -81,7 +102,7 @@ impl Consumer {
             }
         }
         for (Key { name: uid, .. }, shadow) in remote.iter().flat_map(|remote| remote.shadows.all()) {
-            if peer.pod(&uid).is_none() && !self.recorder.is_stored(&namespace, &uid) {
+            if peer.pod(&uid).is_none() && peer.left_pod(&uid).is_none() && !self.recorder.is_stored(&namespace, &uid) {
                 add(&self.entries_of_shadow(&peer, &uid, &shadow, None, now));
             }
         }
@@ -159,20 +180,27 @@ impl Side for ConsumerSide {
         let remote = peer.remote()?;
         let contract = consumer.contract(&id)?;
         let mut entries = Vec::new();
-        for pod in peer.pods() {
+        // One look at both: a pod that goes meanwhile is in one of them.
+        let pods = peer.pods_and_left();
+        let known: HashSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
+        for pod in &pods {
+            let pod: &LocalPod = pod;
             let shadow = remote.shadow(&pod.uid);
             if let Some(shadow) = &shadow {
-                peer.saw_charges(&pod, shadow);
+                peer.saw_charges(pod, shadow);
             }
             let is_charged = peer.seen_charges(&pod.uid).is_some();
             let is_stored = consumer.recorder.is_stored(namespace, &pod.uid);
-            match at_period_end(&pod, shadow.as_deref(), is_charged, is_stored) {
+            match at_period_end(pod, shadow.as_deref(), is_charged, is_stored) {
                 AtPeriodEnd::Nothing => {}
-                AtPeriodEnd::Charged => entries.extend(consumer.entries(&peer, &pod, &contract, None)),
-                AtPeriodEnd::Unseen => entries.extend(consumer.entries(&peer, &pod, &contract, Some(now))),
+                AtPeriodEnd::Charged => entries.extend(consumer.entries(&peer, pod, &contract, None)),
+                AtPeriodEnd::Unseen => entries.extend(consumer.entries(&peer, pod, &contract, Some(now))),
             }
         }
-        for (Key { name: uid, .. }, shadow) in remote.shadows.all().into_iter().filter(|(key, _)| peer.pod(&key.name).is_none()) {
+        for (Key { name: uid, .. }, shadow) in remote.shadows.all() {
+            if known.contains(uid.as_str()) || consumer.recorder.is_stored(namespace, &uid) {
+                continue;
+            }
             entries.extend(consumer.entries_of_shadow(&peer, &uid, &shadow, None, now));
         }
         Some(entries)
@@ -185,9 +213,12 @@ impl Side for ConsumerSide {
     fn stored(&self, namespace: &str, pods: Vec<String>) {
         let id = namespace.rsplit('-').next().and_then(|id| id.parse().ok());
         let Some(peer) = id.and_then(|id: ClusterId| self.0.peers.get(&id)) else { return };
-        // What was stored before a resize is not waited for.
-        for uid in pods.into_iter().filter(|pod| !pod.contains('/')) {
-            peer.pod_queue.add(uid);
+        for pod in pods {
+            let uid = name_of_key(&pod);
+            // A pod that exists does not wait for what was stored before a resize.
+            if uid == pod || peer.pod(uid).is_none() {
+                peer.pod_queue.add(uid.to_owned());
+            }
         }
     }
 

@@ -42,6 +42,8 @@ pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str
     tokio::spawn(async move {
         if listed.synced().await {
             triggers::enqueue(&consumer, &peer, triggers::pods_listed());
+            // Those that were forgotten above and not listed again are gone.
+            peer.left_pods().into_iter().for_each(|uid| peer.pod_queue.add(uid));
         }
     });
 }

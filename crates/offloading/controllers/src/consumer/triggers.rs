@@ -521,7 +521,7 @@ fn enqueue_pods(peer: &PeerState, pods: &Pods, delay: Duration) {
     match pods {
         Pods::One(uid) => enqueue(uid),
         Pods::All => {
-            peer.pods().iter().for_each(|pod| enqueue(&pod.uid));
+            peer.pods_and_left().iter().for_each(|pod| enqueue(&pod.uid));
             peer.remote().iter().flat_map(|remote| remote.shadows.all()).for_each(|(key, _)| enqueue(&key.name));
         }
         Pods::In(namespace) => peer.pods().iter().filter(|pod| pod.key.namespace == *namespace).for_each(|pod| enqueue(&pod.uid)),

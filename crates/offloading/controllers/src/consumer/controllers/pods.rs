@@ -107,7 +107,16 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
 async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -> Result<Next, RequestError> {
     let (local, remote, reachability) = (peer.pod(uid), peer.remote(), peer.reachability());
     let shadow = remote.as_ref().and_then(|remote| remote.shadow(uid));
+    let left = if local.is_none() { peer.left_pod(uid) } else { None };
+    if let (Some(pod), Some(shadow)) = (&left, &shadow) {
+        peer.saw_charges(pod, shadow);
+    }
     if local.is_none() && shadow.is_none() {
+        // A shadow pod that is not seen may exist, and then tells how long the pod ran.
+        let is_due = |pod: &LocalPod| reachability != local::PeerState::Answers || !consumer.store_usage(peer, pod);
+        if left.is_some_and(|pod| is_due(&pod)) {
+            return Ok(Next::OnChange);
+        }
         peer.forget(uid);
         consumer.recorder.forget(&provider_namespace(&peer.id), uid);
         triggers::enqueue(consumer, peer, [triggers::pod_gone()]);
@@ -307,7 +316,10 @@ impl Pass<'_> {
     async fn act(&self, action: Action, shadow: Option<&Shadow>) -> Result<Option<Duration>, RequestError> {
         let now = self.consumer.context.now();
         match action {
-            Action::CreateShadow { mark } => return self.send(mark).await,
+            Action::CreateShadow { mark } => {
+                self.consumer.store_former(self.peer, self.pod);
+                return self.send(mark).await;
+            }
             Action::UpdateShadow { whole } => {
                 if let Some(shadow) = shadow {
                     self.consumer.store_before_resize(self.peer, &self.pod.uid, shadow);
@@ -337,6 +349,10 @@ impl Pass<'_> {
                 tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "removed a local pod whose remote pod is gone");
             }
             Action::DeleteShadow => {
+                // The API server removes a pod that has ended at any time, and its shadow pod takes the charges with it.
+                if self.pod.finished && !self.consumer.store_ended(self.peer, self.pod) {
+                    return Ok(None);
+                }
                 if let Some(remote) = self.remote {
                     delete_shadow(remote, &self.pod.uid, &self.pod.key).await?;
                 }

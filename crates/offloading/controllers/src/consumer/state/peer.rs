@@ -303,6 +303,22 @@ impl PeerState {
         self.pods.read().all().cloned().collect()
     }
 
+    /// The pod with this UID, if it is gone and what it used is not stored.
+    pub fn left_pod(&self, uid: &str) -> Option<Arc<LocalPod>> {
+        self.pods.read().left(uid).cloned()
+    }
+
+    /// The UIDs of the pods that are gone and whose usage is not stored.
+    pub fn left_pods(&self) -> Vec<String> {
+        self.pods.read().all_left().map(|pod| pod.uid.clone()).collect()
+    }
+
+    /// All pods, also those that are gone and whose usage is not stored.
+    pub fn pods_and_left(&self) -> Vec<Arc<LocalPod>> {
+        let pods = self.pods.read();
+        pods.all().chain(pods.all_left()).cloned().collect()
+    }
+
     /// Takes over a change that the watch of a virtual node's pods reported.
     pub fn pod_changed(&self, old: Option<&Arc<LocalPod>>, new: Option<&Arc<LocalPod>>) {
         self.pods.write().changed(old, new);
@@ -403,8 +419,14 @@ impl PeerState {
         self.recall(uid, |pod| pod.charges.clone())
     }
 
+    /// The provider's charges so far are those of a shadow pod that is gone, and stored.
+    pub fn forget_charges(&self, uid: &str) {
+        self.remember(uid, |pod| pod.charges = None);
+    }
+
     /// Nothing needs to be remembered of this pod any more.
     pub fn forget(&self, uid: &str) {
+        self.pods.write().forget(uid);
         self.memory.lock().remove(uid);
         self.journal.lock().forget(uid);
     }

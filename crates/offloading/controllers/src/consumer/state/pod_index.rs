@@ -1,4 +1,7 @@
 //! The pods on the virtual nodes of one provider, by UID and by name.
+//!
+//! A pod that is gone stays here until what it used is stored, however it went: the API server removes a pod by itself that has ended, and
+//! a person may remove one by force.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,6 +14,8 @@ pub struct PodIndex {
     by_uid: BTreeMap<String, Arc<LocalPod>>,
     /// UIDs.
     by_name: HashMap<Key, String>,
+    /// Pods that are gone and not forgotten yet, by UID.
+    left: BTreeMap<String, Arc<LocalPod>>,
 }
 
 impl PodIndex {
@@ -30,20 +35,38 @@ impl PodIndex {
     pub fn changed(&mut self, old: Option<&Arc<LocalPod>>, new: Option<&Arc<LocalPod>>) {
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             self.by_uid.remove(&old.uid);
+            self.left.insert(old.uid.clone(), old.clone());
             // A later pod of the same name may be on another virtual node already.
             if self.by_name.get(&old.key) == Some(&old.uid) {
                 self.by_name.remove(&old.key);
             }
         }
         if let Some(new) = new {
+            self.left.remove(&new.uid);
             self.by_uid.insert(new.uid.clone(), new.clone());
             self.by_name.insert(new.key.clone(), new.uid.clone());
         }
     }
 
     pub fn retain(&mut self, stays: impl Fn(&LocalPod) -> bool) {
-        self.by_uid.retain(|_, pod| stays(pod));
+        let (by_uid, gone) = std::mem::take(&mut self.by_uid).into_iter().partition(|(_, pod)| stays(pod));
+        (self.by_uid, self.left) = (by_uid, std::mem::take(&mut self.left).into_iter().chain(gone).collect());
         self.by_name.retain(|_, uid| self.by_uid.contains_key(uid));
+    }
+
+    /// The pod with this UID, if it is gone.
+    pub fn left(&self, uid: &str) -> Option<&Arc<LocalPod>> {
+        self.left.get(uid)
+    }
+
+    /// All pods that are gone.
+    pub fn all_left(&self) -> impl Iterator<Item = &Arc<LocalPod>> {
+        self.left.values()
+    }
+
+    /// Nothing is left to store of this pod.
+    pub fn forget(&mut self, uid: &str) {
+        self.left.remove(uid);
     }
 }
 
@@ -77,5 +100,19 @@ mod tests {
         assert_eq!((found(&index), index.by_name.len(), index.all().count()), (None, 1, 1));
         index.changed(Some(&pod("c", "db")), None);
         assert!(index.by_name.is_empty() && index.by_uid.is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_is_known_until_it_is_forgotten_or_comes_back() {
+        let (mut index, web, db) = (PodIndex::default(), pod("a", "web"), pod("b", "db"));
+        index.changed(None, Some(&web));
+        index.changed(None, Some(&db));
+        index.changed(Some(&web), None);
+        index.retain(|_| false);
+        assert_eq!((index.left("a"), index.all_left().count(), index.all().count()), (Some(&web), 2, 0));
+        index.changed(None, Some(&db));
+        assert_eq!((index.left("b"), index.get("b")), (None, Some(&db)));
+        index.forget("a");
+        assert_eq!(index.all_left().count(), 0);
     }
 }

@@ -253,8 +253,8 @@ async fn a_provider_that_is_not_selected_gets_no_key_whatever_it_writes_itself()
     assert!(!names(json!({ "reflection": "AllowList" })).await);
 }
 
-#[tokio::test]
-async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
+/// These objects, with a contract in force.
+fn with_contract(mut objects: Value) -> Value {
     let limits = json!({ "podSecurity": "baseline", "maxNamespaces": 1, "maxServices": 1, "maxEndpoints": 1, "charge": "Requests",
         "defaultLimitPercentage": 800 });
     let prices = json!({ "default": { "currency": "EUR", "rates": { "cpu": "3600" } } });
@@ -262,10 +262,94 @@ async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
     let terms = json!({ "contract": "c", "version": 1, "provider": provider(), "consumer": ClusterId::of_public_key(&[1; 32]),
         "commitment": "BestEffort", "pools": [], "classes": {}, "prices": prices, "noticeSeconds": 0, "limits": limits, "start": since,
         "renewal": "None", "meteringPeriodSeconds": 3600 });
-    let mut objects = here(&json!({}));
     objects["contracts"] = json!([{ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "Contract",
         "metadata": { "namespace": provider_namespace(&provider()), "name": "contract-c", "resourceVersion": "1" },
         "spec": { "document": "", "terms": terms, "inForceSince": since } }]);
+    objects
+}
+
+/// A pod with UID `u` that ended and is being deleted, bound a minute ago; its shadow pod, and the charges.
+fn ended_pod() -> (Arc<LocalPod>, Value, String) {
+    let now = Timestamp::now().as_second();
+    let charges = format!("{}-{} cpu=1,memory=16777216,pods=1", now - 50, now - 10);
+    let bound = Timestamp::from_second(now - 60).unwrap().to_string();
+    let conditions = json!([{ "type": "PodScheduled", "status": "True", "lastTransitionTime": bound },
+        { "type": "liqo.io/Offloaded", "status": "True", "reason": "Sent", "lastTransitionTime": bound }]);
+    let resources = json!({ "requests": { "cpu": "1", "memory": "16Mi" }, "limits": { "memory": "16Mi" } });
+    let pod = json!({ "metadata": { "namespace": "demo", "name": "job", "uid": "u", "creationTimestamp": bound,
+            "deletionTimestamp": bound, "deletionGracePeriodSeconds": 0, "finalizers": ["batch.kubernetes.io/job-tracking"] },
+        "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i", "resources": resources }] },
+        "status": { "phase": "Succeeded", "conditions": conditions } });
+    let carried = json!({ "metadata": { "name": "job" }, "spec": {} });
+    let shadow = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
+        "metadata": { "namespace": "tenant", "name": "u", "resourceVersion": "1", "finalizers": ["liqo.io/shadow-pod"] },
+        "spec": { "namespace": "demo", "pool": "default", "pod": carried.to_string() },
+        "status": { "phase": "Succeeded", "pod": { "phase": "Succeeded" }, "charges": charges } });
+    let pod = LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap();
+    (Arc::new(pod), shadow, charges)
+}
+
+/// What happened in both clusters, in order: kinds of objects that were written here, and calls that deleted something there.
+type Calls = Arc<parking_lot::Mutex<Vec<String>>>;
+
+/// A consumer with a contract, whose provider has these shadow pods.
+async fn metered(shadows: Value) -> (Arc<Consumer>, Arc<PeerState>, Calls, watch::Sender<Health>) {
+    let calls = Calls::default();
+    let (made, deleted) = (calls.clone(), calls.clone());
+    let home = api_server(with_contract(here(&json!({}))), move |method, kind| {
+        if *method == Method::POST {
+            made.lock().push(kind.to_owned());
+        }
+        std::future::ready(true)
+    });
+    let there = api_server(json!({ "namespacemaps": [mapping()], "shadowpods": shadows }), move |method, name| {
+        if *method == Method::DELETE {
+            deleted.lock().push(format!("delete {name}"));
+        }
+        std::future::ready(true)
+    });
+    let consumer = started(home);
+    tokio::spawn(consumer.recorder.clone().run(Arc::new(crate::consumer::metered_pods::ConsumerSide(consumer.clone()))));
+    let (peer, _remote, healthy) = connected(&consumer, there).await;
+    (consumer, peer, calls, healthy)
+}
+
+#[tokio::test]
+async fn a_pod_that_the_api_server_removed_together_with_its_shadow_pod_is_stored() {
+    let (pod, shadow, charges) = ended_pod();
+    let (consumer, peer, calls, _healthy) = metered(json!([])).await;
+    peer.pod_changed(None, Some(&pod));
+    peer.saw_charges(&pod, &Shadow::of(serde_json::from_value(shadow).unwrap()).unwrap());
+    peer.pod_changed(Some(&pod), None);
+    let open = crate::metering::Side::open(
+        &crate::consumer::metered_pods::ConsumerSide(consumer.clone()),
+        &provider_namespace(&provider()),
+        Timestamp::now().as_second(),
+    );
+    assert!(open.is_none_or(|open| open.len() == 1), "it counts until its entry is stored");
+    peer.pod_queue.add("u".to_owned());
+    until(|| calls.lock().iter().any(|kind| kind == "usagerecords").then_some(())).await;
+    until(|| peer.left_pod("u").is_none().then_some(())).await;
+    assert!(peer.seen_charges("u").is_none(), "then it is forgotten: {charges}");
+    consumer.context.stop.cancel();
+}
+
+#[tokio::test]
+async fn what_a_pod_used_that_has_ended_is_stored_before_its_shadow_pod_goes() {
+    let (pod, shadow, _) = ended_pod();
+    let (consumer, peer, calls, _healthy) = metered(json!([shadow])).await;
+    until(|| peer.remote()?.shadow("u")).await;
+    peer.pod_changed(None, Some(&pod));
+    peer.pod_queue.add("u".to_owned());
+    until(|| calls.lock().iter().any(|call| call.starts_with("delete")).then_some(())).await;
+    let calls: Vec<String> = calls.lock().iter().filter(|call| !call.contains("events")).cloned().collect();
+    assert_eq!(&calls[..2], ["usagerecords", "delete u"]);
+    consumer.context.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
+    let objects = with_contract(here(&json!({})));
     let now = Timestamp::now().as_second();
     let invented = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
         "metadata": { "namespace": "tenant", "name": "invented", "resourceVersion": "1" },
