@@ -150,7 +150,7 @@ pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) ->
 
 /// Peers one cluster with another, and waits for its virtual node.
 async fn peer_with(consumer: &Cluster, provider: &Cluster) -> anyhow::Result<()> {
-    let options = peer::Options { name: None, request: peer::Request::AsBefore, timeout: TIMEOUT, wait: true };
+    let options = peer::Options { name: None, request: peer::Request::AsBefore, granularity: None, timeout: TIMEOUT, wait: true };
     peer::peer(consumer, peer::Source::Remote(provider.clone()), &options, &Progress::silent()).await?;
     demo::wait_for_virtual_node(consumer, provider, TIMEOUT).await
 }
