@@ -146,7 +146,7 @@ fn amounts(share: &ResourceList, consumer: &ClusterId, pools: &[&NodePool], room
     for name in share.names() {
         let total: ResourceList = [(name, share.get(name))].into_iter().collect();
         let one = |list: &ResourceList| -> ResourceList { [(name, list.get(name))].into_iter().collect() };
-        let all: i128 = rooms.iter().map(|room| room.get(name).nanos()).sum();
+        let all = rooms.iter().fold(0, |sum: i128, room| sum.saturating_add(room.get(name).nanos()));
         let claim = |(at, pool): (usize, &&NodePool), least: ResourceList, most: ResourceList| Claim {
             consumer: consumer.clone(),
             weight: weight(rooms[at].get(name).nanos(), all),

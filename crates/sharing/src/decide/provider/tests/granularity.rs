@@ -234,6 +234,27 @@ fn a_consumer_never_has_more_offers_than_it_reads() {
 }
 
 #[test]
+fn consumers_that_have_the_same_few_nodes_share_them_and_others_get_the_rest() {
+    let all = many_nodes(44).for_nodes(ROME).for_nodes(TURIN).asks(5, "").at_rest();
+    let cpu = |consumer: u8| -> String {
+        let namespace = tenant_namespace(&cluster(consumer));
+        let offers = all.offers.iter().filter(|(key, _)| key.namespace == namespace);
+        offers.map(|(_, offer)| offer.spec.resource_quota.hard.get("cpu")).sum::<Quantity>().to_string()
+    };
+    // 98 cpu, 38 of them on the first 15 nodes.
+    assert_eq!([ROME, TURIN, 5].map(cpu), ["19", "19", "60"]);
+}
+
+#[test]
+fn nodes_of_any_size_can_be_divided() {
+    // A provider of a broker can offer as much as it likes.
+    let huge =
+        (0..30).fold(milan(), |snapshot, number| snapshot.node(&format!("huge-{number:02}"), "cpu=1e29, memory=1e28", &[]));
+    let snapshot = huge.under(&choosing(&json!({ "overcommitPercentage": 1000 }))).for_nodes(ROME).for_nodes(TURIN).at_rest();
+    assert_eq!((snapshot.pools_of(ROME).len(), snapshot.pools_of(TURIN).len()), (MAX_POOLS - 1, MAX_POOLS - 1));
+}
+
+#[test]
 fn a_consumer_that_keeps_changing_its_mind_causes_few_writes() {
     let mut snapshot = many_nodes(30).asks(ROME, "").at_rest();
     snapshot.add(romes_pod(DEFAULT_POOL, "a", "cpu=1, pods=1"));
