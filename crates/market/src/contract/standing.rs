@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use liqo_api::{
-    Commitment, ContractAnswer, ContractDecision, ContractPhase, ContractTerms, EndCause, IfNotSigned, OfferContract, OnBreach,
-    Party, Provide, ProvideContract, Renewal, ResourceList,
+    Commitment, ContractAnswer, ContractDecision, ContractEnd, ContractPhase, ContractTerms, EndCause, IfNotSigned,
+    OfferContract, OnBreach, Party, Provide, ProvideContract, Renewal, ResourceList, ResourceOfferSpec,
 };
 
 use super::{after, breaches::lasting, record::ContractRecord};
@@ -27,6 +27,8 @@ pub struct Standing<'a> {
     withheld: bool,
     /// When the announced end of the contract takes the offers away.
     pub ends_at: Option<Timestamp>,
+    /// The contracts whose end took their offers away.
+    over: Vec<&'a str>,
     /// When all this may change by itself.
     pub next: Option<Timestamp>,
 }
@@ -34,19 +36,21 @@ pub struct Standing<'a> {
 impl<'a> Standing<'a> {
     pub fn of(provide: Option<&Provide>, records: &'a [Arc<ContractRecord>], reopened: bool, now: Timestamp) -> Self {
         let policy = provide.and_then(|provide| provide.contract.as_ref());
+        let over = records.iter().filter(|record| record.is_over(now) && !record.spec.ended.as_ref().is_some_and(is_by_policy));
+        let over = over.map(|record| record.name.as_str()).collect();
         let Some(live) = live(records, now) else {
-            let Some(policy) = policy else { return Self::default() };
+            let Some(policy) = policy else { return Self { over, ..Self::default() } };
             let proposes = may_propose(policy, records, reopened);
-            return Self { waits_for_proposal: proposes, withheld: !proposes, ..Self::default() };
+            return Self { waits_for_proposal: proposes, withheld: !proposes, over, ..Self::default() };
         };
         let signed = live.signed().map(|document| &document.terms);
         // Without contracts in the policy, a proposal means nothing, and what was signed goes on until its end.
         if policy.is_none() && signed.is_none() {
-            return Self::default();
+            return Self { over, ..Self::default() };
         }
         let end = live.spec.ended.as_ref();
         // Whoever ends it, and whatever the cause: without a contract in the policy, nobody has to sign one.
-        let by_policy = end.is_some_and(|end| end.cause == EndCause::PolicyChanged && end.by == Party::Provider);
+        let by_policy = end.is_some_and(is_by_policy);
         let keeps_offers = by_policy && policy.is_none();
         let deadline = policy.and_then(|policy| deadline(policy, live));
         let overdue = policy.is_some_and(|policy| policy.if_not_signed == IfNotSigned::WithdrawOffer)
@@ -66,6 +70,7 @@ impl<'a> Standing<'a> {
             withheld: overdue || (end.is_some() && !keeps_offers),
             // Offers that were to stay are withdrawn with the whole notice.
             ends_at: end.map(|end| end.at.0).filter(|_| !by_policy),
+            over,
             next,
         }
     }
@@ -73,6 +78,11 @@ impl<'a> Standing<'a> {
     /// Whether the consumer may have offers.
     pub fn may_have_offers(&self) -> bool {
         !self.withheld
+    }
+
+    /// Whether an offer goes with its contract. The next contract gets a new one: otherwise pods would go on without a signature.
+    pub fn has_lost(&self, offer: &ResourceOfferSpec) -> bool {
+        offer.contract.as_ref().is_some_and(|contract| self.over.contains(&contract.name.as_str()))
     }
 
     /// The amounts of a pool that nobody else gets.
@@ -92,6 +102,11 @@ impl<'a> Standing<'a> {
         let contains = self.bound.is_some_and(|terms| terms.pool(pool).is_some());
         Some(OfferContract { name: live.name.clone(), version: terms.version, in_force: self.admits && contains })
     }
+}
+
+/// Whether a contract ends because the provider's policy has no contracts any more.
+fn is_by_policy(end: &ContractEnd) -> bool {
+    end.cause == EndCause::PolicyChanged && end.by == Party::Provider
 }
 
 /// The contract that is proposed or in force: the newest one that is not over.
@@ -132,7 +147,7 @@ pub fn may_propose(policy: &ProvideContract, records: &[Arc<ContractRecord>], re
 
 #[cfg(test)]
 mod tests {
-    use liqo_api::{Breach, BreachKind, ContractEnd, Time};
+    use liqo_api::{Breach, BreachKind, Time};
 
     use super::*;
     use crate::contract::fixtures::{Parties, at, record, terms};

@@ -151,6 +151,7 @@ pub fn allocations<'a>(
             requester.is_included(snapshot.lending) && !requester.is_absent() && requester.standing.may_have_offers()
         };
         let Some(policy) = requester.policy.filter(|_| may_have(requester)) else { continue };
+        let goes = |pool: &str| requester.offers.get(pool).is_some_and(|offer| requester.standing.has_lost(&offer.spec));
         let allocation = |pool: &str, local_policy, target| PoolAllocation {
             requester: index,
             consumer: &requester.tenant.consumer,
@@ -173,7 +174,7 @@ pub fn allocations<'a>(
         if let Some(at) = local.iter().position(|one| one.metadata.name == policy.metadata.name) {
             if divisions[index].by_node {
                 let mut by_pool: BTreeMap<String, Vec<NodePool>> = BTreeMap::new();
-                for node in nodes.chosen(requester, at) {
+                for node in nodes.chosen(requester, at).into_iter().filter(|node| !goes(&node.pool)) {
                     by_pool.entry(node.policy_pool.clone()).or_default().push(node);
                 }
                 allocations.extend(by_pool.into_iter().map(|(pool, nodes)| PoolAllocation {
@@ -184,8 +185,10 @@ pub fn allocations<'a>(
                 }));
                 continue;
             }
-            let mut names: Vec<String> =
-                pools::names(at, policies[at], &requester.tenant.consumer, partitions).into_iter().collect();
+            let mut names: Vec<String> = pools::names(at, policies[at], &requester.tenant.consumer, partitions)
+                .into_iter()
+                .filter(|pool| !goes(pool))
+                .collect();
             // Existing offers come first, so a new pool never replaces one.
             names.sort_by_key(|pool| !requester.offers.contains_key(pool.as_str()));
             let offered = names.iter().filter(|pool| requester.offers.contains_key(pool.as_str())).count();
@@ -198,7 +201,7 @@ pub fn allocations<'a>(
             Some((pools, hops)) => {
                 // Caps and requests limit all pools together.
                 let (mut caps, mut requested) = (policy.spec.provide.caps.clone(), requester.requested());
-                for (pool, amounts) in pools {
+                for (pool, amounts) in pools.iter().filter(|(pool, _)| !goes(pool)) {
                     let within = amounts.capped_by(&caps).capped_by(&requested);
                     let within: ResourceList = within.iter().filter(|(_, amount)| !amount.is_negative()).collect();
                     (caps, requested) = (caps.saturating_sub(&within), requested.saturating_sub(&within));
@@ -208,12 +211,15 @@ pub fn allocations<'a>(
             }
             // Existing offers stay until the plugin answers for the first time.
             None => {
-                allocations.extend(requester.offers.iter().filter(|(_, offer)| offer.spec.withdrawal_timestamp.is_none()).map(
-                    |(pool, offer)| PoolAllocation {
+                let stay = |offer: &ResourceOffer| {
+                    offer.spec.withdrawal_timestamp.is_none() && !requester.standing.has_lost(&offer.spec)
+                };
+                allocations.extend(requester.offers.iter().filter(|(_, offer)| stay(offer)).map(|(pool, offer)| {
+                    PoolAllocation {
                         borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
                         ..allocation(pool, None, offer.spec.resource_quota.hard.clone())
-                    },
-                ));
+                    }
+                }));
             }
         }
     }

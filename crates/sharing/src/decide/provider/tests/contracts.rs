@@ -410,6 +410,22 @@ fn an_end_with_notice_withdraws_the_offers_at_that_time() {
     assert_eq!(world.breaches(), [""; 0]);
 }
 
+#[test]
+fn a_consumer_that_ends_a_contract_and_signs_no_other_one_keeps_no_offer() {
+    let mut world = World::new(&json!({ "percentage": 100, "contract": {} }));
+    world.settle();
+    let name = world.live().unwrap().name.clone();
+    world.decisions.insert(name.clone(), ContractDecision { decision: ContractAnswer::End, terms: None, reason: None });
+    world.settle();
+    world.pass(300);
+    let is_of =
+        |world: &World, name: &str| world.offers().values().any(|offer| offer.spec.contract.as_ref().unwrap().name == name);
+    assert!(world.milan() && !is_of(&world, &name), "the offer of the contract that ended goes first");
+    world.settle();
+    assert_eq!((world.offers().len(), world.in_force()), (1, false), "the next one admits no pods");
+    assert_eq!(world.breaches(), [""; 0]);
+}
+
 /// What may happen to a contract whose both sides are honest.
 #[derive(Clone, Debug)]
 enum Event {
