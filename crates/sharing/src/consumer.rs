@@ -59,6 +59,8 @@ pub struct ConsumerController {
     virtual_nodes: Cache<VirtualNodeState>,
     policies: Cache<PeeringPolicy>,
     contracts: ConsumerContracts,
+    /// The UIDs of the provider namespaces.
+    peerings: Cache<String>,
     providers: Mutex<HashMap<ClusterId, Arc<ProviderWatches>>>,
     conditions: Arc<PeerConditions>,
     queue: Queue<ClusterId>,
@@ -116,7 +118,8 @@ impl ConsumerController {
         });
         let providers = Mutex::default();
         let (offers, policies, conditions) = (shared.offers.clone(), shared.policies.clone(), shared.conditions.clone());
-        Arc::new(Self { context: context.clone(), offers, virtual_nodes, policies, contracts, providers, conditions, queue })
+        let (context, peerings) = (context.clone(), shared.peerings.clone());
+        Arc::new(Self { context, offers, virtual_nodes, policies, contracts, peerings, providers, conditions, queue })
     }
 
     /// Writes requests, answers and virtual nodes until `stop`.
@@ -126,6 +129,7 @@ impl ConsumerController {
             self.virtual_nodes.synced().await,
             self.policies.synced().await,
             self.contracts.synced().await,
+            self.peerings.synced().await,
             self.conditions.foreign_clusters().synced().await,
         ];
         if synced.contains(&false) {
@@ -255,10 +259,13 @@ impl ConsumerController {
             provider.offers.all().into_iter().map(|(key, offer)| (key.name, offer)).collect();
         let consume =
             policies::effective(&self.policies, &PolicyPeer::new(id, Some(peer))).map(|policy| policy.spec.consume.clone());
+        // Without it, the peering is about to end.
+        let Some(peering) = self.peerings.get(&Key::new("", provider_namespace(id))) else { return Ok(Next::OnChange) };
         let seen = Seen {
             id,
             peer,
             consume: consume.as_ref(),
+            peering: &peering,
             connection: &provider.connection,
             watched: &provider.contracts,
             offers: &offers,
@@ -279,7 +286,7 @@ impl ConsumerController {
             returns: Returns::of(config.tethers_to(id), provider.request().as_deref()),
             tethered_elsewhere: config.exclusive_peer().filter(|peer| *peer != id).cloned(),
         };
-        let requested = self.request(&intent, provider).await;
+        let requested = self.request(&intent, &peering, provider).await;
         let judgement = judge(&intent, &offers, local, provider.no_offer_message().as_deref());
         let carried_out = self.carry_out(id, judgement.actions, Some(provider)).await;
         let kind = links::RESOURCES_REQUESTED;
@@ -299,13 +306,12 @@ impl ConsumerController {
     }
 
     /// Writes our request at the provider, unless it is there already.
-    async fn request(&self, intent: &BorrowingIntent, provider: &ProviderWatches) -> Result<(), Error> {
+    async fn request(&self, intent: &BorrowingIntent, peering: &str, provider: &ProviderWatches) -> Result<(), Error> {
         let existing = provider.request();
         let tethers = intent.returns == Returns::Allowed;
         let is_same = |existing: &Request| {
-            existing.resources.as_ref() == Ok(&intent.request.resources)
-                && existing.granularity == intent.request.granularity
-                && existing.tethering == tethers
+            let asks = (existing.resources.as_ref(), existing.granularity, existing.tethering, existing.peering.as_deref());
+            asks == (Ok(&intent.request.resources), intent.request.granularity, tethers, Some(peering))
         };
         if existing.as_deref().is_some_and(is_same) {
             return Ok(());
@@ -313,7 +319,7 @@ impl ConsumerController {
         let connection = &provider.connection;
         let api: Api<ResourceRequest> = namespaced(&connection.client, &connection.tenant_namespace);
         let (resources, granularity) = (intent.request.resources.clone(), intent.request.granularity);
-        let spec = ResourceRequestSpec { resources, granularity, tethering: tethers, peering: None };
+        let spec = ResourceRequestSpec { resources, granularity, tethering: tethers, peering: Some(peering.to_owned()) };
         let request = marked(ResourceRequest::new(RESOURCE_REQUEST, spec), labels::CONSUMER_ID, &intent.own);
         let written = peers::call(put(&api, FIELD_MANAGER, &request, existing.is_some())).await;
         let key = Key::new(&connection.tenant_namespace, RESOURCE_REQUEST);

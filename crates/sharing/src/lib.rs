@@ -42,9 +42,10 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::without_status;
-use liqo_api::{ClusterId, Contract, ForeignCluster, PeeringPolicy, ResourceOffer};
+use liqo_api::{ClusterId, Contract, ForeignCluster, PeeringPolicy, ResourceOffer, labels};
 use liqo_controller_runtime::{Cache, Context, Queue, cache::whole, peers::PeerError, writes::StepError};
 use liqo_market::contract::record::ContractRecord;
 use liqo_signing::ClusterIdentity;
@@ -84,7 +85,8 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(),
     let contracts = watch_contracts(&context, &stop, offers_queue.clone(), providers.clone());
     let made = ProviderContracts::new(context.clone(), identity.clone(), contracts.clone());
     let received = ConsumerContracts::new(context.clone(), identity.clone(), contracts, providers.clone());
-    let shared = Shared { offers, policies: policies.clone(), conditions: conditions.clone() };
+    let peerings = watch_peerings(&context, &stop, providers.clone());
+    let shared = Shared { offers, policies: policies.clone(), conditions: conditions.clone(), peerings };
     let provider = ProviderController::start(&context, &stop, &shared, made, offers_queue);
     let consumer = ConsumerController::start(&context, &stop, &shared, received, providers);
     let receipts = metering::run(&context, identity, policies, conditions.clone(), stop.clone());
@@ -180,12 +182,26 @@ fn watch_contracts(
     })
 }
 
+/// The UIDs of this cluster's provider namespaces. Each peering with a provider has its own.
+fn watch_peerings(context: &Context, stop: &CancellationToken, providers: Queue<ClusterId>) -> Cache<String> {
+    let all = Api::<Namespace>::all(context.client.clone());
+    let of_providers = Config::default().labels(labels::PROVIDER_ID);
+    let uid = |namespace: Namespace| namespace.metadata.uid.filter(|_| namespace.metadata.deletion_timestamp.is_none());
+    Cache::watch(all, of_providers, stop.clone(), uid, move |key, _, _| {
+        if let Some(provider) = consumer::provider_of(&key.name) {
+            providers.add_after(provider, SETTLE_DELAY);
+        }
+    })
+}
+
 /// What both sides read.
 struct Shared {
     /// All offers in this cluster: those that it made, and copies of those that it received.
     offers: Cache<ResourceOffer>,
     policies: Cache<PeeringPolicy>,
     conditions: Arc<PeerConditions>,
+    /// The UIDs of the provider namespaces.
+    peerings: Cache<String>,
 }
 
 /// Returns the first of several failures and logs the others.

@@ -7,12 +7,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use liqo_api::conditions::{self, DesiredCondition};
 use liqo_api::{
-    Accept, AcceptContract, ClusterId, Commitment, Consume, ContractAnswer, ContractDecision, ContractEnd, ContractPhase,
-    ContractSpec, ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer, Time,
+    Accept, AcceptContract, ClusterId, Commitment, Consume, Contract, ContractAnswer, ContractDecision, ContractEnd,
+    ContractPhase, ContractSpec, ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer,
+    Time,
 };
 use liqo_signing::ClusterIdentity;
 
 use super::{
+    TOLERANCE,
     breaches::{Doubts, honoured, lasting, text, update},
     copied::{Known, copied},
     document::Document,
@@ -30,6 +32,8 @@ pub struct ContractView<'a> {
     pub provider: &'a ClusterId,
     /// The name of the provider's `ForeignCluster`.
     pub peer: &'a str,
+    /// The present peering, as this cluster's request names it.
+    pub peering: &'a str,
     /// What our policy accepts from the provider; `None` if no policy selects it.
     pub consume: Option<&'a Consume>,
     /// Decisions of persons here, by contract.
@@ -56,6 +60,16 @@ pub enum ContractAction {
     DeleteCopy { name: String, heir: Option<String> },
     /// Writes our answer into the contract, at the provider.
     Answer(String, ContractStatus),
+}
+
+impl ContractAction {
+    /// The name of the copy that it writes.
+    pub fn copy(&self) -> Option<&str> {
+        match self {
+            Self::ApplyCopy(name, _) | Self::AnswerCopy(name, _) | Self::DeleteCopy { name, .. } => Some(name),
+            Self::Answer(..) => None,
+        }
+    }
 }
 
 /// What a contract means for the offers under it.
@@ -137,14 +151,13 @@ impl ContractView<'_> {
     fn judge_one(&self, record: &ContractRecord, doubts: &mut Doubts, judgement: &mut ContractJudgement) {
         let name = &record.name;
         let copy = self.copies.get(name).map(Arc::as_ref);
-        // Our own copy knows best what we answered.
-        let known = copy.map_or(&record.status, |copy| &copy.status);
+        // What this cluster answered is in its own copy. A signature that only the provider shows may be of an earlier peering.
+        let nothing = ContractStatus::default();
+        let known = copy.map_or(&nothing, |copy| &copy.status);
         let mut status = ContractStatus { breaches: known.breaches.clone(), ..ContractStatus::default() };
-        let current = record.current.as_ref().ok().map(|terms| &terms.document);
-        let own =
-            current.filter(|document| self.is_ours(&document.terms)).and_then(|document| self.own_signature(known, document));
-        let is_signed = own.is_some() || record.signed().is_some_and(|signed| self.is_ours(&signed.terms));
-        let signed = current.filter(|_| is_signed);
+        let current = record.current.as_ref().ok().map(|terms| &terms.document).filter(|document| self.is_ours(&document.terms));
+        let own = current.and_then(|document| self.own_signature(known, document));
+        let signed = current.filter(|_| own.is_some());
         let has_follower = judgement.in_force.is_some();
         let known_here = Known { copy, signed: own, not_before: self.end_before(name), has_follower, now: self.now };
         // An end that the copy has stays, whatever the provider says.
@@ -169,9 +182,11 @@ impl ContractView<'_> {
             .chain(spec.ended.as_ref().map(|end| end.at.0))
             .filter(|time| *time > self.now)
             .min();
-        let own = OwnView { known, signed, ended: spec.ended.as_ref(), in_force: judgement.in_force.as_ref() };
+        let bound = copy.filter(|copy| copy.spec.in_force_since.is_some() && copy.signed().is_some());
+        let own = OwnView { known, signed, bound, ended: spec.ended.as_ref(), in_force: judgement.in_force.as_ref() };
         let stance = self.answer(record, &own, &mut status);
-        if matches!(stance, Stance::Signed { .. }) && judgement.in_force.is_none() {
+        let is_in_force = matches!(stance, Stance::Signed { .. }) || bound.is_some_and(|_| !own.is_over(self.now));
+        if is_in_force && judgement.in_force.is_none() {
             judgement.in_force = Some((name.clone(), spec.ended.as_ref().map(|end| end.at.0)));
         }
         judgement.stances.insert(name.clone(), stance);
@@ -203,23 +218,27 @@ impl ContractView<'_> {
 
     /// Fills in phase, message, signatures and the wish to end.
     fn answer(&self, record: &ContractRecord, own: &OwnView<'_>, status: &mut ContractStatus) -> Stance {
-        let OwnView { known, signed, ended, in_force } = *own;
+        let OwnView { known, signed, bound, ended, in_force } = *own;
         let sign = |document: &Document| {
             let time = self.own_signature(known, document).unwrap_or(self.now);
             (Some(document.countersign(self.identity)), Some(Time(whole_seconds(time))))
         };
-        let current = match &record.current {
-            Ok(current) => &current.document,
-            Err(error) => return refuse(status, error.clone(), false),
-        };
         if let Some(document) = signed {
             (status.signature, status.signed) = sign(document);
+        } else if bound.is_some() {
+            // What the provider shows instead changes nothing.
+            let ContractStatus { signature, signed, pending_signature, pending_signed, .. } = known.clone();
+            *status = ContractStatus { signature, signed, pending_signature, pending_signed, ..std::mem::take(status) };
         }
-        if ended.is_some_and(|end| end.at.0 <= self.now) {
+        if own.is_over(self.now) {
             status.phase = ContractPhase::Ended;
             status.message = ended.map(|end| text(&format!("ended by the {}: {}", end.by, end.reason)));
             return Stance::Over;
         }
+        let current = match &record.current {
+            Ok(current) => &current.document,
+            Err(error) => return refuse(status, error.clone(), false),
+        };
         if !self.is_ours(&current.terms) {
             return refuse(status, "the contract is between other clusters".to_owned(), false);
         }
@@ -228,7 +247,12 @@ impl ContractView<'_> {
             if ended.is_some() {
                 return refuse(status, "the provider ends it before it was signed".to_owned(), false);
             }
-            let verdict = beside(in_force).unwrap_or_else(|| self.verdict(&record.name, current, current.terms.start.0));
+            if bound.is_some() {
+                let why = "its terms replace those in force without an amendment".to_owned();
+                return refuse(status, why, false);
+            }
+            let verdict = beside(in_force).or_else(|| self.defect(&record.name, &current.terms));
+            let verdict = verdict.unwrap_or_else(|| self.verdict(&record.name, current, current.terms.start.0));
             match verdict {
                 Verdict::Ask(why) => {
                     status.phase = ContractPhase::AwaitingDecision;
@@ -269,6 +293,7 @@ impl ContractView<'_> {
         let follows = self.is_ours(&pending.terms)
             && pending.terms.contract == current.terms.contract
             && pending.terms.previous.as_deref() == Some(current.digest.as_str())
+            && (pending.terms.peering == current.terms.peering || pending.terms.peering.as_deref() == Some(self.peering))
             && version > current.terms.version;
         if !follows {
             return Some(format!("version {version} is not signed: it does not follow the version in force"));
@@ -288,6 +313,29 @@ impl ContractView<'_> {
 
     fn is_ours(&self, terms: &ContractTerms) -> bool {
         terms.consumer == *self.identity.id() && terms.provider == *self.provider
+    }
+
+    /// Why these terms are not a new contract of this peering, whatever policy and persons say.
+    fn defect(&self, name: &str, terms: &ContractTerms) -> Option<Verdict> {
+        let refuse = |why: String| Some(Verdict::Refuse { why, by_person: false });
+        match terms.peering.as_deref() {
+            Some(peering) if peering == self.peering => {}
+            Some(_) => return refuse("it is of another peering".to_owned()),
+            None => return refuse("it names no peering: the provider has an older version of Liqo".to_owned()),
+        }
+        if Contract::name_of(&terms.contract) != name {
+            return refuse(format!("it has the name of another contract: its ID is {}", terms.contract));
+        }
+        if terms.start.0.saturating_sub(TOLERANCE).is_ok_and(|start| start > self.now) {
+            return refuse(format!("it begins at {}, in the future", terms.start.0));
+        }
+        // The newest copy never goes, so a contract whose copy is gone does not come back.
+        let others = self.copies.values().filter(|copy| copy.name != name && copy.spec.in_force_since.is_some());
+        let starts = others.filter_map(|copy| Some((copy.current.as_ref().ok()?.document.terms.start.0, &copy.name)));
+        match starts.max() {
+            Some((start, newer)) if start > terms.start.0 => refuse(format!("it is older than {newer}, which is known here")),
+            _ => None,
+        }
     }
 
     /// `base`: when the period of these terms begins.
@@ -367,10 +415,18 @@ struct OwnView<'a> {
     known: &'a ContractStatus,
     /// The terms at the provider, if this cluster signed them.
     signed: Option<&'a Document>,
+    /// The copy, if it was in force under this cluster's signature.
+    bound: Option<&'a ContractRecord>,
     /// The end, as the copy has it.
     ended: Option<&'a ContractEnd>,
     /// Another contract that is in force: its name, and its end if that is announced.
     in_force: Option<&'a (String, Option<Timestamp>)>,
+}
+
+impl OwnView<'_> {
+    fn is_over(&self, now: Timestamp) -> bool {
+        self.ended.is_some_and(|end| end.at.0 <= now)
+    }
 }
 
 /// Why a contract is not signed beside the one in force: each pod would be charged under both.

@@ -104,7 +104,8 @@ impl Sight<'_> {
             differs("amendment", difference(&read.document.terms, &pending.terms));
         }
         let was_signed = self.copy.is_some_and(|copy| copy.spec.in_force_since.is_some());
-        let acts = self.record.spec.in_force_since.is_some() || was_signed;
+        // A copy that this cluster lost is no breach of the provider.
+        let acts = was_signed || (self.record.spec.in_force_since.is_some() && self.record.signed().is_none());
         if self.signed.is_none() && acts && self.record.current.is_ok() && !self.record.is_over(self.now) {
             let message =
                 format!("the provider's terms are version {}, which this cluster did not sign", self.record.spec.terms.version);

@@ -13,6 +13,9 @@ use liqo_signing::ClusterIdentity;
 
 use super::{document::Document, record::ContractRecord};
 
+/// The peering of these contracts.
+pub const PEERING: &str = "3f0c2f5e-8a0c-4b51-9a53-0d2f4a6f1c77";
+
 /// A provider and a consumer.
 pub struct Parties {
     pub provider: ClusterIdentity,
@@ -109,7 +112,7 @@ pub fn terms(parties: &Parties) -> ContractTerms {
         end: None,
         renewal: Renewal::Automatic,
         metering_period_seconds: 3600,
-        peering: None,
+        peering: Some(PEERING.to_owned()),
         counts_after_seconds: None,
     }
 }

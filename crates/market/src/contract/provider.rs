@@ -32,6 +32,8 @@ pub struct Case<'a> {
     pub provide: Option<&'a Provide>,
     /// Whether it asks for resources.
     pub asks: bool,
+    /// The peering that its request names.
+    pub peering: Option<&'a str>,
     /// Whether this cluster hears it now.
     pub is_heard: bool,
     /// What a contract should say now; `None` while nothing is offered.
@@ -149,7 +151,8 @@ impl Case<'_> {
     }
 
     fn names(&self, contract: String, version: u32, previous: Option<String>) -> Names {
-        Names { contract, version, previous, provider: self.identity.id().clone(), consumer: self.consumer.clone() }
+        let (provider, consumer) = (self.identity.id().clone(), self.consumer.clone());
+        Names { contract, version, previous, provider, consumer, peering: self.peering.map(str::to_owned) }
     }
 
     fn next_spec(&self, record: &ContractRecord, found: &mut Vec<Finding>, plan: &mut ContractPlan) -> ContractSpec {
@@ -209,7 +212,8 @@ impl Case<'_> {
     fn replace_proposal(&self, record: &ContractRecord, spec: &mut ContractSpec, plan: &mut ContractPlan) {
         let (Some(policy), Some(wanted), Ok(current)) = (self.policy(), &self.wanted, &record.current) else { return };
         let terms = &current.document.terms;
-        if spec.ended.is_some() || !wanted.differ_from(terms) {
+        let is_current = terms.peering.as_deref() == self.peering && !wanted.differ_from(terms);
+        if spec.ended.is_some() || is_current {
             return;
         }
         let next = self.first_terms(wanted, policy, terms.contract.clone(), terms.version.saturating_add(1));
@@ -309,6 +313,11 @@ impl Case<'_> {
         if !self.asks {
             let reason = "the consumer asks for nothing any more".to_owned();
             return Some(ends(Party::Consumer, EndCause::NothingRequested, 0, reason));
+        }
+        let signed_for = terms.peering.as_deref().filter(|_| record.signed().is_some());
+        if signed_for.zip(self.peering).is_some_and(|(signed, present)| signed != present) {
+            let reason = "the consumer began another peering, and knows nothing of this contract any more".to_owned();
+            return Some(ends(Party::Consumer, EndCause::Requested, notice, reason));
         }
         let policy = self.policy();
         let broken = self.records.iter().flat_map(|record| lasting(&record.spec.breaches, Party::Consumer)).next();

@@ -76,7 +76,7 @@ impl WantedTerms {
 
     /// The terms with these names and times.
     pub fn terms(&self, names: Names, start: Time, end: Option<Time>) -> ContractTerms {
-        let Names { contract, version, previous, provider, consumer } = names;
+        let Names { contract, version, previous, provider, consumer, peering } = names;
         ContractTerms {
             contract,
             version,
@@ -93,7 +93,7 @@ impl WantedTerms {
             end,
             renewal: self.contract.renewal,
             metering_period_seconds: self.metering_period_seconds(),
-            peering: None,
+            peering,
             counts_after_seconds: None,
         }
     }
@@ -113,6 +113,8 @@ pub struct Names {
     pub previous: Option<String>,
     pub provider: ClusterId,
     pub consumer: ClusterId,
+    /// The peering that the consumer's request names.
+    pub peering: Option<String>,
 }
 
 /// The pools, limited by lists that apply to all of them together: the first pools get most.
@@ -135,7 +137,7 @@ fn within(pools: Vec<PoolNow>, limits: &[&ResourceList]) -> Vec<ContractPool> {
 mod tests {
     use super::*;
     use crate::{
-        contract::fixtures::{Parties, at, terms},
+        contract::fixtures::{PEERING, Parties, at, terms},
         tests::list,
     };
 
@@ -179,6 +181,7 @@ mod tests {
             previous: None,
             provider: parties.provider.id().clone(),
             consumer: parties.consumer.id().clone(),
+            peering: Some(PEERING.to_owned()),
         };
         assert_eq!(wanted.terms(names, Time(at(1000)), None), terms(&parties));
     }

@@ -1,7 +1,7 @@
 //! Contracts with providers: reads them, writes answers and copies, and tells breaches.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
@@ -82,6 +82,8 @@ pub struct Seen<'a> {
     pub id: &'a ClusterId,
     pub peer: &'a ForeignCluster,
     pub consume: Option<&'a Consume>,
+    /// The present peering, as our request names it.
+    pub peering: &'a str,
     pub connection: &'a PeerConnection,
     pub watched: &'a WatchedContracts,
     pub offers: &'a BTreeMap<String, Arc<ResourceOffer>>,
@@ -139,6 +141,7 @@ impl ConsumerContracts {
             identity: &self.identity,
             provider: seen.id,
             peer: seen.peer.metadata.name.as_deref().unwrap_or_default(),
+            peering: seen.peering,
             consume: seen.consume,
             decisions: &seen.peer.spec.contracts,
             contracts: &contracts,
@@ -175,8 +178,17 @@ impl ConsumerContracts {
     /// Carries out as much as possible; the queue tries failed actions again.
     pub async fn carry_out(&self, id: &ClusterId, actions: Vec<ContractAction>, connection: &PeerConnection) -> Vec<Error> {
         let mut failures = Vec::new();
+        let mut not_stored = BTreeSet::new();
         for action in actions {
-            failures.extend(self.act(id, action, connection).await.err());
+            let copy = action.copy().map(str::to_owned);
+            // A signature leaves this cluster only after its own copy has it.
+            if matches!(&action, ContractAction::Answer(name, _) if not_stored.contains(name)) {
+                continue;
+            }
+            if let Err(error) = self.act(id, action, connection).await {
+                failures.push(error);
+                not_stored.extend(copy);
+            }
         }
         failures
     }

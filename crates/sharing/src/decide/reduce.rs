@@ -179,6 +179,8 @@ pub fn namespace(namespace: core::Namespace) -> Option<ConsumerNamespace> {
     managed.then(|| ConsumerNamespace { uid: meta.uid.unwrap_or_default(), consumer, tenant, terminating })
 }
 
+/// Maximum length of the name of a peering, from the schema.
+const MAX_PEERING_LEN: usize = 64;
 /// Maximum length of the error about a request that cannot be read.
 const MAX_ERROR_LEN: usize = 500;
 
@@ -191,6 +193,8 @@ pub struct Request {
     pub granularity: Option<RequestedGranularity>,
     /// Whether the consumer asks to be tethered to this cluster.
     pub tethering: bool,
+    /// The consumer's name of the present peering.
+    pub peering: Option<String>,
     /// The generation of its spec.
     pub generation: Option<i64>,
     /// Our answer so far.
@@ -216,7 +220,8 @@ pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<Request> {
             let resources = Some(request.spec.resources).filter(is_bounded);
             let resources =
                 resources.ok_or_else(|| format!("it names more than {MAX_RESOURCES} resources, or one by an overlong name"));
-            (!deleted).then_some(Request { resources, granularity, tethering, generation, conditions })
+            let peering = request.spec.peering.filter(|name| name.len() <= MAX_PEERING_LEN);
+            (!deleted).then_some(Request { resources, granularity, tethering, peering, generation, conditions })
         }
         Err(invalid) => {
             let deleted = invalid.metadata.deletion_timestamp.is_some();

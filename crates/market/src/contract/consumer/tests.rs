@@ -2,7 +2,7 @@ use liqo_api::{BreachKind, Contract, ContractEnd, EarlierTerms, OfferContract, P
 
 use super::*;
 use crate::{
-    contract::fixtures::{Parties, at, record, terms},
+    contract::fixtures::{PEERING, Parties, at, record, terms},
     tests::{list, offer_of},
 };
 
@@ -17,6 +17,7 @@ struct World {
     offer_copies: BTreeMap<String, Arc<ResourceOffer>>,
     doubts: BTreeMap<String, Doubts>,
     steady: bool,
+    peering: String,
 }
 
 const NAME: &str = "contract-01234567";
@@ -36,6 +37,7 @@ impl World {
             offer_copies: BTreeMap::new(),
             doubts: BTreeMap::new(),
             steady: true,
+            peering: PEERING.to_owned(),
         }
     }
 
@@ -54,6 +56,14 @@ impl World {
         world.take_signature(1000);
         world.step(1500);
         world
+    }
+
+    /// The provider puts the amendment in force at this second.
+    fn promote(&mut self, seconds: i64) {
+        let amendment = self.contract().spec.pending.take().unwrap();
+        (self.contract().spec.document, self.contract().spec.terms) = (amendment.document, amendment.terms);
+        self.contract().spec.countersignature = self.status().pending_signature;
+        self.contract().spec.in_force_since = Some(Time(at(seconds)));
     }
 
     /// The provider takes the consumer's signature over, and says that the contract is in force since this second.
@@ -75,6 +85,7 @@ impl World {
             identity: &self.parties.consumer,
             provider: self.parties.provider.id(),
             peer: "milan",
+            peering: &self.peering,
             consume: Some(&self.consume),
             decisions: &self.decisions,
             contracts: &contracts,
@@ -226,6 +237,93 @@ fn nothing_is_signed_for_another_cluster() {
     assert_eq!((world.status().phase, world.status().signature), (ContractPhase::Refused, None));
 }
 
+/// Why a contract that the provider brings into an empty cluster is not signed.
+fn refusal(world: &mut World, contract: Contract) -> String {
+    let name = contract.metadata.name.clone().unwrap();
+    world.contracts = BTreeMap::from([(name.clone(), contract)]);
+    match world.step(2000).stances[&name].clone() {
+        Stance::Refused { why, .. } => why,
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_contract_of_an_earlier_peering_does_not_come_back() {
+    let mut world = World::signed(|_| ());
+    let old = world.contracts[NAME].clone();
+    assert!(old.spec.countersignature.is_some() && old.spec.in_force_since.is_some());
+    world.copies.clear();
+    world.peering = "another".to_owned();
+    assert_eq!(refusal(&mut world, old.clone()), "it is of another peering");
+    assert_eq!((world.status().signature, world.copies[NAME].spec.in_force_since.clone()), (None, None));
+    // Not even if the provider shows the answer of that time, or a person accepted these terms then.
+    world.decisions = decision(ContractAnswer::Accept);
+    assert_eq!(refusal(&mut world, old), "it is of another peering");
+    let unnamed = world.parties.in_force(&ContractTerms { peering: None, ..terms(&world.parties) });
+    assert!(refusal(&mut world, unnamed).contains("names no peering"));
+}
+
+#[test]
+fn a_signature_that_only_the_provider_shows_does_not_count() {
+    let mut world = World::signed(|_| ());
+    world.copies.clear();
+    world.consume.contract.accept = AcceptContract::Manual;
+    assert!(matches!(world.step(2000).stances[NAME], Stance::Asks(_)));
+    assert_eq!(world.copies[NAME].spec.in_force_since, None);
+    assert_eq!(world.breaches(), [], "this cluster lost its copy");
+    // Terms that were in force, and that others replaced since.
+    let mut world = World::signed(|_| ());
+    let first = world.contracts[NAME].clone();
+    world.amend(|terms| terms.notice_seconds = 60);
+    world.step(2000);
+    world.promote(2001);
+    world.step(2002);
+    world.contracts.insert(NAME.to_owned(), first);
+    world.step(2003);
+    let copy = &world.copies[NAME];
+    assert_eq!((copy.spec.terms.version, record(copy).signed().is_some()), (2, true));
+    assert_eq!(world.breaches(), [(BreachKind::TermsNotSigned, true)]);
+}
+
+#[test]
+fn a_contract_whose_copy_is_gone_does_not_come_back() {
+    let mut world = World::signed(|_| ());
+    let old = world.contracts.remove(NAME).unwrap();
+    let newer = ContractTerms { contract: "f".repeat(32), start: Time(at(1600)), ..terms(&world.parties) };
+    let mut newer = world.parties.in_force(&newer);
+    newer.spec.ended = Some(ended_at(1900, EndCause::Requested));
+    world.copies = BTreeMap::from([("contract-ffffffff".to_owned(), newer)]);
+    assert_eq!(refusal(&mut world, old), "it is older than contract-ffffffff, which is known here");
+    let future = world.parties.proposal(&ContractTerms { start: Time(at(2301)), ..terms(&world.parties) });
+    assert!(refusal(&mut world, future).contains("in the future"));
+}
+
+#[test]
+fn a_contract_under_the_name_of_another_one_is_not_signed() {
+    let mut world = World::proposed();
+    let mut other = world.parties.proposal(&ContractTerms { contract: "f".repeat(32), ..terms(&world.parties) });
+    other.metadata.name = Some(NAME.to_owned());
+    assert!(refusal(&mut world, other).contains("the name of another contract"));
+}
+
+#[test]
+fn terms_in_force_are_replaced_only_by_an_amendment() {
+    for over in [false, true] {
+        let mut world = World::signed(|_| ());
+        if over {
+            world.contract().spec.ended = Some(ended_at(1600, EndCause::Requested));
+            world.step(1600);
+        }
+        let next = world.parties.proposal(&ContractTerms { version: 9, notice_seconds: 1, ..terms(&world.parties) });
+        world.contract().spec.document = next.spec.document;
+        world.contract().spec.terms = next.spec.terms;
+        world.step(2000);
+        let copy = &world.copies[NAME];
+        assert_eq!((copy.spec.terms.version, record(copy).signed().is_some()), (1, true), "the copy stays");
+        assert_eq!(world.status().signature.map(|signature| signature.version), Some(1));
+    }
+}
+
 #[test]
 fn an_amendment_is_signed_within_the_limits_and_must_follow_the_version_in_force() {
     let mut world = World::signed(|_| ());
@@ -295,9 +393,7 @@ fn a_provider_that_dates_terms_or_lists_earlier_ones_changes_nothing_that_is_cha
         let mut world = World::signed(|_| ());
         world.amend(|_| ());
         world.step(9000);
-        let amendment = world.contract().spec.pending.take().unwrap();
-        (world.contract().spec.document, world.contract().spec.terms) = (amendment.document, amendment.terms);
-        world.contract().spec.in_force_since = Some(Time(at(said)));
+        world.promote(said);
         world.step(9001);
         let copy = &world.copies[NAME].spec;
         let earlier: Vec<_> = copy.earlier.iter().map(|one| (one.version, one.since.0.as_second())).collect();
@@ -482,10 +578,9 @@ fn a_provider_that_breaks_a_contract_loses_it_if_the_policy_says_so() {
 fn few_contracts_of_a_provider_are_read() {
     let mut world = World::proposed();
     for number in 0..100 {
-        let terms = ContractTerms { contract: format!("{number:032x}"), ..terms(&world.parties) };
-        let mut proposal = world.parties.proposal(&terms);
-        proposal.metadata.name = Some(format!("contract-{number}"));
-        world.contracts.insert(format!("contract-{number}"), proposal);
+        let terms = ContractTerms { contract: format!("{number:08x}{:024x}", 0), ..terms(&world.parties) };
+        let proposal = world.parties.proposal(&terms);
+        world.contracts.insert(Contract::name_of(&terms.contract), proposal);
     }
     let stances = world.step(1500).stances;
     assert_eq!(stances.len(), MAX_CONTRACTS);

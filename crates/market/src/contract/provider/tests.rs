@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     contract::{
-        fixtures::{Parties, at, record, terms},
+        fixtures::{PEERING, Parties, at, record, terms},
         wanted::PoolNow,
     },
     tests::list,
@@ -17,6 +17,7 @@ struct World {
     provide: Option<Provide>,
     asks: bool,
     is_heard: bool,
+    peering: Option<String>,
     offered: Option<BTreeMap<String, ResourceList>>,
     contracts: Vec<Contract>,
     decisions: BTreeMap<String, ContractDecision>,
@@ -31,6 +32,7 @@ impl World {
             provide: Some(Provide { contract: Some(ProvideContract::default()), ..Provide::default() }),
             asks: true,
             is_heard: true,
+            peering: Some(PEERING.to_owned()),
             offered: Some(BTreeMap::from([("default".to_owned(), amounts)])),
             contracts: Vec::new(),
             decisions: BTreeMap::new(),
@@ -65,6 +67,7 @@ impl World {
             provide: self.provide.as_ref(),
             asks: self.asks,
             is_heard: self.is_heard,
+            peering: self.peering.as_deref(),
             wanted: self.provide.as_ref().and_then(|provide| WantedTerms::of(provide, vec![pool], &[])),
             offered: self.offered.clone(),
             records: &records,
@@ -340,6 +343,30 @@ fn a_consumer_that_asks_for_nothing_any_more_has_no_contract() {
     assert!(world.is_settled(3000), "it need not answer");
     world.asks = true;
     assert_eq!(world.decide(4000).writes[0].spec.terms.version, 1);
+}
+
+#[test]
+fn terms_name_the_peering_that_the_consumer_asks_in() {
+    let mut world = World::new();
+    assert_eq!(world.step(1000).spec.terms.peering.as_deref(), Some(PEERING));
+    world.peering = Some("another".to_owned());
+    let replaced = world.step(1100);
+    assert_eq!((replaced.spec.terms.version, replaced.spec.terms.peering.as_deref()), (2, Some("another")));
+    world.peering = None;
+    assert_eq!(world.step(1200).spec.terms.peering, None, "an older version of Liqo asks");
+}
+
+#[test]
+fn a_consumer_that_peered_again_ends_what_it_signed_before_with_the_notice() {
+    let mut world = World::signed(|_| ());
+    world.peering = Some("another".to_owned());
+    let end = world.step(2000).spec.ended.unwrap();
+    assert_eq!((end.by, end.cause, end.at), (Party::Consumer, EndCause::Requested, Time(at(2300))));
+    world.contracts[0].status.as_mut().unwrap().phase = ContractPhase::Ended;
+    assert_eq!(world.step(2300).spec.terms.peering.as_deref(), Some("another"));
+
+    let mut world = World::signed(|terms| terms.peering = None);
+    assert!(world.is_settled(2000), "what both signed before peerings had names goes on");
 }
 
 #[test]

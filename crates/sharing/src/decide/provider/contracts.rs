@@ -46,6 +46,7 @@ pub fn add_contracts(
             consumer,
             provide,
             asks: asking.contains_key(namespace),
+            peering: asking.get(namespace).and_then(|request| request.peering.as_deref()),
             is_heard: !snapshot.silences.contains_key(consumer),
             wanted: requester.and_then(|requester| wanted(requester, &pools)),
             offered: requester

@@ -8,7 +8,7 @@ use liqo_api::{Consume, Contract, ContractAnswer, ContractDecision, ContractPhas
 use liqo_market::contract::{
     breaches::Doubts,
     consumer::{ContractAction, ContractView, judge},
-    fixtures::{Parties, at},
+    fixtures::{PEERING, Parties, at},
     record::ContractRecord,
 };
 
@@ -37,7 +37,8 @@ impl World {
         let mapped = ConsumerNamespace { uid: "mapped".to_owned(), tenant: false, ..tenant.clone() };
         provider.namespaces.insert(tenant_namespace(&rome), tenant.into());
         provider.namespaces.insert("mapped-rome".to_owned(), mapped.into());
-        provider.requests.push((Key::new(tenant_namespace(&rome), RESOURCE_REQUEST), Request::default().into()));
+        let request = Request { peering: Some(PEERING.to_owned()), ..Request::default() };
+        provider.requests.push((Key::new(tenant_namespace(&rome), RESOURCE_REQUEST), request.into()));
         let mut world = Self {
             parties,
             provider,
@@ -120,6 +121,7 @@ impl World {
             identity: &self.parties.consumer,
             provider: self.parties.provider.id(),
             peer: "milan",
+            peering: PEERING,
             consume: Some(&self.consume),
             decisions: &self.decisions,
             contracts: &contracts,
@@ -511,7 +513,8 @@ impl World {
                 let namespace = self.namespace();
                 self.provider.requests.retain(|(key, _)| key.namespace != namespace);
                 if *asks {
-                    self.provider.requests.push((Key::new(namespace, RESOURCE_REQUEST), Request::default().into()));
+                    let request = Request { peering: Some(PEERING.to_owned()), ..Request::default() };
+                    self.provider.requests.push((Key::new(namespace, RESOURCE_REQUEST), request.into()));
                 }
             }
             Event::MilanRestarts => {
