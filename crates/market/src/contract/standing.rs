@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use liqo_api::{
-    Commitment, ContractAnswer, ContractDecision, ContractEnd, ContractPhase, ContractTerms, EndCause, IfNotSigned,
-    OfferContract, OnBreach, Party, Provide, ProvideContract, Renewal, ResourceList, ResourceOfferSpec,
+    Commitment, ContractAnswer, ContractDecision, ContractEnd, ContractTerms, EndCause, IfNotSigned, OfferContract, OnBreach,
+    Party, Provide, ProvideContract, Renewal, ResourceList, ResourceOfferSpec,
 };
 
 use super::{after, breaches::lasting, record::ContractRecord};
@@ -58,13 +58,12 @@ impl<'a> Standing<'a> {
             && signed.is_none_or(|terms| terms.commitment == Commitment::BestEffort);
         let broken = policy.is_some_and(|policy| policy.on_breach != OnBreach::Warn)
             && records.iter().any(|record| lasting(&record.spec.breaches, Party::Consumer).next().is_some());
-        let is_hopeful = live.status.phase != ContractPhase::Refused && deadline.is_none_or(|deadline| deadline > now);
-        let proposed = || live.current.as_ref().ok().map(|terms| &terms.document.terms).filter(|_| is_hopeful && end.is_none());
         let next = [deadline, end.map(|end| end.at.0)].into_iter().flatten().filter(|time| *time > now).min();
         Self {
             live: Some(live),
             bound: signed,
-            reserved: signed.or_else(proposed).filter(|terms| terms.commitment == Commitment::Guaranteed),
+            // A proposal reserves nothing: otherwise a consumer could keep others away for as long as it does not sign.
+            reserved: signed.filter(|terms| terms.commitment == Commitment::Guaranteed),
             admits: signed.is_some() && !broken,
             waits_for_proposal: false,
             withheld: overdue || (end.is_some() && !keeps_offers),
@@ -193,26 +192,19 @@ mod tests {
     }
 
     #[test]
-    fn guaranteed_amounts_are_reserved_from_the_proposal_until_the_end() {
+    fn guaranteed_amounts_are_reserved_from_the_signature_until_the_end() {
         let parties = Parties::new();
         let guaranteed = ContractTerms { commitment: Commitment::Guaranteed, ..terms(&parties) };
-        let policy = provide(ProvideContract {
-            commitment: Commitment::Guaranteed,
-            sign_within_seconds: 100,
-            ..ProvideContract::default()
-        });
-        let reserved = |record: Arc<ContractRecord>, now| {
-            let records = [record];
+        let policy = provide(ProvideContract { commitment: Commitment::Guaranteed, ..ProvideContract::default() });
+        let reserved = |contract: &liqo_api::Contract, now| {
+            let records = [record(contract)];
             Standing::of(Some(&policy), &records, true, at(now)).reserved("default").is_some()
         };
-        let proposal = parties.proposal(&guaranteed);
-        assert!(reserved(record(&proposal), 1050) && !reserved(record(&proposal), 1100));
-        let mut refused = proposal.clone();
-        refused.status.as_mut().unwrap().phase = ContractPhase::Refused;
-        assert!(!reserved(record(&refused), 1050));
-        let mut ending = parties.in_force(&guaranteed);
-        ending.spec.ended = Some(end(EndCause::Requested, 9000));
-        assert!(reserved(record(&ending), 8999) && !reserved(record(&ending), 9000));
+        assert!(!reserved(&parties.proposal(&guaranteed), 1001), "a proposal that nobody signs costs others nothing");
+        let mut contract = parties.in_force(&guaranteed);
+        assert!(reserved(&contract, 1001));
+        contract.spec.ended = Some(end(EndCause::Requested, 9000));
+        assert!(reserved(&contract, 8999) && !reserved(&contract, 9000));
     }
 
     fn end(cause: EndCause, at_seconds: i64) -> ContractEnd {
