@@ -79,8 +79,16 @@ impl Book {
 
     /// No more entries will follow. Returns what to write; nothing if the period is complete, or has no entries at all.
     pub fn complete(&mut self, contract: &str, period: Period) -> Option<ChunkWrite> {
-        let page = self.pages.get_mut(&(contract.to_owned(), period)).filter(|page| !page.is_complete && page.next > 0)?;
-        page.is_complete = true;
+        let has_entries = self.pages.get(&(contract.to_owned(), period)).is_some_and(|page| page.next > 0);
+        if has_entries { self.close(contract, period) } else { None }
+    }
+
+    /// The same, and a period without entries gets an empty record: it tells others that this side has counted nothing until its end.
+    pub fn close(&mut self, contract: &str, period: Period) -> Option<ChunkWrite> {
+        let page = self.pages.entry((contract.to_owned(), period)).or_default();
+        if std::mem::replace(&mut page.is_complete, true) {
+            return None;
+        }
         let is_new = page.open.is_none();
         let (chunk, entries) = page.open.take().unwrap_or_else(|| page.new_chunk());
         let chunks = Some(page.next);
@@ -223,6 +231,17 @@ mod tests {
     #[test]
     fn a_period_without_entries_needs_no_record() {
         assert_eq!(Book::default().complete("c", Period::at(0, 60)), None);
+    }
+
+    #[test]
+    fn a_side_that_counted_nothing_can_say_so_once() {
+        let (mut book, period) = (Book::default(), Period::at(0, 60));
+        let empty = book.close("c", period).unwrap();
+        assert_eq!((empty.chunk, empty.chunks, empty.entries.as_str(), empty.is_new), (0, Some(1), "", true));
+        assert_eq!(
+            (book.close("c", period), book.append("c", period, entries(0..1)), book.settled()),
+            (None, Vec::new(), Some(60))
+        );
     }
 
     proptest! {

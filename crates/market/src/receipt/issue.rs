@@ -22,6 +22,8 @@ pub struct RecordHead {
     pub of: ContractPeriod,
     /// Whether no more entries will follow.
     pub is_last: bool,
+    /// Whether it has no entries.
+    pub is_empty: bool,
 }
 
 /// A receipt without its statement.
@@ -51,7 +53,7 @@ pub enum Action {
 impl RecordHead {
     pub fn reduce(record: UsageRecord) -> Option<Self> {
         let of = (record.spec.contract, period_of(&record.spec.period)?);
-        Some(Self { of, is_last: record.spec.chunks.is_some() })
+        Some(Self { of, is_last: record.spec.chunks.is_some(), is_empty: record.spec.entries.is_empty() })
     }
 }
 
@@ -147,7 +149,7 @@ mod tests {
     }
 
     fn record(start: i64, is_last: bool) -> RecordHead {
-        RecordHead { of: of(start), is_last }
+        RecordHead { of: of(start), is_last, is_empty: false }
     }
 
     fn receipt(start: i64, phase: ReceiptPhase) -> ReceiptHead {

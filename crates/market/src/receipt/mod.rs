@@ -3,6 +3,7 @@
 //! ```text
 //!   provider   issue      records of a period that are complete ──▶ Receipt; signed by both ──▶ the records go
 //!   consumer   answer     receipt, the provider's records, own records ──▶ signature, or the pods that differ
+//!              counted    whether the own entries of a period are complete
 //!              given      the answer that it gave already, by its own copy or its own signature
 //!              settle     what complete periods cost is added up before their records go
 //!              unclaimed  records of periods for which no receipt comes any more go, too
@@ -14,6 +15,7 @@
 
 pub mod answer;
 pub mod contract;
+pub mod counted;
 pub mod document;
 pub mod given;
 pub mod issue;

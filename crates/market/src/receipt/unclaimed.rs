@@ -12,7 +12,7 @@ use liqo_metering::Seconds;
 use super::issue::{ContractPeriod, ReceiptHead, RecordHead};
 
 /// A provider does not look at a contract any more so long after its end, and that of the period then. Twice what it takes.
-const AFTER_END: Seconds = 2 * 24 * 3600;
+pub(super) const AFTER_END: Seconds = 2 * 24 * 3600;
 
 /// The end of each contract (its ID) that has ended, in seconds since 1970.
 pub type Ends = BTreeMap<String, Seconds>;
@@ -56,7 +56,7 @@ mod tests {
     }
 
     fn record(start: Seconds, is_last: bool) -> RecordHead {
-        RecordHead { of: of("c", start), is_last }
+        RecordHead { of: of("c", start), is_last, is_empty: false }
     }
 
     fn receipt(contract: &str, start: Seconds, phase: ReceiptPhase) -> ReceiptHead {

@@ -323,8 +323,10 @@ impl Recorder {
             let mut all = self.namespaces.lock();
             let book = self.book(namespace, all.entry(namespace.to_owned()).or_default());
             let first = |contract: &MeteredContract| book.settled().unwrap_or(contract.start).max(contract.start);
-            let due =
-                |contract: &MeteredContract| book.due(&contract.id, contract.period_seconds, first(contract), now, side.grace());
+            let due = |contract: &MeteredContract| {
+                let all = book.due(&contract.id, contract.period_seconds, first(contract), now, side.grace());
+                all.into_iter().filter(|period| contract.reaches(*period)).collect::<Vec<_>>()
+            };
             contracts.iter().flat_map(|one| due(one).into_iter().map(move |period| (one.as_ref(), period))).collect()
         };
         if due.is_empty() {
@@ -338,12 +340,15 @@ impl Recorder {
             return true;
         }
         known.ended = ended(&open, now);
+        let newest: BTreeMap<&str, Period> = due.iter().map(|(contract, period)| (contract.id.as_str(), *period)).collect();
         let book = self.book(namespace, known);
         for (contract, period) in due {
             let parts = open.iter().filter_map(|entry| period.part_of(&contract.part_of(entry)?)).collect::<Vec<_>>();
             self.count(namespace, &parts);
             writes.extend(book.append(&contract.id, period, parts));
-            writes.extend(book.complete(&contract.id, period));
+            // A consumer answers a receipt only after its own record of that period, or of a later one.
+            let is_last = self.peer_label == labels::PROVIDER_ID && newest.get(contract.id.as_str()) == Some(&period);
+            writes.extend(if is_last { book.close(&contract.id, period) } else { book.complete(&contract.id, period) });
         }
         true
     }

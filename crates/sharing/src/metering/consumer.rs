@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::PolicyPeer;
@@ -27,6 +28,7 @@ use crate::consumer::provider_of;
 use crate::peer_conditions::PeerConditions;
 use crate::{Error, FIELD_MANAGER};
 use liqo_market::receipt::answer::{Evidence, answer};
+use liqo_market::receipt::counted::{is_compared_again, is_counted, superseded};
 use liqo_market::receipt::document::ReceiptParties;
 use liqo_market::receipt::given::{CopyStep, OwnEvidence, copy_step, given, is_asked_for};
 use liqo_market::receipt::issue::{Action, ContractPeriod, ReceiptHead, RecordHead, decide, surplus};
@@ -35,12 +37,12 @@ use liqo_market::receipt::unclaimed::{Ends, unclaimed};
 
 /// Number of providers that are handled at the same time.
 const CONCURRENCY: usize = 4;
-/// How long after the end of a period this cluster's own entries are complete, if it has some, not counting what clocks may differ.
-const OWN_ENTRIES_AFTER: i64 = 180;
 /// Delay before a receipt is looked at again whose own entries are not complete yet.
 const INCOMPLETE_RETRY: Duration = Duration::from_secs(15);
 
-/// Maximum number of periods without a receipt about which a provider is asked at once.
+/// Delay before disputed receipts are looked at again.
+const DISPUTED_RETRY: Duration = Duration::from_secs(3600);
+/// Maximum number of periods without a receipt about which a provider is asked at once, and of disputes that are compared again at once.
 const MAX_ASKED: usize = 8;
 
 pub(super) struct Controller {
@@ -53,6 +55,8 @@ pub(super) struct Controller {
     providers: Mutex<HashMap<ClusterId, Arc<AtProvider>>>,
     /// Until when the costs of each contract (its object) are settled, as far as that was read or written.
     settled: Mutex<HashMap<Key, Seconds>>,
+    /// When this process last compared the receipts that it disputed, by namespace.
+    disputed: Mutex<HashMap<String, BTreeMap<ContractPeriod, Timestamp>>>,
     queue: Queue<String>,
 }
 
@@ -95,8 +99,8 @@ impl Controller {
         let queue = Queue::new();
         let contracts = contracts(context, labels::PROVIDER_ID, stop, &queue);
         let papers = Papers::follow(context, labels::PROVIDER_ID, stop, &queue);
-        let (context, providers, settled) = (context.clone(), Mutex::default(), Mutex::default());
-        Arc::new(Self { context, identity, policies, conditions, contracts, papers, providers, settled, queue })
+        let (context, providers, settled, disputed) = (context.clone(), Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Self { context, identity, policies, conditions, contracts, papers, providers, settled, disputed, queue })
     }
 
     /// Answers receipts until `stop`.
@@ -136,10 +140,30 @@ impl Controller {
         let at_provider = self.providers().get(&provider).cloned().filter(|_| has_contract);
         let at_provider = at_provider.filter(|at| at.receipts(&self.queue).is_synced());
         if let Some(at_provider) = &at_provider {
-            for (receipt, copy) in self.to_handle(namespace, at_provider) {
+            let receipts = self.to_handle(namespace, at_provider);
+            if let Some(compared) = self.disputed().get_mut(namespace) {
+                compared.retain(|of, _| receipts.iter().any(|(receipt, _)| receipt.of == *of));
+            }
+            let mut again = 0;
+            for (receipt, copy) in receipts {
+                let is_disputed = |head: &ReceiptHead| head.phase == ReceiptPhase::Disputed;
+                if is_disputed(&receipt) && copy.as_deref().is_some_and(is_disputed) {
+                    if !self.has_records(namespace, &receipt.of) {
+                        continue;
+                    }
+                    next = sooner(next, DISPUTED_RETRY);
+                    if !self.is_compared_again(namespace, &receipt.of) {
+                        continue;
+                    }
+                    again += 1;
+                    if again > MAX_ASKED {
+                        next = sooner(next, INCOMPLETE_RETRY);
+                        continue;
+                    }
+                }
                 match self.handle(&provider, namespace, at_provider, &receipt, copy.as_deref()).await {
                     Ok(true) => {}
-                    Ok(false) => next = Next::After(INCOMPLETE_RETRY),
+                    Ok(false) => next = sooner(next, INCOMPLETE_RETRY),
                     Err(error) => failures.push(error),
                 }
             }
@@ -221,6 +245,8 @@ impl Controller {
         let client = &self.context.client;
         let (metering, now) = (&self.context.config().spec.metering, self.context.now());
         let actions = decide(&records, receipts.iter().map(AsRef::as_ref), metering, now);
+        let superseded = superseded(&records).into_iter().map(Action::DeleteRecords);
+        let actions: BTreeSet<Action> = actions.into_iter().chain(superseded).collect();
         for action in actions.into_iter().filter(|action| is_allowed(action, &records, settled)) {
             let done = match action {
                 // Only the provider writes receipts.
@@ -245,9 +271,7 @@ impl Controller {
         let (copies, theirs) = (self.papers.receipts(namespace), at_provider.receipts(&self.queue).all());
         let copies: Vec<&ReceiptHead> = copies.iter().map(AsRef::as_ref).collect();
         let theirs: Vec<&ReceiptHead> = theirs.iter().map(|(_, receipt)| receipt.as_ref()).collect();
-        let contracts = self.contracts.all().into_iter().filter(|(key, _)| key.namespace == namespace);
-        let ends: Ends = contracts.filter_map(|(_, contract)| Some((contract.id.clone(), contract.end?))).collect();
-        let mut found = unclaimed(&records, &copies, &theirs, &ends, self.context.now().as_second());
+        let mut found = unclaimed(&records, &copies, &theirs, &self.ends(namespace), self.context.now().as_second());
         found.retain(|of| is_allowed(&Action::DeleteRecords(of.clone()), &records, settled));
         let connection = &at_provider.connection;
         let api = namespaced(&connection.client, &connection.tenant_namespace);
@@ -270,10 +294,12 @@ impl Controller {
         receipt: &ReceiptHead,
         copy: Option<&ReceiptHead>,
     ) -> Result<bool, Error> {
-        if copy.is_some_and(|copy| copy.phase != ReceiptPhase::Pending && copy.phase == receipt.phase) {
+        let is_signed = |head: &ReceiptHead| head.phase == ReceiptPhase::Signed;
+        let has_signed = copy.is_some_and(is_signed);
+        if has_signed && is_signed(receipt) {
             return Ok(true);
         }
-        if !self.is_complete(namespace, &receipt.of) {
+        if !has_signed && !self.is_counted(namespace, &receipt.of) {
             return Ok(false);
         }
         let connection = &at_provider.connection;
@@ -288,12 +314,15 @@ impl Controller {
         }
         let own: Api<Receipt> = namespaced(&self.context.client, namespace);
         let own = own.get_opt(&key.name).await.step("read", "Receipt", Key::new(namespace, &key.name))?;
-        let has_records = self.papers.records(namespace).iter().any(|record| record.of == receipt.of);
-        let evidence = OwnEvidence { copy: own.as_ref(), has_records };
+        let evidence = OwnEvidence { copy: own.as_ref(), has_records: self.has_records(namespace, &receipt.of) };
         let status = match given(&found, &at_provider.parties, evidence) {
             Some(given) => given,
             None => self.answer(provider, namespace, connection, &receipt.of, &found).await?,
         };
+        if status.phase == ReceiptPhase::Disputed {
+            let now = self.context.now();
+            self.disputed().entry(namespace.to_owned()).or_default().insert(receipt.of.clone(), now);
+        }
         if found.status.as_ref() != Some(&status) {
             let written = call(put_status(&theirs, FIELD_MANAGER, &key.name, &status)).await;
             of_provider(provider, written.step("write the status of", "Receipt", &key))?;
@@ -332,14 +361,26 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether this cluster's own entries of a period are complete. If it has none, a while after the end.
-    fn is_complete(&self, namespace: &str, of: &ContractPeriod) -> bool {
-        let clocks = i64::from(self.context.config().spec.metering.clock_tolerance_seconds);
-        let mut records = self.papers.records(namespace).into_iter().filter(|record| record.of == *of).peekable();
-        if records.peek().is_some() {
-            return records.any(|record| record.is_last);
-        }
-        self.context.now().as_second() >= of.1.end().saturating_add(OWN_ENTRIES_AFTER + clocks)
+    /// Whether this cluster's own entries of a period are complete.
+    fn is_counted(&self, namespace: &str, of: &ContractPeriod) -> bool {
+        let (records, copies) = (self.heads(namespace), self.papers.receipts(namespace));
+        let copies: Vec<&ReceiptHead> = copies.iter().map(AsRef::as_ref).collect();
+        let is_known = self.contracts.in_namespace(namespace).iter().any(|(_, contract)| contract.id == of.0);
+        is_counted(of, &records, &copies, &self.ends(namespace), is_known, self.context.now().as_second())
+    }
+
+    fn has_records(&self, namespace: &str, of: &ContractPeriod) -> bool {
+        self.papers.records(namespace).iter().any(|record| record.of == *of && !record.is_empty)
+    }
+
+    fn is_compared_again(&self, namespace: &str, of: &ContractPeriod) -> bool {
+        let compared = self.disputed().get(namespace).and_then(|compared| compared.get(of).copied());
+        is_compared_again(compared, self.context.now())
+    }
+
+    fn ends(&self, namespace: &str) -> Ends {
+        let contracts = self.contracts.in_namespace(namespace).into_iter();
+        contracts.filter_map(|(_, contract)| Some((contract.id.clone(), contract.end?))).collect()
     }
 
     async fn answer(
@@ -373,7 +414,18 @@ impl Controller {
         self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn disputed(&self) -> MutexGuard<'_, HashMap<String, BTreeMap<ContractPeriod, Timestamp>>> {
+        self.disputed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<AtProvider>>> {
         self.providers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn sooner(next: Next, delay: Duration) -> Next {
+    match next {
+        Next::After(other) => Next::After(other.min(delay)),
+        Next::OnChange => Next::After(delay),
     }
 }

@@ -51,6 +51,11 @@ impl MeteredContract {
         self.end.is_none_or(|end| Period::at(end, self.period_seconds).end().saturating_add(AFTER_END) > now)
     }
 
+    /// Whether the contract is not over before a period begins.
+    pub fn reaches(&self, period: Period) -> bool {
+        self.end.is_none_or(|end| period.start < end)
+    }
+
     /// An account without records.
     pub fn account(&self) -> Account {
         Account::new(self.priced.clone(), self.period_seconds, self.settled.clone())

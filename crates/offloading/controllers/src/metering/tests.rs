@@ -109,6 +109,8 @@ fn client(server: &Arc<Mutex<Server>>) -> Client {
 #[derive(Default)]
 struct Pods {
     stored: Mutex<HashSet<String>>,
+    /// Whether the other side is away, so that nobody knows which pods run.
+    is_away: std::sync::atomic::AtomicBool,
     open: Vec<Entry>,
     /// After how many seconds a period is completed.
     grace: Seconds,
@@ -116,7 +118,7 @@ struct Pods {
 
 impl Side for Pods {
     fn open(&self, _: &str, _: Seconds) -> Option<Vec<Entry>> {
-        Some(self.open.clone())
+        (!self.is_away.load(std::sync::atomic::Ordering::Relaxed)).then(|| self.open.clone())
     }
 
     fn parts(&self, entry: &Entry, period_seconds: u32) -> Vec<(Period, Entry)> {
@@ -218,6 +220,37 @@ async fn pods_that_still_run_are_added_when_a_period_is_over() {
     assert_eq!(record["spec"]["entries"], format!("open p {} {} cpu=1\n", before.start, before.end()));
     assert_eq!(record["metadata"]["labels"][labels::USAGE_PERIOD], period_label(CONTRACT, before));
     assert!(!server.records.contains_key(&name_of(CONTRACT, before.next(), 0)), "the present period is not over");
+}
+
+#[tokio::test]
+async fn a_consumer_says_when_it_counted_and_only_after_the_provider_is_back() {
+    let namespace = provider_namespace(&consumer());
+    let (before, side) = (Period::at(now(), 3600).previous(), Arc::new(Pods { is_away: true.into(), ..Pods::default() }));
+    let server = Arc::new(Mutex::new(Server { contract: contract(&namespace, 3600), ..Server::default() }));
+    let run = || async {
+        let recorder = Recorder::start(&context(&server), labels::PROVIDER_ID, "consumer");
+        tokio::spawn(recorder.clone().run(side.clone()));
+        assert!(recorder.synced().await);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        recorder
+    };
+    run().await;
+    assert!(server.lock().records.is_empty(), "what the provider does is not known");
+    side.is_away.store(false, std::sync::atomic::Ordering::Relaxed);
+    let recorder = run().await;
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while recorder.settled(&namespace).as_second() < before.end() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let server = server.lock();
+    let names: Vec<&String> = server.records.keys().collect();
+    assert_eq!(names, [&name_of(CONTRACT, before, 0)], "one empty record, however long it was away");
+    let spec = &server.records[names[0]]["spec"];
+    assert_eq!((&spec["entries"], &spec["chunks"]), (&json!(""), &json!(1)));
 }
 
 #[tokio::test]
