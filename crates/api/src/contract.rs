@@ -275,6 +275,8 @@ pub enum BreachKind {
     PriceDiffers,
     /// The consumer does not accept the end of the contract.
     EndNotAccepted,
+    /// The consumer answers no receipts, or signs none of many.
+    ReceiptsNotAnswered,
 }
 
 impl BreachKind {
@@ -288,6 +290,7 @@ impl BreachKind {
             Self::TermsNotSigned => "TermsNotSigned",
             Self::PriceDiffers => "PriceDiffers",
             Self::EndNotAccepted => "EndNotAccepted",
+            Self::ReceiptsNotAnswered => "ReceiptsNotAnswered",
         }
     }
 

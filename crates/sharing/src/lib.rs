@@ -83,7 +83,11 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(),
     let policies = watch_policies(&context, &stop, offers_queue.clone(), providers.clone(), foreign_clusters.clone());
     let conditions = Arc::new(PeerConditions::new(context.clone(), foreign_clusters, conditions));
     let contracts = watch_contracts(&context, &stop, offers_queue.clone(), providers.clone());
-    let made = ProviderContracts::new(context.clone(), identity.clone(), contracts.clone());
+    let answers = offers_queue.clone();
+    let receipts = metering::watch_receipts(&context, liqo_api::labels::CONSUMER_ID, &stop, move |_| {
+        answers.add_after((), provider::DEBOUNCE);
+    });
+    let made = ProviderContracts::new(context.clone(), identity.clone(), contracts.clone(), receipts);
     let received = ConsumerContracts::new(context.clone(), identity.clone(), contracts, providers.clone());
     let peerings = watch_peerings(&context, &stop, providers.clone());
     let shared = Shared { offers, policies: policies.clone(), conditions: conditions.clone(), peerings };

@@ -37,7 +37,8 @@ fn passes(kind: BreachKind) -> bool {
         | BreachKind::TermsDiffer
         | BreachKind::TermsNotSigned
         | BreachKind::PriceDiffers
-        | BreachKind::EndNotAccepted => true,
+        | BreachKind::EndNotAccepted
+        | BreachKind::ReceiptsNotAnswered => true,
         BreachKind::NoticeTooShort | BreachKind::EndedEarly => false,
     }
 }

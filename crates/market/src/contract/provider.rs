@@ -43,6 +43,8 @@ pub struct Case<'a> {
     pub records: &'a [Arc<ContractRecord>],
     /// Decisions of persons here, by contract.
     pub decisions: &'a BTreeMap<String, ContractDecision>,
+    /// Why the receipts of a contract (its ID) count as not answered.
+    pub unanswered: &'a BTreeMap<String, String>,
     /// Random bytes, from which the ID of a new contract is made.
     pub nonce: &'a [u8],
     pub now: Timestamp,
@@ -357,6 +359,13 @@ impl Case<'_> {
                 let missing = missing(&pool.resources, offered.get(&pool.name));
                 found.extend(missing.map(|text| Finding::new(Party::Provider, BreachKind::CapacityMissing, &pool.name, text)));
             }
+        }
+        if let Some((terms, text)) = live.and_then(|record| {
+            let terms = record.signed()?;
+            Some((terms, self.unanswered.get(&terms.terms.contract)?))
+        }) {
+            let id = Contract::name_of(&terms.terms.contract);
+            found.push(Finding::new(Party::Consumer, BreachKind::ReceiptsNotAnswered, &id, text));
         }
         let over = self.records.iter().filter(|record| record.is_over(self.now) && record.spec.in_force_since.is_some());
         // Who asks for nothing any more has no reason to answer.

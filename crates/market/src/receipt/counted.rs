@@ -36,9 +36,7 @@ pub fn is_counted(
         return own().any(|record| record.is_last);
     }
     // When a period is complete, so are all before it.
-    let complete = records.iter().filter(|record| record.is_last).map(|record| &record.of);
-    let signed = copies.iter().filter(|copy| copy.phase == ReceiptPhase::Signed).map(|copy| &copy.of);
-    complete.chain(signed).any(|other| other.0 == *contract && other.1.end() >= period.end())
+    counted(records, copies).any(|other| other.0 == *contract && other.1.end() >= period.end())
 }
 
 /// Whether a receipt that this cluster disputed is compared again. `compared`: when this process did that last.
@@ -46,14 +44,22 @@ pub fn is_compared_again(compared: Option<Timestamp>, now: Timestamp) -> bool {
     compared.is_none_or(|last| now.duration_since(last) >= COMPARED_AGAIN_AFTER)
 }
 
-/// The periods in which this cluster counted nothing, and said so in a record that a later one makes superfluous.
-pub fn superseded(records: &[RecordHead]) -> Vec<ContractPeriod> {
+/// The periods in which this cluster counted nothing, and said so in a record that makes no difference any more: a later period is
+/// complete, or this cluster signed its receipt.
+pub fn superseded(records: &[RecordHead], copies: &[&ReceiptHead]) -> Vec<ContractPeriod> {
     let with_entries: BTreeSet<&ContractPeriod> =
         records.iter().filter(|record| !record.is_empty).map(|record| &record.of).collect();
-    let is_before =
-        |one: &ContractPeriod| records.iter().any(|other| other.is_last && other.of.0 == one.0 && other.of.1.start > one.1.start);
-    let empty: BTreeSet<&ContractPeriod> = records.iter().map(|record| &record.of).collect();
-    empty.difference(&with_entries).filter(|of| is_before(of)).map(|of| (*of).clone()).collect()
+    let complete = || counted(records, copies);
+    let is_before = |one: &ContractPeriod| complete().any(|other| other.0 == one.0 && other.1.start > one.1.start);
+    let all: BTreeSet<&ContractPeriod> = records.iter().map(|record| &record.of).collect();
+    all.difference(&with_entries).filter(|of| is_before(of)).map(|of| (*of).clone()).collect()
+}
+
+/// The periods that this cluster has counted, as its own records and copies say.
+fn counted<'a>(records: &'a [RecordHead], copies: &'a [&ReceiptHead]) -> impl Iterator<Item = &'a ContractPeriod> {
+    let complete = records.iter().filter(|record| record.is_last).map(|record| &record.of);
+    let signed = copies.iter().filter(|copy| copy.phase == ReceiptPhase::Signed).map(|copy| &copy.of);
+    complete.chain(signed)
 }
 
 #[cfg(test)]
@@ -69,7 +75,7 @@ mod tests {
     }
 
     fn record(hour: i64, is_last: bool, is_empty: bool) -> RecordHead {
-        RecordHead { of: of(hour), is_last, is_empty }
+        RecordHead { of: of(hour), is_last, is_empty, len: 0 }
     }
 
     fn counted(hour: i64, records: &[RecordHead], now: Seconds) -> bool {
@@ -118,9 +124,11 @@ mod tests {
     #[test]
     fn only_the_last_record_that_says_nothing_was_counted_stays() {
         let records = [record(0, true, true), record(1, true, true), record(2, true, false), record(3, true, true)];
-        assert_eq!(superseded(&records), [of(0), of(1)]);
-        assert!(superseded(&records[3..]).is_empty());
+        assert_eq!(superseded(&records, &[]), [of(0), of(1)]);
+        assert!(superseded(&records[3..], &[]).is_empty());
+        let signed = ReceiptHead { of: of(4), created: Timestamp::UNIX_EPOCH, phase: ReceiptPhase::Signed, is_kept: true };
+        assert_eq!(superseded(&records[3..], &[&signed]), [of(3)]);
         let mixed = [record(0, false, false), record(0, true, true), record(1, true, true)];
-        assert!(superseded(&mixed).is_empty(), "its last chunk is empty, and another one is not");
+        assert!(superseded(&mixed, &[]).is_empty(), "its last chunk is empty, and another one is not");
     }
 }

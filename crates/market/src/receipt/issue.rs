@@ -9,9 +9,13 @@ use liqo_metering::receipt::{period_of, receipt_name};
 
 use super::document::{ReceiptParties, SignedReceipt, answered_phase};
 
-/// Maximum number of periods, the latest ones, whose records are kept although not both sides have signed. A busy period may take a
+/// Number of periods, the latest ones, whose records are always kept although not both sides have signed. A busy period may take a
 /// megabyte.
-const MAX_UNSIGNED: usize = 100;
+const ALWAYS_KEPT: usize = 100;
+/// Records of older periods are kept as well while all of a peer take at most so many bytes: 32 MiB.
+const MAX_UNSIGNED_LEN: usize = 32 << 20;
+/// Bytes of an object in addition to its entries.
+const RECORD_OVERHEAD: usize = 1024;
 
 /// The ID of a contract, and a period.
 pub type ContractPeriod = (String, Period);
@@ -24,6 +28,8 @@ pub struct RecordHead {
     pub is_last: bool,
     /// Whether it has no entries.
     pub is_empty: bool,
+    /// Bytes that the object takes.
+    pub len: usize,
 }
 
 /// A receipt without its statement.
@@ -53,7 +59,9 @@ pub enum Action {
 impl RecordHead {
     pub fn reduce(record: UsageRecord) -> Option<Self> {
         let of = (record.spec.contract, period_of(&record.spec.period)?);
-        Some(Self { of, is_last: record.spec.chunks.is_some(), is_empty: record.spec.entries.is_empty() })
+        let entries = &record.spec.entries;
+        let len = entries.len().saturating_add(RECORD_OVERHEAD);
+        Some(Self { of, is_last: record.spec.chunks.is_some(), is_empty: entries.is_empty(), len })
     }
 }
 
@@ -87,14 +95,13 @@ pub fn decide<'a>(
 ) -> BTreeSet<Action> {
     let receipts: BTreeMap<&ContractPeriod, &ReceiptHead> = receipts.into_iter().map(|receipt| (&receipt.of, receipt)).collect();
     let mut complete: BTreeMap<&ContractPeriod, bool> = BTreeMap::new();
+    let mut lengths: BTreeMap<&ContractPeriod, usize> = BTreeMap::new();
     for record in records {
+        *lengths.entry(&record.of).or_default() += record.len;
         *complete.entry(&record.of).or_default() |= record.is_last;
     }
     let mut actions = BTreeSet::new();
-    let mut periods: Vec<&ContractPeriod> = complete.keys().copied().collect();
-    periods.sort_by_key(|of| of.1);
-    let too_many = periods.len().saturating_sub(MAX_UNSIGNED);
-    actions.extend(periods.into_iter().take(too_many).map(|of| Action::DeleteRecords(of.clone())));
+    actions.extend(beyond_bound(&lengths).into_iter().map(|of| Action::DeleteRecords(of.clone())));
     for (of, is_complete) in complete {
         let action = match receipts.get(of) {
             None if is_expired(of.1, settings, now) => Some(Action::DeleteRecords(of.clone())),
@@ -114,6 +121,20 @@ pub fn decide<'a>(
         actions.insert(Action::DeleteRecords(of.clone()));
     }
     actions
+}
+
+/// The periods whose records take too much space, the oldest ones.
+fn beyond_bound<'a>(lengths: &BTreeMap<&'a ContractPeriod, usize>) -> Vec<&'a ContractPeriod> {
+    let mut periods: Vec<(&'a ContractPeriod, usize)> = lengths.iter().map(|(of, len)| (*of, *len)).collect();
+    periods.sort_by_key(|(of, _)| std::cmp::Reverse(of.1));
+    let (mut sum, mut beyond) = (0_usize, Vec::new());
+    for (number, (of, len)) in periods.into_iter().enumerate() {
+        sum = sum.saturating_add(len);
+        if number >= ALWAYS_KEPT && sum > MAX_UNSIGNED_LEN {
+            beyond.push(of);
+        }
+    }
+    beyond
 }
 
 /// The receipts that are too old, or too many for their contract.
@@ -149,7 +170,7 @@ mod tests {
     }
 
     fn record(start: i64, is_last: bool) -> RecordHead {
-        RecordHead { of: of(start), is_last, is_empty: false }
+        RecordHead { of: of(start), is_last, is_empty: false, len: 1 << 20 }
     }
 
     fn receipt(start: i64, phase: ReceiptPhase) -> ReceiptHead {
@@ -208,6 +229,16 @@ mod tests {
         let receipts: Vec<ReceiptHead> = (0..103).map(|hour| receipt(hour * 3600, ReceiptPhase::Disputed)).collect();
         let expected: Vec<Action> = (0..3).map(|hour| Action::DeleteRecords(of(hour * 3600))).collect();
         assert_eq!(decided(&records, &receipts, &MeteringSettings::default()), expected);
+    }
+
+    #[test]
+    fn small_records_of_a_dispute_are_kept_for_longer() {
+        let small = |hour: i64| RecordHead { len: 32 << 10, ..record(hour * 3600, true) };
+        let records: Vec<RecordHead> = (0..1030).map(small).collect();
+        let receipts: Vec<ReceiptHead> = (0..1030).map(|hour| receipt(hour * 3600, ReceiptPhase::Disputed)).collect();
+        let settings = MeteringSettings { max_receipts: 2000, ..MeteringSettings::default() };
+        let expected: Vec<Action> = (0..6).map(|hour| Action::DeleteRecords(of(hour * 3600))).collect();
+        assert_eq!(decided(&records, &receipts, &settings), expected, "1024 of 32 KiB");
     }
 
     #[test]

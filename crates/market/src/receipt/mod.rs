@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   provider   issue      records of a period that are complete ──▶ Receipt; signed by both ──▶ the records go
+//!              unanswered consumers that sign none of many receipts
 //!   consumer   answer     receipt, the provider's records, own records ──▶ signature, or the pods that differ
 //!              counted    whether the own entries of a period are complete
 //!              given      the answer that it gave already, by its own copy or its own signature
@@ -20,4 +21,5 @@ pub mod document;
 pub mod given;
 pub mod issue;
 pub mod settle;
+pub mod unanswered;
 pub mod unclaimed;

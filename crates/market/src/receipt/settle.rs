@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     fn head(contract: &str, start: Seconds, is_last: bool) -> RecordHead {
-        RecordHead { of: (contract.to_owned(), Period::at(start, 60)), is_last, is_empty: false }
+        RecordHead { of: (contract.to_owned(), Period::at(start, 60)), is_last, is_empty: false, len: 0 }
     }
 
     #[test]

@@ -56,7 +56,7 @@ mod tests {
     }
 
     fn record(start: Seconds, is_last: bool) -> RecordHead {
-        RecordHead { of: of("c", start), is_last, is_empty: false }
+        RecordHead { of: of("c", start), is_last, is_empty: false, len: 0 }
     }
 
     fn receipt(contract: &str, start: Seconds, phase: ReceiptPhase) -> ReceiptHead {

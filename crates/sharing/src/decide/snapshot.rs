@@ -83,6 +83,8 @@ pub struct ContractFacts {
     pub decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>,
     /// What this process has seen that may become a breach.
     pub doubts: HashMap<ClusterId, Doubts>,
+    /// Why receipts count as not answered, for each tenant namespace, by the ID of the contract.
+    pub unanswered: HashMap<String, BTreeMap<String, String>>,
     /// Random bytes, from which the IDs of new contracts are made.
     pub nonce: [u8; 16],
 }

@@ -245,7 +245,8 @@ impl Controller {
         let client = &self.context.client;
         let (metering, now) = (&self.context.config().spec.metering, self.context.now());
         let actions = decide(&records, receipts.iter().map(AsRef::as_ref), metering, now);
-        let superseded = superseded(&records).into_iter().map(Action::DeleteRecords);
+        let copies: Vec<&ReceiptHead> = receipts.iter().map(AsRef::as_ref).collect();
+        let superseded = superseded(&records, &copies).into_iter().map(Action::DeleteRecords);
         let actions: BTreeSet<Action> = actions.into_iter().chain(superseded).collect();
         for action in actions.into_iter().filter(|action| is_allowed(action, &records, settled)) {
             let done = match action {

@@ -66,22 +66,12 @@ impl Papers {
         };
         let (changed, client) = (enqueue(), context.client.clone());
         let small_pages = config.clone().page_size(PAGE);
-        let records = Cache::watch(
-            Api::<UsageRecord>::all(client.clone()),
-            small_pages,
-            stop.clone(),
-            RecordHead::reduce,
-            move |key, _, _| {
+        let records =
+            Cache::watch(Api::<UsageRecord>::all(client), small_pages, stop.clone(), RecordHead::reduce, move |key, _, _| {
                 changed(key);
-            },
-        );
+            });
         let changed = enqueue();
-        let own = context.cluster_id.clone();
-        let reduce = move |receipt: Receipt| {
-            let parties = ReceiptParties::of_namespace(&own, receipt.metadata.namespace.as_deref()?)?;
-            ReceiptHead::reduce(&parties, &receipt)
-        };
-        let receipts = Cache::watch(Api::<Receipt>::all(client), config, stop.clone(), reduce, move |key, _, _| changed(key));
+        let receipts = watch_receipts(context, peer_label, stop, changed);
         Self { records, receipts }
     }
 
@@ -105,6 +95,22 @@ impl Papers {
         }
         Ok(())
     }
+}
+
+/// Watches the receipts of this cluster that name a peer by this label.
+pub(crate) fn watch_receipts(
+    context: &Context,
+    peer_label: &str,
+    stop: &CancellationToken,
+    changed: impl Fn(&Key) + Send + 'static,
+) -> Cache<ReceiptHead> {
+    let own = context.cluster_id.clone();
+    let reduce = move |receipt: Receipt| {
+        let parties = ReceiptParties::of_namespace(&own, receipt.metadata.namespace.as_deref()?)?;
+        ReceiptHead::reduce(&parties, &receipt)
+    };
+    let (all, config) = (Api::<Receipt>::all(context.client.clone()), Config::default().labels(peer_label));
+    Cache::watch(all, config, stop.clone(), reduce, move |key, _, _| changed(key))
 }
 
 /// Deletes the receipt of a period.

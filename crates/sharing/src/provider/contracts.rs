@@ -24,6 +24,7 @@ use crate::{
     decide::snapshot::{ContractChange, ContractFacts},
 };
 use liqo_market::contract::{breaches::Doubts, record::ContractRecord};
+use liqo_market::receipt::{issue::ReceiptHead, unanswered::unanswered};
 
 /// How long the watch may take to show a new contract.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
@@ -34,6 +35,8 @@ pub struct ProviderContracts {
     identity: Arc<ClusterIdentity>,
     /// All contracts in this cluster, including copies of those that it received.
     contracts: Cache<ContractRecord>,
+    /// The receipts that this cluster wrote.
+    receipts: Cache<ReceiptHead>,
     /// The contract that was created last in each tenant namespace, until the watch shows it.
     created: Mutex<HashMap<String, (String, Instant)>>,
     /// What this process has seen that may become a breach.
@@ -44,13 +47,18 @@ pub struct ProviderContracts {
 }
 
 impl ProviderContracts {
-    pub fn new(context: Context, identity: Arc<ClusterIdentity>, contracts: Cache<ContractRecord>) -> Self {
+    pub fn new(
+        context: Context,
+        identity: Arc<ClusterIdentity>,
+        contracts: Cache<ContractRecord>,
+        receipts: Cache<ReceiptHead>,
+    ) -> Self {
         let (created, doubts, problems) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { context, identity, contracts, created, doubts, problems, reports: BreachReports::default() }
+        Self { context, identity, contracts, receipts, created, doubts, problems, reports: BreachReports::default() }
     }
 
     pub async fn synced(&self) -> bool {
-        self.contracts.synced().await
+        self.contracts.synced().await && self.receipts.synced().await
     }
 
     pub fn facts(&self, decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>) -> ContractFacts {
@@ -65,12 +73,19 @@ impl ProviderContracts {
         });
         let unseen = created.keys().cloned().collect();
         drop(created);
+        let mut receipts: HashMap<String, Vec<Arc<ReceiptHead>>> = HashMap::new();
+        for (key, receipt) in self.receipts.all() {
+            receipts.entry(key.namespace).or_default().push(receipt);
+        }
+        let now = self.context.now();
+        let unanswered = receipts.into_iter().map(|(namespace, receipts)| (namespace, unanswered(&receipts, now)));
         ContractFacts {
             identity: Some(self.identity.clone()),
             records,
             unseen,
             decisions,
             doubts: lock(&self.doubts).clone(),
+            unanswered: unanswered.collect(),
             nonce: rand::random(),
         }
     }

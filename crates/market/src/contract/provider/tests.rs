@@ -21,6 +21,7 @@ struct World {
     offered: Option<BTreeMap<String, ResourceList>>,
     contracts: Vec<Contract>,
     decisions: BTreeMap<String, ContractDecision>,
+    unanswered: BTreeMap<String, String>,
     doubts: Doubts,
 }
 
@@ -36,6 +37,7 @@ impl World {
             offered: Some(BTreeMap::from([("default".to_owned(), amounts)])),
             contracts: Vec::new(),
             decisions: BTreeMap::new(),
+            unanswered: BTreeMap::new(),
             doubts: Doubts::default(),
         }
     }
@@ -72,6 +74,7 @@ impl World {
             offered: self.offered.clone(),
             records: &records,
             decisions: &self.decisions,
+            unanswered: &self.unanswered,
             nonce: b"0123456789abcdef",
             now: at(seconds),
         };
@@ -299,6 +302,19 @@ fn best_effort_amounts_may_be_missing() {
     world.offered = Some(BTreeMap::new());
     world.step(2000);
     assert!(world.step(3000).spec.breaches.is_empty());
+}
+
+#[test]
+fn a_consumer_that_answers_no_receipts_breaks_the_contract_until_it_signs_one() {
+    let mut world = World::signed(|_| {});
+    let id = terms(&world.parties).contract;
+    world.unanswered.insert(id, "24 of the latest 24 receipts have no answer".to_owned());
+    assert!(world.step(1000).spec.breaches.is_empty(), "it does not last yet");
+    let breaches = world.step(2000).spec.breaches;
+    assert_eq!((breaches[0].kind, breaches[0].by), (BreachKind::ReceiptsNotAnswered, Party::Consumer));
+    assert_eq!(world.step(2100).spec.breaches, breaches, "it is listed once");
+    world.unanswered.clear();
+    assert!(world.step(3000).spec.breaches[0].until.is_some());
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub fn add_contracts(
         let index = by_namespace.get(namespace).copied();
         let requester = index.map(|index| &requesters[index]);
         let pools: Vec<&PoolAllocation> = allocations.iter().filter(|allocation| Some(allocation.requester) == index).collect();
-        let empty = BTreeMap::new();
+        let (empty, answered) = (BTreeMap::new(), BTreeMap::new());
         let case = Case {
             identity,
             consumer,
@@ -54,6 +54,7 @@ pub fn add_contracts(
                 .map(|_| pools.iter().map(|allocation| (allocation.pool.clone(), allocation.target.clone())).collect()),
             records,
             decisions: snapshot.contracts.decisions.get(consumer).unwrap_or(&empty),
+            unanswered: snapshot.contracts.unanswered.get(namespace).unwrap_or(&answered),
             nonce: &snapshot.contracts.nonce,
             now: snapshot.wall_time,
         };
