@@ -62,6 +62,11 @@ impl Charges {
         self.0.last().is_some_and(|last| last.until.is_none())
     }
 
+    /// Whether these may be the charges of a pod that had `before` earlier: a provider never changes when it began to charge a pod.
+    pub fn continues(&self, before: &Self) -> bool {
+        before.from().is_none_or(|from| self.from() == Some(from))
+    }
+
     /// When the pod was charged first.
     pub fn from(&self) -> Option<Seconds> {
         self.0.first().map(|first| first.from)
@@ -129,13 +134,13 @@ impl Charges {
         self.0.iter().filter_map(entry).collect()
     }
 
-    /// The same for the consumer, which saw the pod gone at the time `gone` by its own clock: an open charge ends then, as an estimate.
-    /// It may have had other amounts after that was seen, `most` at most.
-    pub(crate) fn estimated_entries(&self, uid: &str, pool: &str, gone: Seconds, most: &ResourceList) -> Vec<Entry> {
+    /// The same for the consumer, which saw that the pod is gone: an open charge ends at `end` at the latest, by the provider's clock. It
+    /// may have had other amounts after that was seen, `most` at most.
+    pub(crate) fn estimated_entries(&self, uid: &str, pool: &str, end: Seconds, most: &ResourceList) -> Vec<Entry> {
         let entry = |charge: &Charge| {
             let (until, amounts) = match charge.until {
                 Some(until) => (Time::exact(until), charge.amounts.clone()),
-                None => (Time::estimate(gone.max(charge.from)), normalized(&charge.amounts.max(most))),
+                None => (Time::estimate(end.max(charge.from)), normalized(&charge.amounts.max(most))),
             };
             let (uid, pool) = (uid.to_owned(), pool.to_owned());
             Entry { uid, pool, from: Time::exact(charge.from), until, amounts, namespace: String::new() }.if_valid()
@@ -251,6 +256,13 @@ mod tests {
         }
         assert_eq!(charges.0.len(), MAX_CHARGES);
         assert!(charges.to_string().ends_with("31- cpu=7") && charges.to_string().parse::<Charges>().is_ok());
+    }
+
+    #[test]
+    fn charges_that_begin_at_another_time_than_before_are_of_another_pod() {
+        let continues = |now: &str, before: &str| now.parse::<Charges>().unwrap().continues(&before.parse().unwrap());
+        assert!(continues("1-5 cpu=1; 5- cpu=2", "1- cpu=1") && continues("1- cpu=1", ""));
+        assert!(!continues("9- cpu=1", "1- cpu=1") && !continues("", "1- cpu=1"));
     }
 
     #[test]

@@ -12,6 +12,8 @@ use liqo_api::{Dispute, DisputedPod, MAX_DISPUTED_PODS};
 
 use crate::Seconds;
 use crate::entry::{Entry, Time};
+use crate::observation::CLOCKS_OF_A_CLUSTER;
+use crate::period::MIN_PERIOD_SECONDS;
 use crate::usage::Usage;
 
 /// Default of how many seconds the clocks of both sides may differ.
@@ -99,14 +101,35 @@ fn difference(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Optio
     if theirs.iter().any(|entry| entry.from.is_estimate || entry.until.is_estimate) {
         return Some("the provider has only an estimate".to_owned());
     }
-    theirs.iter().find_map(|entry| uncovered(entry, ours, tolerance))
+    theirs.iter().find_map(|entry| uncovered(entry, ours, tolerance)).or_else(|| stretched(theirs, ours, tolerance))
+}
+
+/// Why the pod ran longer than we saw, if all of ours are estimates. Clocks that differ move both ends of a pod. Only where the boundary
+/// of a period cuts one of them, the other one moves alone.
+fn stretched(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
+    if !ours.iter().all(|own| own.from.is_estimate && own.until.is_estimate) {
+        return None;
+    }
+    let span = |entries: &[&Entry]| {
+        let first = entries.iter().map(|entry| entry.from.at).min()?;
+        Some((first, entries.iter().map(|entry| entry.until.at).max()?))
+    };
+    let ((from, until), (own_from, own_until)) = (span(theirs)?, span(ours)?);
+    let is_cut = |ours: Seconds, theirs: Seconds| ours == theirs && ours % Seconds::from(MIN_PERIOD_SECONDS) == 0;
+    let (provider, consumer) = (until - from, own_until - own_from);
+    let is_longer = provider > consumer.saturating_add(tolerance.exact).saturating_add(CLOCKS_OF_A_CLUSTER);
+    (is_longer && !is_cut(own_from, from) && !is_cut(own_until, until))
+        .then(|| format!("the provider charges it for {provider} seconds, the consumer for {consumer}"))
 }
 
 /// Why none of our entries covers this one.
 fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
-    let within = |time: Time| if time.is_estimate { tolerance.clocks } else { tolerance.exact };
-    let begins = |own: &Entry| own.from.at.saturating_sub(within(own.from)) <= entry.from.at;
-    let ends = |own: &Entry| entry.until.at <= own.until.at.saturating_add(within(own.until));
+    // An estimated end of a pod whose begin is the provider's is by the provider's clock.
+    let within = |own: &Entry, time: Time| {
+        if time.is_estimate && own.from.is_estimate { tolerance.clocks } else { tolerance.exact }
+    };
+    let begins = |own: &Entry| own.from.at.saturating_sub(within(own, own.from)) <= entry.from.at;
+    let ends = |own: &Entry| entry.until.at <= own.until.at.saturating_add(within(own, own.until));
     let pools: Vec<&&Entry> = ours.iter().filter(|own| own.pool == entry.pool).collect();
     if pools.is_empty() {
         return Some(format!("the provider charges pool {:.63}, and the pod ran in another one", entry.pool));
@@ -160,8 +183,9 @@ mod tests {
     #[test]
     fn equal_entries_agree_and_so_do_estimates_within_the_clocks() {
         assert!(differences("u p 1 9 cpu=1", "u p 1 9 cpu=1").is_empty());
-        assert!(differences("u p 1000 1250 cpu=1", "u p 1000 ~1000 cpu=1").is_empty());
-        assert!(differences("u p 1000 1250 cpu=1; u p 1250 1300 cpu=2", "u p ~1100 ~1200 cpu=2").is_empty());
+        assert!(differences("u p 1000 1250 cpu=1", "u p 1000 ~1250 cpu=1").is_empty());
+        assert!(differences("u p 1000 1250 cpu=1; u p 1250 1300 cpu=2", "u p ~1100 ~1400 cpu=2").is_empty());
+        assert!(differences("u p 1200 1400 cpu=1", "u p ~1200 ~1200 cpu=1").is_empty(), "the other end is in the period before");
         assert!(differences("u p 1 9 cpu=1", "u p 1 20 cpu=1; v p 1 20 cpu=1").is_empty(), "the provider charges less");
     }
 
@@ -186,6 +210,10 @@ mod tests {
         assert_eq!(found("u p 1 9 cpu=1; u p 5 9 cpu=1", "u p 1 9 cpu=1"), "u 12/8 the provider counts some seconds twice");
         assert_eq!(found("u p 1 ~9 cpu=1", "u p 1 9 cpu=1"), "u 8/8 the provider has only an estimate");
         assert!(found("u p 1000 2000 cpu=1", "u p 1000 ~1600 cpu=1").contains("until second 2000"));
+        assert_eq!(
+            found("u p 730 1410 cpu=1", "u p ~1001 ~1201 cpu=1"),
+            "u 680/200 the provider charges it for 680 seconds, the consumer for 200"
+        );
     }
 
     #[test]

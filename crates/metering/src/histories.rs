@@ -286,10 +286,10 @@ impl World {
         let asked = [list("cpu=1"), list("cpu=2")];
         let (uid, sent) = (format!("u{n}"), story.sent + skew);
         // The shadow pod says when it was deleted.
-        let gone = if clock >= story.due() { Some(gone.unwrap_or(clock).min(story.due())) } else { gone };
-        let observation =
-            Observation { uid: &uid, namespace: "demo", pool: "p", sent, gone, asked: &asked, charges: &pod.seen_by_consumer };
-        observation.entries(clock, CLOCKS)
+        let charged_until = (clock >= story.due()).then(|| story.due());
+        let charges = &pod.seen_by_consumer;
+        Observation { uid: &uid, namespace: "demo", pool: "p", sent, gone, charged_until, asked: &asked, charges }
+            .entries(clock, CLOCKS)
     }
 
     fn consumer_looks(&mut self, now: Seconds) {

@@ -1,7 +1,9 @@
 //! What the consumer knows of one pod, and which of the provider's facts it adopts.
 //!
 //! The consumer has no times of its own that are exact: it knows when it sent the pod and when its record was gone, by its own clock.
-//! The provider's charges are adopted if they are within these bounds, give or take what clocks may differ.
+//! The provider's charges are adopted if they are within these bounds, give or take what clocks may differ. That allows the provider's
+//! clock to be ahead or behind, not a pod to run longer: a difference of clocks is not in a difference of times. So no pod is charged
+//! for more seconds than it was sent, but a few.
 
 use liqo_quantity::ResourceList;
 
@@ -9,6 +11,9 @@ use crate::Seconds;
 use crate::charges::Charges;
 use crate::entry::{Entry, Time, is_name, normalized};
 use crate::period::Period;
+
+/// How many seconds the clocks within one cluster may differ, of its API server, its nodes and its manager. Times are whole seconds.
+pub const CLOCKS_OF_A_CLUSTER: Seconds = 5;
 
 /// One pod that the consumer sent.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,8 +28,9 @@ pub struct Observation<'a> {
     pub sent: Seconds,
     /// When its record was seen gone, by the consumer's clock. `None` while it exists.
     pub gone: Option<Seconds>,
-    /// What the provider may charge for it: amounts that it had at any time. Empty if the local pod is unknown, for example because
-    /// somebody removed it by force.
+    /// When the provider stops to charge it because its shadow pod was deleted, by the provider's clock.
+    pub charged_until: Option<Seconds>,
+    /// What the provider may charge for it: amounts that it had at any time.
     pub asked: &'a [ResourceList],
     /// The provider's charges, as far as they were seen.
     pub charges: &'a Charges,
@@ -44,25 +50,36 @@ impl Observation<'_> {
     }
 
     fn entries_of_any_namespace(&self, now: Seconds, clocks: Seconds) -> Vec<Entry> {
-        let latest = self.gone.unwrap_or(now);
+        let seen = self.gone.unwrap_or(now);
+        let latest = self.charged_until.unwrap_or(seen).min(seen);
+        let is_gone = self.gone.is_some() || self.charged_until.is_some_and(|end| end <= now);
         let most = self.asked.iter().fold(ResourceList::new(), |all, one| all.max(one));
         if let Some((from, until)) = self.charges.span() {
-            let is_within =
-                from >= self.sent.saturating_sub(clocks) && until.is_none_or(|until| until <= latest.saturating_add(clocks));
+            let end = self.latest_end(from, seen).min(latest.saturating_add(clocks));
+            let is_within = from >= self.sent.saturating_sub(clocks) && until.unwrap_or(from) <= end;
             if is_within && self.charges.amounts().all(|amounts| self.may_be_charged(amounts)) {
-                return if self.gone.is_some() {
-                    self.charges.estimated_entries(self.uid, self.pool, latest, &most)
+                return if is_gone {
+                    self.charges.estimated_entries(self.uid, self.pool, end, &most)
                 } else {
                     self.charges.entries(self.uid, self.pool, now)
                 };
             }
-        } else if self.gone.is_none() {
+        } else if !is_gone {
             return Vec::new();
         }
-        let (from, until) = (Time::estimate(self.sent.min(latest)), Time::estimate(latest));
+        // Both by our clock: by that of the provider its charges may end as much later as the clocks differ.
+        let until = self.charged_until.map_or(seen, |end| end.saturating_add(clocks).min(seen));
+        let (from, until) = (Time::estimate(self.sent.min(until)), Time::estimate(until));
         let (uid, pool, namespace) = (self.uid.to_owned(), self.pool.to_owned(), String::new());
         let own = Entry { uid, pool, from, until, amounts: normalized(&most), namespace };
         own.if_valid().into_iter().collect()
+    }
+
+    /// When a pod that is charged from `from` on ended at the latest, by the provider's clock. It was not created before it was sent, so
+    /// it ran no longer than from then until it was `seen` last.
+    fn latest_end(&self, from: Seconds, seen: Seconds) -> Seconds {
+        let end = from.saturating_add(seen.saturating_sub(self.sent));
+        self.charged_until.unwrap_or(end).min(end).saturating_add(CLOCKS_OF_A_CLUSTER)
     }
 
     fn may_be_charged(&self, amounts: &ResourceList) -> bool {
@@ -71,7 +88,8 @@ impl Observation<'_> {
 }
 
 /// The parts of the consumer's entries with their periods. An estimate close to a boundary also leaves an entry without a second at the
-/// other side of it: by the provider's clock the pod may have been there.
+/// other side of it: by the provider's clock the pod may have been there. The end of an entry whose begin is the provider's is by its
+/// clock.
 pub fn parts_with_witnesses(entry: &Entry, seconds: u32, clocks: Seconds) -> Vec<(Period, Entry)> {
     let mut parts = Period::parts(entry, seconds);
     let (first, last) =
@@ -80,7 +98,7 @@ pub fn parts_with_witnesses(entry: &Entry, seconds: u32, clocks: Seconds) -> Vec
     if entry.from.is_estimate && entry.from.at.saturating_sub(clocks) < first.start {
         parts.insert(0, (first.previous(), witness(first.start)));
     }
-    if entry.until.is_estimate && entry.until.at.saturating_add(clocks) > last.end() {
+    if entry.from.is_estimate && entry.until.is_estimate && entry.until.at.saturating_add(clocks) > last.end() {
         parts.push((last.next(), witness(last.end())));
     }
     parts
@@ -93,7 +111,8 @@ mod tests {
 
     fn entries(charges: &str, gone: Option<Seconds>, asked: &[ResourceList]) -> Vec<String> {
         let charges = charges.parse().unwrap();
-        let observation = Observation { uid: "u", namespace: "", pool: "p", sent: 1000, gone, asked, charges: &charges };
+        let observation =
+            Observation { uid: "u", namespace: "", pool: "p", sent: 1000, gone, charged_until: None, asked, charges: &charges };
         observation.entries(2000, 300).iter().map(ToString::to_string).collect()
     }
 
@@ -101,9 +120,44 @@ mod tests {
     fn charges_within_the_bounds_are_adopted() {
         let asked = [list("cpu=1")];
         assert_eq!(entries("1003- cpu=1", None, &asked), ["u p 1003 2000 cpu=1"]);
-        assert_eq!(entries("1003- cpu=1", Some(1500), &asked), ["u p 1003 ~1500 cpu=1"]);
+        assert_eq!(entries("1003- cpu=1", Some(1500), &asked), ["u p 1003 ~1508 cpu=1"]);
         assert_eq!(entries("1003-1490 cpu=1", Some(1500), &asked), ["u p 1003 1490 cpu=1"]);
-        assert_eq!(entries("800-1700 cpu=1", Some(1500), &asked), ["u p 800 1700 cpu=1"], "clocks differ");
+        assert_eq!(entries("800-1300 cpu=1", Some(1500), &asked), ["u p 800 1300 cpu=1"], "the provider's clock is behind");
+        assert_eq!(entries("1300-1790 cpu=1", Some(1500), &asked), ["u p 1300 1790 cpu=1"], "it is ahead");
+    }
+
+    #[test]
+    fn the_clock_tolerance_makes_no_pod_longer() {
+        let asked = [list("cpu=1")];
+        let own = ["u p ~1000 ~1500 cpu=1"];
+        assert_eq!(entries("995-1500 cpu=1", Some(1500), &asked), ["u p 995 1500 cpu=1"], "a few seconds");
+        for stretched in ["800-1700 cpu=1", "700-1500 cpu=1", "1000-1800 cpu=1", "700-1000 cpu=1; 1000-1800 cpu=1"] {
+            assert_eq!(entries(stretched, Some(1500), &asked), own, "{stretched}");
+        }
+        assert_eq!(entries("700- cpu=1", Some(1500), &asked), ["u p 700 ~1205 cpu=1"], "the end follows from the begin");
+    }
+
+    #[test]
+    fn nothing_is_charged_after_the_grace_of_a_deleted_pod_by_the_providers_clock() {
+        let asked = [list("cpu=1")];
+        let entries = |charges: &str, gone: Option<Seconds>| {
+            let charges = charges.parse().unwrap();
+            let observation = Observation {
+                uid: "u",
+                namespace: "",
+                pool: "p",
+                sent: 1000,
+                gone,
+                charged_until: Some(1230),
+                asked: &asked,
+                charges: &charges,
+            };
+            observation.entries(2000, 300).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(entries("1003- cpu=1", None), ["u p 1003 ~1235 cpu=1"], "although it still exists");
+        assert_eq!(entries("1003-1230 cpu=1", Some(1900)), ["u p 1003 1230 cpu=1"]);
+        assert_eq!(entries("1003-1300 cpu=1", Some(1900)), ["u p ~1000 ~1530 cpu=1"]);
+        assert_eq!(entries("1003-1300 cpu=1", Some(1240)), ["u p ~1000 ~1240 cpu=1"]);
     }
 
     #[test]
@@ -117,6 +171,7 @@ mod tests {
                 pool: "p",
                 sent: 1000,
                 gone: Some(1500),
+                charged_until: None,
                 asked: &asked,
                 charges: &charges,
             };
@@ -130,15 +185,15 @@ mod tests {
         assert_eq!(entries("600- cpu=1", Some(1500), &asked), ["u p ~1000 ~1500 cpu=1"]);
         assert_eq!(entries("1003-1900 cpu=1", Some(1500), &asked), ["u p ~1000 ~1500 cpu=1"]);
         assert_eq!(entries("1003- cpu=2", Some(1500), &asked), ["u p ~1000 ~1500 cpu=1"]);
-        assert_eq!(entries("1003- cpu=2", Some(1500), &[]), ["u p 1003 ~1500 cpu=2"], "the local pod is unknown");
+        assert_eq!(entries("1003- cpu=2", Some(1500), &[]), ["u p 1003 ~1508 cpu=2"], "the local pod is unknown");
     }
 
     #[test]
     fn a_pod_that_is_resized_may_be_charged_both_amounts() {
         let asked = [list("cpu=1"), list("cpu=2")];
         let charged = entries("1003-1100 cpu=1; 1100- cpu=2", Some(1500), &asked);
-        assert_eq!(charged, ["u p 1003 1100 cpu=1", "u p 1100 ~1500 cpu=2"]);
-        assert_eq!(entries("1003- cpu=1", Some(1500), &asked), ["u p 1003 ~1500 cpu=2"], "it may have been resized unseen");
+        assert_eq!(charged, ["u p 1003 1100 cpu=1", "u p 1100 ~1508 cpu=2"]);
+        assert_eq!(entries("1003- cpu=1", Some(1500), &asked), ["u p 1003 ~1508 cpu=2"], "it may have been resized unseen");
     }
 
     #[test]
@@ -153,10 +208,10 @@ mod tests {
             let parts = parts_with_witnesses(&line.parse().unwrap(), 60, 20);
             parts.iter().map(|(period, part)| format!("{}: {part}", period.start)).collect::<Vec<_>>()
         };
-        assert_eq!(parts("u p 70 ~110 -"), ["60: u p 70 ~110 -", "120: u p ~120 ~120 -"]);
-        assert_eq!(parts("u p 70 ~90 -"), ["60: u p 70 ~90 -"]);
+        assert_eq!(parts("u p ~90 ~110 -"), ["60: u p ~90 ~110 -", "120: u p ~120 ~120 -"]);
+        assert_eq!(parts("u p 70 ~110 -"), ["60: u p 70 ~110 -"], "by the provider's clock");
         assert_eq!(parts("u p ~70 ~110 -"), ["0: u p ~60 ~60 -", "60: u p ~70 ~110 -", "120: u p ~120 ~120 -"]);
         assert_eq!(parts("u p 70 110 -"), ["60: u p 70 110 -"]);
-        assert_eq!(parts("u p 70 ~120 -"), ["60: u p 70 ~120 -", "120: u p ~120 ~120 -"]);
+        assert_eq!(parts("u p ~90 ~120 -"), ["60: u p ~90 ~120 -", "120: u p ~120 ~120 -"]);
     }
 }

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use liqo_api::{ClusterId, Key, ResourceList, provider_namespace};
 use liqo_metering::observation::parts_with_witnesses;
 use liqo_metering::spending::Account;
 use liqo_metering::{Charges, Entry, Observation, Period, Seconds};
 use liqo_offloading_rules::budget::unmetered::UnmeteredPool;
-use liqo_offloading_rules::pod::chargeable::{AtPeriodEnd, at_period_end, chargeable, gone_at, running_entry, sent_at};
+use liqo_offloading_rules::pod::chargeable::{AtPeriodEnd, at_period_end, chargeable, running_entry, sent_at};
 use liqo_offloading_rules::pod::local::{PeerState as Reachability, Sent};
 use liqo_offloading_rules::pod::local_state::{LocalPod, Shadow};
-use liqo_offloading_rules::pod::shadow_pod::MAX_GRACE_SECONDS;
+use liqo_offloading_rules::pod::shadow_pod::{MAX_GRACE_SECONDS, end_of_charges};
 
 use super::state::{Consumer, PeerState};
 use crate::metering::{GRACE, MeteredContract, Side, name_of_key};
@@ -131,8 +132,8 @@ impl Consumer {
         let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
         let seen = peer.seen_charges(uid);
         let namespace = seen.as_ref().map_or("", |seen| seen.namespace.as_str());
-        let (pool, gone) = (&shadow.pool, gone_at(gone, shadow.deleted_at, now));
-        let observation = Observation { uid, namespace, pool, sent: 0, gone, asked: &[], charges: &charges };
+        let (pool, charged_until) = (&shadow.pool, shadow.deleted_at.map(end_of_charges_at));
+        let observation = Observation { uid, namespace, pool, sent: 0, gone, charged_until, asked: &[], charges: &charges };
         observation.entries(now, self.clock_tolerance())
     }
 
@@ -149,18 +150,24 @@ impl Consumer {
         let charges = charges_of(seen.as_ref().map(|seen| seen.charges.as_ref())).unwrap_or_default();
         let (pool, asked) = (self.pool_of(peer, pod), chargeable(pod, contract.charge, contract.limit_percentage));
         let (sent, now) = (sent_at(pod).as_second(), self.context.now().as_second());
-        let gone = gone_at(gone, seen.and_then(|seen| seen.deleted_at), now);
+        let charged_until = seen.and_then(|seen| seen.deleted_at).map(end_of_charges_at);
         let observation = Observation {
             uid: &pod.uid,
             namespace: &pod.key.namespace,
             pool: &pool,
             sent,
             gone,
+            charged_until,
             asked: &asked,
             charges: &charges,
         };
         observation.entries(now, self.clock_tolerance())
     }
+}
+
+/// A provider charges nothing when the grace is over after the deletion of the shadow pod. It may be a while until its manager says so.
+fn end_of_charges_at(deleted: Timestamp) -> Seconds {
+    end_of_charges(deleted).as_second()
 }
 
 /// Charges that cannot be read count as none.

@@ -14,7 +14,6 @@ use crate::pod::carry::amounts::{Amounts, EPHEMERAL_STORAGE, MEMORY, complete};
 use crate::pod::carry::api_server::bound_at;
 use crate::pod::local_state::{LocalPod, Shadow};
 use crate::pod::saving::amounts;
-use crate::pod::shadow_pod::end_of_charges;
 
 /// When a local pod was sent at the earliest: when it was bound to its node. Second 0 if nobody knows.
 pub fn sent_at(pod: &LocalPod) -> Timestamp {
@@ -57,13 +56,6 @@ pub fn at_period_end(pod: &LocalPod, shadow: Option<&Shadow>, is_charged: bool, 
         None if was_sent() => AtPeriodEnd::Unseen,
         Some(_) | None => AtPeriodEnd::Nothing,
     }
-}
-
-/// When a pod is gone as far as it may be charged: when it was seen gone (`gone`), or earlier, because a provider charges nothing when the
-/// grace is over after the deletion of the shadow pod. It may be a while until the provider's manager says so.
-pub fn gone_at(gone: Option<Seconds>, deleted_at: Option<Timestamp>, now: Seconds) -> Option<Seconds> {
-    let end = deleted_at.map(|deleted| end_of_charges(deleted).as_second());
-    end.filter(|end| *end <= gone.unwrap_or(now)).or(gone)
 }
 
 /// The amounts that a provider may charge for a local pod: what it has, and what it asks for, each as the provider completes it.
@@ -154,15 +146,6 @@ mod tests {
             "{running}"
         );
         assert_eq!((entry(json!({})), entry(json!({ "phase": "Failed", "startTime": started }))), (None, None));
-    }
-
-    #[test]
-    fn a_pod_is_expected_to_be_charged_until_the_grace_after_the_deletion_of_its_shadow_pod_is_over() {
-        let at = |gone, deleted: Option<i64>, now| gone_at(gone, deleted.and_then(|at| Timestamp::from_second(at).ok()), now);
-        assert_eq!((at(None, None, 900), at(Some(700), None, 900)), (None, Some(700)));
-        assert_eq!(at(None, Some(100), 120), None, "it may still run");
-        assert_eq!(at(None, Some(100), 130), Some(130), "although the provider does not say yet that it is gone");
-        assert_eq!((at(Some(700), Some(100), 900), at(Some(110), Some(100), 900)), (Some(130), Some(110)));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::{
 use jiff::Timestamp;
 use liqo_api::{ClusterId, MappedNamespacePhase, NamespaceMap};
 use liqo_controller_runtime::{Cache, Health, Key, PeerConnection, Queue};
+use liqo_metering::Charges;
 use parking_lot::{Mutex, RwLock};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -193,6 +194,12 @@ pub struct EventWatch {
     /// That namespace.
     pub mapped: String,
     pub _stop: DropGuard,
+}
+
+/// Whether these may be the charges of a pod that had `known` before.
+fn continues(charges: &str, known: &str) -> bool {
+    let read = |text: &str| text.parse::<Charges>().unwrap_or_default();
+    read(charges).continues(&read(known))
 }
 
 impl RemoteState {
@@ -408,8 +415,11 @@ impl PeerState {
         let Some(charges) = &shadow.charges else { return };
         let is_same = |known: &SeenCharges| *known.charges == **charges && known.deleted_at == shadow.deleted_at;
         if self.recall(&pod.uid, |pod| pod.charges.as_ref().map(is_same)) != Some(true) {
+            let known = self.seen_charges(&pod.uid).map(|known| known.charges);
+            // What was signed already cannot change.
+            let charges = known.filter(|known| !continues(charges, known)).unwrap_or_else(|| Arc::from(charges.as_ref()));
             let (namespace, pool, deleted_at) = (pod.key.namespace.clone(), shadow.pool.clone(), shadow.deleted_at);
-            let seen = SeenCharges { namespace, pool, charges: Arc::from(charges.as_ref()), deleted_at };
+            let seen = SeenCharges { namespace, pool, charges, deleted_at };
             self.remember(&pod.uid, |memory| memory.charges = Some(seen));
         }
     }

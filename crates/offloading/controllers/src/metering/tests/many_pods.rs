@@ -139,9 +139,9 @@ impl World {
         let (uid, sent) = (uid(n), self.stories[n].sent + self.skew);
         let charges = &self.pods[n].seen_by_consumer;
         // The shadow pod says when it was deleted.
-        let due = self.stories[n].due();
-        let gone = if clock >= due { Some(gone.unwrap_or(clock).min(due)) } else { gone };
-        Observation { uid: &uid, namespace: "demo", pool: "p", sent, gone, asked: &asked, charges }.entries(clock, CLOCKS)
+        let charged_until = Some(self.stories[n].due()).filter(|due| clock >= *due);
+        Observation { uid: &uid, namespace: "demo", pool: "p", sent, gone, charged_until, asked: &asked, charges }
+            .entries(clock, CLOCKS)
     }
 }
 
