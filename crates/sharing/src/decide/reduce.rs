@@ -204,7 +204,7 @@ pub struct Request {
 impl Default for Request {
     fn default() -> Self {
         let resources = Ok(ResourceList::new());
-        Self { resources, granularity: None, tethering: false, generation: None, conditions: Vec::new() }
+        Self { resources, granularity: None, tethering: false, peering: None, generation: None, conditions: Vec::new() }
     }
 }
 

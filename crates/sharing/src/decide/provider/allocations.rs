@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, PeeringPolicy, PriceList, Provide, Quantity, ResourceList};
+use liqo_api::{ClusterId, PeeringPolicy, PriceList, Provide, Quantity, ResourceList, ResourceOffer};
 
 use super::{
     node_pools::{NodeIndex, NodePool, max_pools},
