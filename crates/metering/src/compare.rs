@@ -115,10 +115,11 @@ fn stretched(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Option
         Some((first, entries.iter().map(|entry| entry.until.at).max()?))
     };
     let ((from, until), (own_from, own_until)) = (span(theirs)?, span(ours)?);
-    let is_cut = |ours: Seconds, theirs: Seconds| ours == theirs && ours % Seconds::from(MIN_PERIOD_SECONDS) == 0;
+    // By the provider's clock it may not be cut at all.
+    let is_cut = |ours: Seconds| ours % Seconds::from(MIN_PERIOD_SECONDS) == 0;
     let (provider, consumer) = (until - from, own_until - own_from);
     let is_longer = provider > consumer.saturating_add(tolerance.exact).saturating_add(CLOCKS_OF_A_CLUSTER);
-    (is_longer && !is_cut(own_from, from) && !is_cut(own_until, until))
+    (is_longer && !is_cut(own_from) && !is_cut(own_until))
         .then(|| format!("the provider charges it for {provider} seconds, the consumer for {consumer}"))
 }
 

@@ -24,6 +24,7 @@
 //! * [`book`]: which objects hold the entries.
 //! * [`charges`]: what the provider knows of one pod, as the status of its shadow pod holds it.
 //! * [`observation`]: what the consumer knows of the same pod.
+//! * [`voucher`]: how the consumer knows its pods again.
 //! * [`mod@compare`]: both sides' entries, pod by pod.
 //! * [`receipt`]: amounts, rates and costs of one period.
 //! * [`spending`]: what the consumer spent in a day or a month, by namespace.
@@ -39,6 +40,7 @@ pub mod period;
 pub mod receipt;
 pub mod spending;
 pub mod usage;
+pub mod voucher;
 
 #[cfg(test)]
 mod histories;
@@ -50,6 +52,7 @@ pub use entry::{Entry, EntryError};
 pub use observation::Observation;
 pub use period::Period;
 pub use usage::Usage;
+pub use voucher::{Voucher, VoucherKey};
 
 /// Seconds since 1970 in UTC. Whole seconds, as Kubernetes writes times.
 pub type Seconds = i64;

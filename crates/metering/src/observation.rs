@@ -30,7 +30,8 @@ pub struct Observation<'a> {
     pub gone: Option<Seconds>,
     /// When the provider stops to charge it because its shadow pod was deleted, by the provider's clock.
     pub charged_until: Option<Seconds>,
-    /// What the provider may charge for it: amounts that it had at any time.
+    /// What the provider may charge for it: amounts that it had at any time, as this cluster knows by itself. Without them, nothing that
+    /// the provider says is adopted.
     pub asked: &'a [ResourceList],
     /// The provider's charges, as far as they were seen.
     pub charges: &'a Charges,
@@ -46,7 +47,7 @@ impl Observation<'_> {
         for entry in &mut entries {
             namespace.clone_into(&mut entry.namespace);
         }
-        entries
+        entries.into_iter().filter_map(Entry::if_valid).collect()
     }
 
     fn entries_of_any_namespace(&self, now: Seconds, clocks: Seconds) -> Vec<Entry> {
@@ -54,25 +55,30 @@ impl Observation<'_> {
         let latest = self.charged_until.unwrap_or(seen).min(seen);
         let is_gone = self.gone.is_some() || self.charged_until.is_some_and(|end| end <= now);
         let most = self.asked.iter().fold(ResourceList::new(), |all, one| all.max(one));
-        if let Some((from, until)) = self.charges.span() {
+        if let Some((shown, until)) = self.charges.span() {
+            let from = shown.max(self.sent.saturating_sub(clocks));
             let end = self.latest_end(from, seen).min(latest.saturating_add(clocks));
-            let is_within = from >= self.sent.saturating_sub(clocks) && until.unwrap_or(from) <= end;
-            if is_within && self.charges.amounts().all(|amounts| self.may_be_charged(amounts)) {
-                return if is_gone {
-                    self.charges.estimated_entries(self.uid, self.pool, end, &most)
-                } else {
-                    self.charges.entries(self.uid, self.pool, now)
-                };
-            }
+            let is_within = from == shown && until.unwrap_or(from).max(from) <= end;
+            return if !is_within || !self.charges.amounts().all(|amounts| self.may_be_charged(amounts)) {
+                // The begin is the provider's, as far as possible: by its clock the pod ended then at the latest.
+                vec![self.own_entry(Time::exact(from.min(end)), end, &most)]
+            } else if is_gone {
+                self.charges.estimated_entries(self.uid, self.pool, end, &most)
+            } else {
+                self.charges.entries(self.uid, self.pool, now.min(end))
+            };
         } else if !is_gone {
             return Vec::new();
         }
         // Both by our clock: by that of the provider its charges may end as much later as the clocks differ.
         let until = self.charged_until.map_or(seen, |end| end.saturating_add(clocks).min(seen));
-        let (from, until) = (Time::estimate(self.sent.min(until)), Time::estimate(until));
+        vec![self.own_entry(Time::estimate(self.sent.min(until)), until, &most)]
+    }
+
+    /// What this cluster counts by itself, for the most that the pod may be charged.
+    fn own_entry(&self, from: Time, until: Seconds, most: &ResourceList) -> Entry {
         let (uid, pool, namespace) = (self.uid.to_owned(), self.pool.to_owned(), String::new());
-        let own = Entry { uid, pool, from, until, amounts: normalized(&most), namespace };
-        own.if_valid().into_iter().collect()
+        Entry { uid, pool, from, until: Time::estimate(until), amounts: normalized(most), namespace }
     }
 
     /// When a pod that is charged from `from` on ended at the latest, by the provider's clock. It was not created before it was sent, so
@@ -83,7 +89,7 @@ impl Observation<'_> {
     }
 
     fn may_be_charged(&self, amounts: &ResourceList) -> bool {
-        self.asked.is_empty() || self.asked.iter().any(|asked| normalized(asked) == *amounts)
+        self.asked.iter().any(|asked| normalized(asked) == *amounts)
     }
 }
 
@@ -129,12 +135,13 @@ mod tests {
     #[test]
     fn the_clock_tolerance_makes_no_pod_longer() {
         let asked = [list("cpu=1")];
-        let own = ["u p ~1000 ~1500 cpu=1"];
         assert_eq!(entries("995-1500 cpu=1", Some(1500), &asked), ["u p 995 1500 cpu=1"], "a few seconds");
-        for stretched in ["800-1700 cpu=1", "700-1500 cpu=1", "1000-1800 cpu=1", "700-1000 cpu=1; 1000-1800 cpu=1"] {
-            assert_eq!(entries(stretched, Some(1500), &asked), own, "{stretched}");
+        for stretched in ["700-1700 cpu=1", "700-1500 cpu=1", "700-1000 cpu=1; 1000-1800 cpu=1", "700- cpu=1"] {
+            assert_eq!(entries(stretched, Some(1500), &asked), ["u p 700 ~1205 cpu=1"], "{stretched}");
         }
-        assert_eq!(entries("700- cpu=1", Some(1500), &asked), ["u p 700 ~1205 cpu=1"], "the end follows from the begin");
+        assert_eq!(entries("700- cpu=1", None, &asked), ["u p 700 1705 cpu=1"], "while it runs, too");
+        assert_eq!(entries("1300-1801 cpu=1", Some(1500), &asked), ["u p 1300 ~1800 cpu=1"], "after the clock tolerance");
+        assert_eq!(entries("699-1000 cpu=1", Some(1500), &asked), ["u p 700 ~1205 cpu=1"], "before it");
     }
 
     #[test]
@@ -156,8 +163,9 @@ mod tests {
         };
         assert_eq!(entries("1003- cpu=1", None), ["u p 1003 ~1235 cpu=1"], "although it still exists");
         assert_eq!(entries("1003-1230 cpu=1", Some(1900)), ["u p 1003 1230 cpu=1"]);
-        assert_eq!(entries("1003-1300 cpu=1", Some(1900)), ["u p ~1000 ~1530 cpu=1"]);
-        assert_eq!(entries("1003-1300 cpu=1", Some(1240)), ["u p ~1000 ~1240 cpu=1"]);
+        assert_eq!(entries("1003-1300 cpu=1", Some(1900)), ["u p 1003 ~1235 cpu=1"]);
+        assert_eq!(entries("", Some(1900)), ["u p ~1000 ~1530 cpu=1"], "by our clock");
+        assert_eq!(entries("", Some(1240)), ["u p ~1000 ~1240 cpu=1"]);
     }
 
     #[test]
@@ -182,10 +190,16 @@ mod tests {
     #[test]
     fn charges_outside_of_the_bounds_are_replaced_by_what_the_consumer_saw() {
         let asked = [list("cpu=1")];
-        assert_eq!(entries("600- cpu=1", Some(1500), &asked), ["u p ~1000 ~1500 cpu=1"]);
-        assert_eq!(entries("1003-1900 cpu=1", Some(1500), &asked), ["u p ~1000 ~1500 cpu=1"]);
-        assert_eq!(entries("1003- cpu=2", Some(1500), &asked), ["u p ~1000 ~1500 cpu=1"]);
-        assert_eq!(entries("1003- cpu=2", Some(1500), &[]), ["u p 1003 ~1508 cpu=2"], "the local pod is unknown");
+        assert_eq!(entries("600- cpu=1", Some(1500), &asked), ["u p 700 ~1205 cpu=1"]);
+        assert_eq!(entries("1003-1900 cpu=1", Some(1500), &asked), ["u p 1003 ~1508 cpu=1"]);
+        assert_eq!(entries("1003- cpu=2", Some(1500), &asked), ["u p 1003 ~1508 cpu=1"]);
+    }
+
+    #[test]
+    fn no_amount_is_adopted_only_because_the_provider_says_it() {
+        for charges in ["1003- cpu=1", "1003-1490 cpu=1"] {
+            assert_eq!(entries(charges, Some(1500), &[]), ["u p 1003 ~1508 -"], "{charges}");
+        }
     }
 
     #[test]

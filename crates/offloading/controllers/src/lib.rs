@@ -41,6 +41,7 @@ mod testing;
 pub mod webhook;
 
 use liqo_controller_runtime::Context;
+pub use liqo_metering::VoucherKey;
 use tokio_util::sync::CancellationToken;
 
 /// A part of offloading ended although nobody stopped it.
@@ -57,10 +58,10 @@ pub enum Error {
 }
 
 /// Runs both sides, and the webhook's configuration, until the context's `stop`. Only on the leader.
-pub async fn run(context: Context) -> Result<(), Error> {
+pub async fn run(context: Context, voucher_key: VoucherKey) -> Result<(), Error> {
     let stop = context.stop.clone();
     let configured = webhook::keep_configured(context.clone());
-    let (consumer, provider) = (Box::pin(consumer::run(context.clone())), Box::pin(provider::run(context)));
+    let (consumer, provider) = (Box::pin(consumer::run(context.clone(), voucher_key)), Box::pin(provider::run(context)));
     until_all_ended(&stop, consumer, provider, Box::pin(configured)).await
 }
 

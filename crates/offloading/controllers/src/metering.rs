@@ -21,6 +21,7 @@ use liqo_controller_runtime::writes::{Step as _, StepError};
 use liqo_controller_runtime::{Batches, Cache, Context, Key, Next, Queue, metrics};
 use liqo_metering::receipt::{api_period, period_label, period_of};
 use liqo_metering::spending::Account;
+use liqo_metering::voucher::may_have_run_on;
 use liqo_metering::{Book, ChunkWrite, Entry, Period, Seconds};
 use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family};
@@ -163,6 +164,13 @@ impl Recorder {
     pub fn settled_as_running(&self, namespace: &str, pod: &str) -> Timestamp {
         let has_end = self.namespaces.lock().get(namespace).is_some_and(|known| known.ended.contains(pod));
         if has_end { Timestamp::default() } else { self.settled(namespace) }
+    }
+
+    /// Whether a pod that is gone here may have run on after the last complete period, as far as the records say.
+    pub fn may_have_run_on(&self, namespace: &str, uid: &str, sent: Seconds) -> bool {
+        let settled = self.settled(namespace).as_second();
+        let records = self.records.in_namespace(namespace);
+        may_have_run_on(uid, sent, settled, records.iter().map(|(_, found)| (found.period, &*found.entries)))
     }
 
     /// Until when the entries go of all pods of this name but `life`, a key as [`Self::store`] gets it. Second 0 without any.

@@ -153,6 +153,7 @@ fn start_leading(context: &Context, identity: Arc<ClusterIdentity>, auth_port: u
         let (context, identity) = (context.clone(), Arc::clone(&identity));
         async move { liqo_peering::run(context, identity, auth_port).await.context("peering") }
     });
+    let voucher_key = liqo_offloading::VoucherKey::derive(identity.pkcs8());
     parts.spawn({
         let context = context.clone();
         async move { liqo_sharing::run(context, identity).await.context("sharing") }
@@ -166,7 +167,7 @@ fn start_leading(context: &Context, identity: Arc<ClusterIdentity>, auth_port: u
         async move { liqo_tethering::run(context).await.context("tethering") }
     });
     let context = context.clone();
-    parts.spawn(async move { liqo_offloading::run(context).await.context("offloading") });
+    parts.spawn(async move { liqo_offloading::run(context, voucher_key).await.context("offloading") });
     parts
 }
 

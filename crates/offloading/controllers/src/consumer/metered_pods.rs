@@ -1,4 +1,7 @@
 //! What this cluster counts for its pods at a provider, by its own clock where it does not know the provider's.
+//!
+//! What it counts is what it signs. So it comes from this cluster's own objects, or from what this cluster wrote into a ShadowPod with a code
+//! that nobody else can compute. The provider's charges say only when within that a pod ran.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -7,7 +10,7 @@ use jiff::Timestamp;
 use liqo_api::{ClusterId, Key, ResourceList, provider_namespace};
 use liqo_metering::observation::parts_with_witnesses;
 use liqo_metering::spending::Account;
-use liqo_metering::{Charges, Entry, Observation, Period, Seconds};
+use liqo_metering::{Charges, Entry, Observation, Period, Seconds, Voucher};
 use liqo_offloading_rules::budget::unmetered::UnmeteredPool;
 use liqo_offloading_rules::pod::chargeable::{AtPeriodEnd, at_period_end, chargeable, running_entry, sent_at};
 use liqo_offloading_rules::pod::local::{PeerState as Reachability, Sent};
@@ -67,18 +70,31 @@ impl Consumer {
             return self.store_ended(peer, &pod);
         }
         let now = self.context.now().as_second();
-        let entries = self.entries_of_shadow(peer, uid, shadow, Some(now + MAX_GRACE_SECONDS), now);
+        let entries = self.entries_of_orphan(peer, uid, shadow, Some(now + MAX_GRACE_SECONDS), now);
         self.recorder.store(&provider_namespace(&peer.id), uid, entries)
     }
 
-    /// Remembers what a pod was charged before it is resized: later nobody knows here that it had other amounts.
-    pub fn store_before_resize(&self, peer: &PeerState, uid: &str, shadow: &Shadow) {
-        if self.contract(&peer.id).is_none() || charges_of(shadow.charges.as_deref()).is_none() {
+    /// Remembers what a pod was charged before it is resized. Its voucher will have the amounts, if it has one.
+    pub fn store_before_resize(&self, peer: &PeerState, pod: &LocalPod, shadow: &Shadow) {
+        let Some(contract) = self.contract(&peer.id) else { return };
+        if charges_of(shadow.charges.as_deref()).is_none() {
             return;
         }
         let now = self.context.now().as_second();
-        let entries = self.entries_of_shadow(peer, uid, shadow, Some(now), now);
-        self.recorder.store(&provider_namespace(&peer.id), &format!("{uid}/{now}"), entries);
+        let entries = self.entries(peer, pod, &contract, Some(now));
+        self.recorder.store(&provider_namespace(&peer.id), &format!("{}/{now}", pod.uid), entries);
+    }
+
+    /// What this cluster writes into the shadow pod of a pod, to know the pod again when it is gone here. `former`: what the shadow pod
+    /// has already. `None` without a contract.
+    pub fn voucher(&self, provider: &ClusterId, pod: &LocalPod, pool: &str, former: Option<&str>) -> Option<String> {
+        let contract = self.contract(provider)?;
+        let former = former.and_then(|former| self.voucher_key.read(provider.as_str(), &pod.uid, former));
+        let sent = former.as_ref().map_or_else(|| sent_at(pod).as_second(), |former| former.sent);
+        let former = former.map(|former| former.amounts).unwrap_or_default();
+        let amounts = chargeable(pod, contract.charge, contract.limit_percentage, &former);
+        let (namespace, pool) = (pod.key.namespace.clone(), pool.to_owned());
+        self.voucher_key.write(provider.as_str(), &pod.uid, &Voucher { namespace, pool, sent, amounts })
     }
 
     /// What each contract with a provider cost so far, and what its pods cost now. Where the provider does not answer, or has not said when
@@ -104,11 +120,11 @@ impl Consumer {
         }
         for (Key { name: uid, .. }, shadow) in remote.iter().flat_map(|remote| remote.shadows.all()) {
             if peer.pod(&uid).is_none() && peer.left_pod(&uid).is_none() && !self.recorder.is_stored(&namespace, &uid) {
-                add(&self.entries_of_shadow(&peer, &uid, &shadow, None, now));
+                add(&self.entries_of_orphan(&peer, &uid, &shadow, None, now));
             }
         }
         for pod in running {
-            let amounts = chargeable(&pod, contract.charge, contract.limit_percentage);
+            let amounts = chargeable(&pod, contract.charge, contract.limit_percentage, &[]);
             let most = amounts.iter().fold(ResourceList::new(), |all, one| all.max(one));
             let pool = self.pool_of(&peer, &pod);
             for account in &mut accounts {
@@ -126,29 +142,46 @@ impl Consumer {
         with_pool.filter(|(pool, _)| pools.contains_key(pool)).filter_map(|(pool, pod)| running_entry(&pod, &pool, now)).collect()
     }
 
-    /// The entries of a pod of which only the provider's word counts: it is gone here, or about to get other amounts. Only the pods that
-    /// this process saw here have a namespace: the provider may have invented the others.
-    fn entries_of_shadow(&self, peer: &PeerState, uid: &str, shadow: &Shadow, gone: Option<Seconds>, now: Seconds) -> Vec<Entry> {
+    /// The entries of a pod that is gone here, as far as this cluster vouched for it when it was sent. None of a pod that the provider may
+    /// have invented, or that ended long ago and whose shadow pod the provider created again: its receipt is disputed.
+    pub fn entries_of_orphan(
+        &self,
+        peer: &PeerState,
+        uid: &str,
+        shadow: &Shadow,
+        gone: Option<Seconds>,
+        now: Seconds,
+    ) -> Vec<Entry> {
+        let Some(voucher) = self.read_voucher(peer, uid, shadow.voucher.as_deref()) else { return Vec::new() };
+        if !self.recorder.may_have_run_on(&provider_namespace(&peer.id), uid, voucher.sent) {
+            return Vec::new();
+        }
+        let Voucher { namespace, pool, sent, amounts } = voucher;
         let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
-        let seen = peer.seen_charges(uid);
-        let namespace = seen.as_ref().map_or("", |seen| seen.namespace.as_str());
-        let (pool, charged_until) = (&shadow.pool, shadow.deleted_at.map(end_of_charges_at));
-        let observation = Observation { uid, namespace, pool, sent: 0, gone, charged_until, asked: &[], charges: &charges };
-        observation.entries(now, self.clock_tolerance())
+        let charged_until = shadow.deleted_at.map(end_of_charges_at);
+        let (namespace, pool, asked, charges) = (&namespace, &pool, &amounts, &charges);
+        Observation { uid, namespace, pool, sent, gone, charged_until, asked, charges }.entries(now, self.clock_tolerance())
     }
 
-    /// The pool that a local pod uses.
+    /// What this cluster vouched for.
+    fn read_voucher(&self, peer: &PeerState, uid: &str, voucher: Option<&str>) -> Option<Voucher> {
+        self.voucher_key.read(peer.id.as_str(), uid, voucher?)
+    }
+
+    /// The pool that a local pod uses: that of its virtual node or, when that is gone, the one that this cluster vouched for.
     fn pool_of(&self, peer: &PeerState, pod: &LocalPod) -> String {
-        let pool = peer.seen_charges(&pod.uid).map(|seen| seen.pool);
-        let pool = pool.or_else(|| self.virtual_nodes.get(&pod.virtual_node).map(|node| node.spec.pool.clone()));
-        pool.unwrap_or_else(|| pod.virtual_node.name.clone())
+        let pool = self.virtual_nodes.get(&pod.virtual_node).map(|node| node.spec.pool.clone());
+        let vouched = || self.read_voucher(peer, &pod.uid, peer.seen_charges(&pod.uid)?.voucher.as_deref());
+        pool.or_else(|| Some(vouched()?.pool)).unwrap_or_else(|| pod.virtual_node.name.clone())
     }
 
     /// The entries of a local pod, which is gone at the provider or not.
     fn entries(&self, peer: &PeerState, pod: &LocalPod, contract: &MeteredContract, gone: Option<Seconds>) -> Vec<Entry> {
         let seen = peer.seen_charges(&pod.uid);
         let charges = charges_of(seen.as_ref().map(|seen| seen.charges.as_ref())).unwrap_or_default();
-        let (pool, asked) = (self.pool_of(peer, pod), chargeable(pod, contract.charge, contract.limit_percentage));
+        let voucher = self.read_voucher(peer, &pod.uid, seen.as_ref().and_then(|seen| seen.voucher.as_deref()));
+        let former = voucher.map(|voucher| voucher.amounts).unwrap_or_default();
+        let (pool, asked) = (self.pool_of(peer, pod), chargeable(pod, contract.charge, contract.limit_percentage, &former));
         let (sent, now) = (sent_at(pod).as_second(), self.context.now().as_second());
         let charged_until = seen.and_then(|seen| seen.deleted_at).map(end_of_charges_at);
         let observation = Observation {
@@ -208,7 +241,7 @@ impl Side for ConsumerSide {
             if known.contains(uid.as_str()) || consumer.recorder.is_stored(namespace, &uid) {
                 continue;
             }
-            entries.extend(consumer.entries_of_shadow(&peer, &uid, &shadow, None, now));
+            entries.extend(consumer.entries_of_orphan(&peer, &uid, &shadow, None, now));
         }
         Some(entries)
     }

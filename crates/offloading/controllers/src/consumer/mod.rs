@@ -36,6 +36,7 @@ mod watches;
 use std::sync::Arc;
 
 use liqo_controller_runtime::Context;
+use liqo_metering::VoucherKey;
 use tokio::{sync::mpsc, task::JoinSet};
 
 use controllers::{budgets, connections, namespaces, pods, savings, unscheduled_pods, virtual_nodes};
@@ -45,8 +46,8 @@ use state::{Consumer, NewPeer};
 pub const FIELD_MANAGER: &str = liqo_api::conditions::owners::OFFLOADING.field_manager;
 
 /// Runs the consumer's controllers until the context stops.
-pub async fn run(context: Context) {
-    let (consumer, new_peers) = watches::start(context);
+pub async fn run(context: Context, voucher_key: VoucherKey) {
+    let (consumer, new_peers) = watches::start(context, voucher_key);
     let mut tasks = JoinSet::new();
     tasks.spawn(virtual_nodes::run(consumer.clone()));
     tasks.spawn(namespaces::run(consumer.clone()));

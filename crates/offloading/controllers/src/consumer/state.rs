@@ -12,6 +12,7 @@ use std::{
 use liqo_api::reflection::passes;
 use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy, VirtualNode};
 use liqo_controller_runtime::{Cache, Context, Key, Queue, watch};
+use liqo_metering::VoucherKey;
 use liqo_quantity::ResourceList;
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
@@ -122,6 +123,8 @@ pub struct Consumer {
     pub budgets: RwLock<Option<Arc<Standing>>>,
     /// Stores what pods used under contracts, as this cluster counts it.
     pub recorder: Arc<Recorder>,
+    /// Authenticates what this cluster writes into shadow pods, to know its pods again.
+    pub voucher_key: VoucherKey,
     /// Answers `kubectl logs` and the like.
     pub kubelet: Arc<KubeletApi>,
     /// The authority that signs the certificates of its callers.

@@ -25,6 +25,7 @@ use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection,
     cache::{self, parsed_len, whole},
 };
+use liqo_metering::VoucherKey;
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::{
@@ -72,7 +73,7 @@ use liqo_offloading_rules::replica::record::object_of;
 const WATCH_SECONDS: u32 = 120;
 
 /// Starts the watches of this cluster. Providers that are added to the state are sent to the receiver.
-pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPeer>) {
+pub fn start(context: Context, voucher_key: VoucherKey) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPeer>) {
     let (client, stop) = (context.client.clone(), context.stop.clone());
     let (queues, (peers, new_peers)) = (Queues::default(), PeerStates::new());
     let queue = queues.namespaces.clone();
@@ -92,6 +93,7 @@ pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPee
         budgets: RwLock::default(),
         networks: networks(&context, consumer.clone()),
         recorder: Recorder::start(&context, labels::PROVIDER_ID, "consumer"),
+        voucher_key,
         kubelet: KubeletApi::new(client, Arc::new(kubelet_index::LocalPods::new(consumer.clone())), context.clock),
         context,
         queues,

@@ -58,9 +58,22 @@ pub fn at_period_end(pod: &LocalPod, shadow: Option<&Shadow>, is_charged: bool, 
     }
 }
 
-/// The amounts that a provider may charge for a local pod: what it has, and what it asks for, each as the provider completes it.
-/// `limit_percentage` is that of the contract.
-pub fn chargeable(pod: &LocalPod, charge: Charge, limit_percentage: u32) -> Vec<ResourceList> {
+/// The amounts that a provider may charge for a local pod, as the provider completes what the pod asks for. `limit_percentage` is that of
+/// the contract. `former`: amounts that this cluster asked for earlier, before it was resized.
+///
+/// While a pod is resized, its containers have old and new amounts in any mixture. Its status says which, but the provider wrote that: it
+/// counts only if no amount in it is more than this cluster ever asked for.
+pub fn chargeable(pod: &LocalPod, charge: Charge, limit_percentage: u32, former: &[ResourceList]) -> Vec<ResourceList> {
+    let (asked, shown) = amounts_of(pod, charge, limit_percentage);
+    let mut all = former.to_vec();
+    all.extend(asked);
+    let most = all.iter().fold(ResourceList::new(), |all, one| all.max(one));
+    all.extend(shown.into_iter().filter(|shown| shown.fits_in(&most).is_ok()));
+    all
+}
+
+/// What a pod asks for, and what its status shows.
+fn amounts_of(pod: &LocalPod, charge: Charge, limit_percentage: u32) -> (Vec<ResourceList>, Vec<ResourceList>) {
     // Where limits are charged, containers get one of ephemeral storage only if that is offered.
     let limited: &[&[&'static str]] = match charge {
         Charge::Requests => &[&[MEMORY, EPHEMERAL_STORAGE]],
@@ -68,7 +81,7 @@ pub fn chargeable(pod: &LocalPod, charge: Charge, limit_percentage: u32) -> Vec<
     };
     let json = pod.json();
     let status = PodStatus::deserialize(&json["status"]).unwrap_or_default();
-    let mut all = Vec::new();
+    let (mut asked, mut shown) = (Vec::new(), Vec::new());
     for limited in limited {
         let mut spec = json["spec"].as_object().cloned().unwrap_or_default();
         let mut amounts = Amounts { limited: limited.to_vec(), limit_percentage, ..Amounts::default() };
@@ -77,10 +90,10 @@ pub fn chargeable(pod: &LocalPod, charge: Charge, limit_percentage: u32) -> Vec<
         }
         complete(&mut spec, &amounts);
         let Ok(spec) = PodSpec::deserialize(Value::from(spec)) else { continue };
-        all.push(Effective::of_pod(&spec).charged(charge).clone());
-        all.push(Effective::of_bound_pod(json["metadata"]["generation"].as_i64(), spec, &status).charged(charge).clone());
+        asked.push(Effective::of_pod(&spec).charged(charge).clone());
+        shown.push(Effective::of_bound_pod(json["metadata"]["generation"].as_i64(), spec, &status).charged(charge).clone());
     }
-    all
+    (asked, shown)
 }
 
 #[cfg(test)]
@@ -155,10 +168,30 @@ mod tests {
                 "spec": { "containers": [{ "name": "c", "resources": resources }] } });
             LocalPod::of(serde_json::from_value(object).unwrap(), &Key::new("liqo", "milan")).unwrap()
         };
-        let first = |resources, percentage| chargeable(&local(resources), Charge::Requests, percentage)[0].to_string();
+        let first = |resources, percentage| chargeable(&local(resources), Charge::Requests, percentage, &[])[0].to_string();
         assert_eq!(first(json!({}), 800), "cpu=10m, ephemeral-storage=0, memory=32Mi, pods=1");
         let large = json!({ "requests": { "cpu": "1", "memory": "1Gi" }, "limits": { "memory": "16Gi" } });
         assert!(first(large.clone(), 800).contains("memory=2Gi"), "{}", first(large, 800));
-        assert_eq!(chargeable(&local(json!({})), Charge::Limits, 800).len(), 4);
+        assert_eq!(chargeable(&local(json!({})), Charge::Limits, 800, &[]).len(), 4);
+    }
+
+    #[test]
+    fn a_provider_that_shows_larger_amounts_in_the_status_of_a_pod_may_not_charge_them() {
+        let local = |shown: &str| {
+            let container = json!({ "name": "c", "resources": { "requests": { "cpu": "1", "memory": "16Mi" }, "limits": { "memory": "16Mi" } } });
+            let amounts = json!({ "cpu": shown, "memory": "16Mi" });
+            let status = json!({ "name": "c", "allocatedResources": amounts, "resources": { "requests": amounts } });
+            let object = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" },
+                "spec": { "containers": [container] }, "status": { "phase": "Running", "containerStatuses": [status] } });
+            LocalPod::of(serde_json::from_value(object).unwrap(), &Key::new("liqo", "milan")).unwrap()
+        };
+        let former: ResourceList = "4".parse().map(|cpu| [("cpu", cpu)].into_iter().collect()).unwrap();
+        let cpus = |shown: &str, former: &[ResourceList]| {
+            let all = chargeable(&local(shown), Charge::Requests, 800, former);
+            all.iter().map(|one| one.get("cpu").to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(cpus("1000", &[]), ["1"]);
+        assert_eq!(cpus("2", std::slice::from_ref(&former)), ["4", "1", "2"], "it is being resized from 4 to 1");
+        assert_eq!(cpus("1000", &[former]), ["4", "1"]);
     }
 }

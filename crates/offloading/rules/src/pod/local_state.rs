@@ -9,6 +9,7 @@ use kube::core::Object;
 use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods, requests};
 use liqo_metering::charges::MAX_CHARGES_LEN;
+use liqo_metering::voucher::MAX_VOUCHER_LEN;
 use liqo_quantity::ResourceList;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
@@ -247,6 +248,8 @@ pub struct Shadow {
     pub remote_uid: Option<String>,
     /// What the provider charges for the pod, see [`liqo_metering::Charges`].
     pub charges: Option<Box<str>>,
+    /// What this cluster wrote into it to know the pod again, if the provider left it as it was: see [`liqo_metering::voucher`].
+    pub voucher: Option<Box<str>>,
     status: Option<Box<str>>,
 }
 
@@ -256,7 +259,9 @@ impl Shadow {
         let status = shadow.status.unwrap_or_default();
         let pod = record_text::read(&shadow.spec.pod, MAX_POD_LEN).unwrap_or_default();
         let own_grace = pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
+        let voucher = shadow.metadata.annotations.and_then(|mut all| all.remove(annotations::VOUCHER));
         Some(Self {
+            voucher: voucher.filter(|voucher| voucher.len() <= MAX_VOUCHER_LEN).map(Into::into),
             home: Key::new(shadow.spec.namespace, text(&pod, "/metadata/name").unwrap_or_default()),
             pool: shadow.spec.pool,
             deleted_at: shadow.metadata.deletion_timestamp.map(|time| time.0),
@@ -286,7 +291,7 @@ impl Shadow {
     /// Estimated memory in bytes.
     pub fn stored_len(&self) -> usize {
         let texts = [&self.home.namespace, &self.home.name, &self.pool, &self.reason, &self.message, &self.carried];
-        let optional = [self.remote_uid.as_deref(), self.charges.as_deref(), self.status.as_deref()];
+        let optional = [self.remote_uid.as_deref(), self.charges.as_deref(), self.voucher.as_deref(), self.status.as_deref()];
         size_of::<Self>()
             + texts.into_iter().map(String::len).sum::<usize>()
             + optional.into_iter().flatten().map(str::len).sum::<usize>()

@@ -114,7 +114,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
     if local.is_none() && shadow.is_none() {
         // A shadow pod that is not seen may exist, and then tells how long the pod ran.
         let is_due = |pod: &LocalPod| reachability != local::PeerState::Answers || !consumer.store_usage(peer, pod);
-        if left.is_some_and(|pod| is_due(&pod)) {
+        if left.as_ref().is_some_and(|pod| is_due(pod)) {
             return Ok(Next::OnChange);
         }
         peer.forget(uid);
@@ -157,6 +157,15 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         refusal_timeout: Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into()),
         now: consumer.context.now(),
     };
+    if let (None, Some(shadow)) = (&local, &shadow)
+        && shadow.is_terminating()
+        && left.is_none()
+        && reachability == local::PeerState::Answers
+        && consumer.all_pods_known(&peer.id)
+    {
+        // The provider finishes that, and its charges go with it.
+        consumer.store_orphan(peer, uid, shadow);
+    }
     let decision = decide(&facts);
     let mut next = decision.again.map_or(Next::OnChange, |again| Next::After(again.min(MAX_WAIT)));
     for action in decision.actions {
@@ -322,7 +331,7 @@ impl Pass<'_> {
             }
             Action::UpdateShadow { whole } => {
                 if let Some(shadow) = shadow {
-                    self.consumer.store_before_resize(self.peer, &self.pod.uid, shadow);
+                    self.consumer.store_before_resize(self.peer, self.pod, shadow);
                 }
                 self.update(whole, shadow).await?;
             }

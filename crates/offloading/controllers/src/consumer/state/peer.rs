@@ -152,17 +152,16 @@ struct PodMemory {
     removed: bool,
     /// Its shadow pod, which is gone, if it told an end.
     end: Option<Arc<Shadow>>,
-    /// The provider's charges that were seen last, and the pool.
+    /// The provider's charges that were seen last.
     charges: Option<SeenCharges>,
 }
 
 /// What the provider charges for a pod that was on one of its virtual nodes.
 #[derive(Clone, PartialEq)]
 pub struct SeenCharges {
-    /// The namespace of the local pod.
-    pub namespace: String,
-    pub pool: String,
     pub charges: Arc<str>,
+    /// What this cluster wrote into the shadow pod, if the provider left it as it was.
+    pub voucher: Option<Box<str>>,
     /// When its shadow pod was deleted.
     pub deleted_at: Option<Timestamp>,
 }
@@ -413,13 +412,14 @@ impl PeerState {
     /// The watch shows what the provider charges for a pod.
     pub fn saw_charges(&self, pod: &LocalPod, shadow: &Shadow) {
         let Some(charges) = &shadow.charges else { return };
-        let is_same = |known: &SeenCharges| *known.charges == **charges && known.deleted_at == shadow.deleted_at;
+        let is_same = |known: &SeenCharges| {
+            *known.charges == **charges && known.deleted_at == shadow.deleted_at && known.voucher == shadow.voucher
+        };
         if self.recall(&pod.uid, |pod| pod.charges.as_ref().map(is_same)) != Some(true) {
             let known = self.seen_charges(&pod.uid).map(|known| known.charges);
             // What was signed already cannot change.
             let charges = known.filter(|known| !continues(charges, known)).unwrap_or_else(|| Arc::from(charges.as_ref()));
-            let (namespace, pool, deleted_at) = (pod.key.namespace.clone(), shadow.pool.clone(), shadow.deleted_at);
-            let seen = SeenCharges { namespace, pool, charges, deleted_at };
+            let seen = SeenCharges { charges, voucher: shadow.voucher.clone(), deleted_at: shadow.deleted_at };
             self.remember(&pod.uid, |memory| memory.charges = Some(seen));
         }
     }

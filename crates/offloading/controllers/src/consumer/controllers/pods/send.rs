@@ -218,6 +218,11 @@ impl Pass<'_> {
 
     /// Creates the shadow pod. Returns when to try again, if the provider's API server does not accept it.
     async fn create(&self, remote: &RemoteState, node: &VirtualNode, record: String) -> Result<Option<Duration>, RequestError> {
+        let voucher = self.consumer.voucher(&self.peer.id, self.pod, &node.spec.pool, None);
+        let mut annotations = json!({ annotations::HOME_NAME: self.pod.key.name });
+        if let Some(voucher) = voucher {
+            annotations[annotations::VOUCHER] = voucher.into();
+        }
         let shadow = json!({
             "apiVersion": ShadowPod::api_version(&()),
             "kind": ShadowPod::kind(&()),
@@ -230,7 +235,7 @@ impl Pass<'_> {
                     labels::HOME_NAMESPACE: self.pod.key.namespace,
                 },
                 // Shown by `kubectl get shadowpods`.
-                "annotations": { annotations::HOME_NAME: self.pod.key.name },
+                "annotations": annotations,
                 "finalizers": [finalizers::SHADOW_POD],
             },
             "spec": { "namespace": self.pod.key.namespace, "pool": node.spec.pool, "pod": record },
@@ -324,7 +329,11 @@ impl Pass<'_> {
                 return Ok(());
             }
         };
-        let patch = json!({ "spec": { "pod": record } });
+        let mut patch = json!({ "spec": { "pod": record } });
+        let former = shadow.and_then(|shadow| shadow.voucher.as_deref());
+        if let Some(voucher) = self.consumer.voucher(&self.peer.id, self.pod, &node.spec.pool, former) {
+            patch["metadata"]["annotations"][annotations::VOUCHER] = voucher.into();
+        }
         self.patch_shadow("change the ShadowPod of", &Patch::Merge(patch)).await
     }
 

@@ -8,6 +8,7 @@ use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use liqo_api::ClusterId;
 use liqo_controller_runtime::{Health, PeerConnection, watch};
+use liqo_metering::{Voucher, VoucherKey};
 
 use super::send::NO_POLICIES_RETRY;
 use super::*;
@@ -47,9 +48,14 @@ where
     Client::new(service, "default")
 }
 
+/// The key of the cluster of these tests.
+fn voucher_key() -> VoucherKey {
+    VoucherKey::derive(b"rome")
+}
+
 /// The state, with the controllers of providers.
 pub(in crate::consumer::controllers) fn started(client: Client) -> Arc<Consumer> {
-    let (consumer, new_peers) = watches::start(testing::context("rome", client));
+    let (consumer, new_peers) = watches::start(testing::context("rome", client), voucher_key());
     tokio::spawn(run_peers(consumer.clone(), new_peers));
     consumer
 }
@@ -277,7 +283,7 @@ fn ended_pod() -> (Arc<LocalPod>, Value, String) {
         { "type": "liqo.io/Offloaded", "status": "True", "reason": "Sent", "lastTransitionTime": bound }]);
     let resources = json!({ "requests": { "cpu": "1", "memory": "16Mi" }, "limits": { "memory": "16Mi" } });
     let pod = json!({ "metadata": { "namespace": "demo", "name": "job", "uid": "u", "creationTimestamp": bound,
-            "deletionTimestamp": bound, "deletionGracePeriodSeconds": 0, "finalizers": ["batch.kubernetes.io/job-tracking"] },
+            "deletionTimestamp": bound, "deletionGracePeriodSeconds": 30, "finalizers": ["batch.kubernetes.io/job-tracking"] },
         "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i", "resources": resources }] },
         "status": { "phase": "Succeeded", "conditions": conditions } });
     let carried = json!({ "metadata": { "name": "job" }, "spec": {} });
@@ -292,8 +298,8 @@ fn ended_pod() -> (Arc<LocalPod>, Value, String) {
 /// What happened in both clusters, in order: kinds of objects that were written here, and calls that deleted something there.
 type Calls = Arc<parking_lot::Mutex<Vec<String>>>;
 
-/// A consumer with a contract, whose provider has these shadow pods.
-async fn metered(shadows: Value) -> (Arc<Consumer>, Arc<PeerState>, Calls, watch::Sender<Health>) {
+/// A consumer with a contract and this pod, whose provider has these shadow pods.
+async fn metered(pod: Option<&Arc<LocalPod>>, shadows: Value) -> (Arc<Consumer>, Arc<PeerState>, Calls, watch::Sender<Health>) {
     let calls = Calls::default();
     let (made, deleted) = (calls.clone(), calls.clone());
     let home = api_server(with_contract(here(&json!({}))), move |method, kind| {
@@ -310,6 +316,7 @@ async fn metered(shadows: Value) -> (Arc<Consumer>, Arc<PeerState>, Calls, watch
     });
     let consumer = started(home);
     tokio::spawn(consumer.recorder.clone().run(Arc::new(crate::consumer::metered_pods::ConsumerSide(consumer.clone()))));
+    consumer.peer(&provider()).pod_changed(None, pod);
     let (peer, _remote, healthy) = connected(&consumer, there).await;
     (consumer, peer, calls, healthy)
 }
@@ -317,7 +324,7 @@ async fn metered(shadows: Value) -> (Arc<Consumer>, Arc<PeerState>, Calls, watch
 #[tokio::test]
 async fn a_pod_that_the_api_server_removed_together_with_its_shadow_pod_is_stored() {
     let (pod, shadow, charges) = ended_pod();
-    let (consumer, peer, calls, _healthy) = metered(json!([])).await;
+    let (consumer, peer, calls, _healthy) = metered(None, json!([])).await;
     peer.pod_changed(None, Some(&pod));
     peer.saw_charges(&pod, &Shadow::of(serde_json::from_value(shadow).unwrap()).unwrap());
     peer.pod_changed(Some(&pod), None);
@@ -337,13 +344,11 @@ async fn a_pod_that_the_api_server_removed_together_with_its_shadow_pod_is_store
 #[tokio::test]
 async fn what_a_pod_used_that_has_ended_is_stored_before_its_shadow_pod_goes() {
     let (pod, shadow, _) = ended_pod();
-    let (consumer, peer, calls, _healthy) = metered(json!([shadow])).await;
-    until(|| peer.remote()?.shadow("u")).await;
-    peer.pod_changed(None, Some(&pod));
+    let (consumer, peer, calls, _healthy) = metered(Some(&pod), json!([shadow])).await;
     peer.pod_queue.add("u".to_owned());
     until(|| calls.lock().iter().any(|call| call.starts_with("delete")).then_some(())).await;
-    let calls: Vec<String> = calls.lock().iter().filter(|call| !call.contains("events")).cloned().collect();
-    assert_eq!(&calls[..2], ["usagerecords", "delete u"]);
+    let first = |call: &str| calls.lock().iter().position(|one| one == call);
+    assert!(first("usagerecords").is_some_and(|stored| Some(stored) < first("delete u")), "{:?}", calls.lock());
     consumer.context.stop.cancel();
 }
 
@@ -351,17 +356,68 @@ async fn what_a_pod_used_that_has_ended_is_stored_before_its_shadow_pod_goes() {
 async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
     let objects = with_contract(here(&json!({})));
     let now = Timestamp::now().as_second();
-    let invented = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
-        "metadata": { "namespace": "tenant", "name": "invented", "resourceVersion": "1" },
-        "spec": { "namespace": "demo", "pool": "default", "pod": "{}" }, "status": { "charges": format!("{}- cpu=1", now - 60) } });
-    let there = api_server(json!({ "namespacemaps": [mapping()], "shadowpods": [invented] }), |_, _| std::future::ready(true));
+    let shadow = |uid: &str, voucher: Option<String>| {
+        json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
+            "metadata": { "namespace": "tenant", "name": uid, "resourceVersion": "1",
+                "annotations": voucher.map(|voucher| json!({ annotations::VOUCHER: voucher })) },
+            "spec": { "namespace": "shop", "pool": "dear", "pod": "{}" },
+            "status": { "charges": format!("{}- cpu=1", now - 60) } })
+    };
+    let voucher = |uid: &str, sent: i64| {
+        let amounts = vec![[("cpu", "1".parse().unwrap())].into_iter().collect()];
+        let (namespace, pool) = ("demo".to_owned(), "default".to_owned());
+        voucher_key().write(provider().as_str(), uid, &Voucher { namespace, pool, sent, amounts })
+    };
+    let shadows = json!([
+        shadow("invented", None),
+        shadow("copied", voucher("sent", now - 62)),
+        shadow("sent", voucher("sent", now - 62)),
+        // Its amounts are right, and its time is not.
+        shadow("moved", voucher("moved", now - 10)),
+    ]);
+    let there = api_server(json!({ "namespacemaps": [mapping()], "shadowpods": shadows }), |_, _| std::future::ready(true));
     let consumer = started(api_server(objects, |_, _| std::future::ready(true)));
-    let (_peer, _remote, _healthy) = connected(&consumer, there).await;
+    let (peer, remote, _healthy) = connected(&consumer, there).await;
     let costs = until(|| {
         let costs = consumer.accounts(&provider()).pop()?.spent(liqo_api::BudgetPeriod::Month, now + 1);
         (!costs.total("EUR").is_zero()).then_some(costs)
     })
     .await;
-    assert_eq!(costs.of("EUR", "demo"), liqo_api::Money::ZERO);
+    assert_eq!(costs.of("EUR", "shop"), liqo_api::Money::ZERO);
+    assert_eq!(costs.of("EUR", "demo"), costs.total("EUR"), "only the pod that this cluster sent, in its own namespace");
+    for (uid, seconds) in [("invented", None), ("copied", None), ("sent", Some(60..=61)), ("moved", Some(10..=16))] {
+        let entries = consumer.entries_of_orphan(&peer, uid, &remote.shadow(uid).unwrap(), None, now);
+        let counted = entries.iter().find(|entry| !entry.amounts.is_empty()).map(liqo_metering::Entry::seconds);
+        assert!(
+            counted.is_none() == seconds.is_none() && seconds.is_none_or(|all| all.contains(&counted.unwrap())),
+            "{uid} {counted:?}"
+        );
+        assert!(entries.iter().all(|entry| entry.pool == "default"), "{uid}");
+    }
     consumer.context.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_shadow_pod_says_what_its_consumer_needs_to_know_it_again() {
+    let (pod, ..) = ended_pod();
+    let consumer = started(api_server(with_contract(here(&json!({}))), |_, _| std::future::ready(true)));
+    until(|| consumer.voucher(&provider(), &pod, "default", None)).await;
+    let written = consumer.voucher(&provider(), &pod, "default", None).unwrap();
+    let read = voucher_key().read(provider().as_str(), "u", &written).unwrap();
+    assert_eq!((read.namespace.as_str(), read.pool.as_str(), read.amounts.len()), ("demo", "default", 1));
+    assert!((Timestamp::now().as_second() - 65..=Timestamp::now().as_second() - 55).contains(&read.sent));
+    // After a resize it has the former amounts, too.
+    let former = Voucher { sent: 5, amounts: vec![[("cpu", "7".parse().unwrap())].into_iter().collect()], ..read.clone() };
+    let former = voucher_key().write(provider().as_str(), "u", &former);
+    let renewed = consumer.voucher(&provider(), &pod, "default", former.as_deref()).unwrap();
+    let renewed = voucher_key().read(provider().as_str(), "u", &renewed).unwrap();
+    assert_eq!((renewed.sent, renewed.amounts.len(), renewed.amounts.last()), (5, 2, read.amounts.last()));
+    let foreign = VoucherKey::derive(b"milan").write(provider().as_str(), "u", &former_of(&read));
+    let renewed = consumer.voucher(&provider(), &pod, "default", foreign.as_deref());
+    assert_eq!(renewed.as_deref(), Some(written.as_str()), "the provider adds no amounts");
+    consumer.context.stop.cancel();
+}
+
+fn former_of(voucher: &Voucher) -> Voucher {
+    Voucher { sent: 5, amounts: vec![[("cpu", "1000".parse().unwrap())].into_iter().collect()], ..voucher.clone() }
 }
