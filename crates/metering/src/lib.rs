@@ -44,6 +44,8 @@ pub mod voucher;
 
 #[cfg(test)]
 mod histories;
+#[cfg(test)]
+mod hostile_histories;
 
 pub use book::{Book, ChunkWrite};
 pub use charges::{Charges, SeenPod};
