@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use liqo_tests::{Cluster, World, eventually, still};
 use serde_json::{Value, json};
 
+use crate::contracts::pay_at_most;
 use crate::pods::{deployment, node_of};
 use crate::policies::apply_policy;
 
@@ -26,6 +27,7 @@ async fn sold_under_a_contract(world: &World) -> Result<()> {
         "contract": {},
         "prices": { "currency": "EUR", "rates": { "cpu": "36" } },
     } });
+    pay_at_most(rome, json!({ "currency": "EUR", "rates": { "cpu": "36" } })).await?;
     apply_policy(milan, POLICY, spec).await?;
     let copies = format!("liqo-provider-{}", milan.cluster_id().await?);
     eventually("rome has a contract in force, and node milan its price", TIMEOUT, || async {
@@ -149,6 +151,7 @@ async fn running_pods_move_home(rome: &Cluster) -> Result<()> {
 async fn without_contract(world: &World) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     milan.kubectl(&["delete", "peeringpolicy", POLICY]).await?;
+    pay_at_most(rome, Value::Null).await?;
     let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
     eventually("rome's offer needs no contract", TIMEOUT, || async {
         let offer = milan.object(&["-n", &tenant, "resourceoffers", "default"]).await?;

@@ -32,6 +32,12 @@ async fn set_consume(rome: &Cluster, contract: Value, max_prices: Value) -> Resu
     rome.kubectl(&["patch", "peeringpolicy", "default", "--type", "merge", "-p", &patch]).await.map(drop)
 }
 
+/// Rome signs without asking a person what costs at most this much.
+pub async fn pay_at_most(rome: &Cluster, max_prices: Value) -> Result<()> {
+    let patch = json!({ "spec": { "consume": { "maxPrices": max_prices } } }).to_string();
+    rome.kubectl(&["patch", "peeringpolicy", "default", "--type", "merge", "-p", &patch]).await.map(drop)
+}
+
 /// The namespace of rome's contracts and receipts at milan.
 pub async fn tenant(world: &World) -> Result<String> {
     Ok(format!("liqo-tenant-{}", world.rome.cluster_id().await?))
@@ -132,6 +138,7 @@ pub async fn both_sign_change_and_end_a_contract(world: Arc<World>) -> Result<()
     propose(&world, "0.05").await?;
     let second = in_force(&world, "0.05").await?;
     ensure!(second["spec"]["terms"]["contract"] == first["spec"]["terms"]["contract"], "an amendment is no other contract");
+    // It counts after the notice.
     eventually("the offer has the new price", TIMEOUT, || async {
         Ok((offer(&world).await?["prices"]["rates"]["cpu"] == "0.05").then_some(()))
     })
@@ -172,6 +179,7 @@ async fn stored(world: &World, name: &str) -> Result<(PathBuf, Vec<String>)> {
 
 pub async fn stored_contracts_are_verified_and_a_provider_that_changes_a_term_is_found_out(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
+    pay_at_most(rome, json!({ "currency": "EUR", "rates": { "cpu": "0.04" } })).await?;
     propose(&world, "0.04").await?;
     let found = in_force(&world, "0.04").await?;
     let name = found["metadata"]["name"].as_str().context("no name")?.to_owned();

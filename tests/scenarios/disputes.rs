@@ -24,7 +24,7 @@ use liqo_tests::{
 use serde_json::{Value, json};
 
 use crate::{
-    contracts::{contract_in_force, copies, offers_need_no_contract, tenant},
+    contracts::{contract_in_force, copies, offers_need_no_contract, pay_at_most, tenant},
     pods::pod,
     policies::apply_policy,
 };
@@ -205,6 +205,7 @@ pub async fn a_cheat_is_named_an_absent_consumer_signs_later_and_no_second_count
     world.ended_namespaces_are_gone().await?;
     let tolerance = json!({ "spec": { "metering": { "clockToleranceSeconds": CLOCK_TOLERANCE_SECONDS } } }).to_string();
     rome.kubectl(&["patch", "clusterconfig", "liqo", "--type", "merge", "-p", &tolerance]).await?;
+    pay_at_most(rome, json!({ "currency": "EUR", "rates": { "cpu": "0.05" } })).await?;
     propose(&world, "0.04", false).await?;
     let papers = Papers::of(&world, "0.04", "").await?;
     rome.offloaded_namespace(NAMESPACE, "Remote").await?;
@@ -229,6 +230,7 @@ pub async fn a_cheat_is_named_an_absent_consumer_signs_later_and_no_second_count
     a_new_contract_counts_only_its_own_seconds(&papers).await?;
     rome.end_namespace(NAMESPACE).await?;
     milan.kubectl(&["delete", "peeringpolicy", POLICY]).await?;
+    pay_at_most(rome, Value::Null).await?;
     let back = json!({ "spec": { "metering": null } }).to_string();
     rome.kubectl(&["patch", "clusterconfig", "liqo", "--type", "merge", "-p", &back]).await?;
     offers_need_no_contract(&world).await

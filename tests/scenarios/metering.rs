@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use liqo_tests::{Cluster, Measurement, World, eventually};
 use serde_json::{Value, json};
 
-use crate::{pods::pod, policies::apply_policy};
+use crate::{contracts::pay_at_most, pods::pod, policies::apply_policy};
 
 const NAMESPACE: &str = "metered";
 const POLICY: &str = "metered";
@@ -33,6 +33,7 @@ async fn under_contract(world: &World) -> Result<String> {
         "contract": { "meteringPeriodSeconds": PERIOD_SECONDS },
         "prices": { "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } },
     } });
+    pay_at_most(rome, json!({ "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } })).await?;
     apply_policy(milan, POLICY, spec).await?;
     let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
     eventually("both sides signed a contract", TIMEOUT, || async {
@@ -174,6 +175,7 @@ async fn receipts_are_shown_exported_and_verified_without_a_cluster(world: &Worl
 
     rome.end_namespace(NAMESPACE).await?;
     milan.kubectl(&["delete", "peeringpolicy", POLICY]).await?;
+    pay_at_most(rome, Value::Null).await?;
     let back = json!({ "spec": { "metering": null } }).to_string();
     rome.kubectl(&["patch", "clusterconfig", "liqo", "--type", "merge", "-p", &back]).await.map(drop)
 }

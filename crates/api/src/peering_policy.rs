@@ -621,7 +621,8 @@ pub struct Consume {
     #[serde(skip_serializing_if = "ResourceList::is_empty")]
     pub max_resources: ResourceList,
     /// The highest price of each resource that this cluster accepts, and the only currency. An offer with a higher price waits. A
-    /// virtual node whose price rises above keeps its pods and gets no new ones. A resource without a limit may have any price.
+    /// virtual node whose price rises above keeps its pods and gets no new ones. In an offer without a contract, a resource without a limit
+    /// may have any price. A contract with such a price waits for a person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_prices: Option<PriceList>,
     /// How much the pods at all peers together may cost to which this policy applies. If it is spent, their virtual nodes keep their pods

@@ -17,6 +17,7 @@ use super::{
     TOLERANCE,
     breaches::{Doubts, honoured, lasting, text, update},
     copied::{Known, copied},
+    dearer::{Charged, charged, dearer},
     document::Document,
     duties::{Sight, removed},
     record::{ContractRecord, superfluous},
@@ -252,7 +253,7 @@ impl ContractView<'_> {
                 return refuse(status, why, false);
             }
             let verdict = beside(in_force).or_else(|| self.defect(&record.name, &current.terms));
-            let verdict = verdict.unwrap_or_else(|| self.verdict(&record.name, current, current.terms.start.0));
+            let verdict = verdict.unwrap_or_else(|| self.verdict(&record.name, current, None, current.terms.start.0));
             match verdict {
                 Verdict::Ask(why) => {
                     status.phase = ContractPhase::AwaitingDecision;
@@ -299,7 +300,13 @@ impl ContractView<'_> {
             return Some(format!("version {version} is not signed: it does not follow the version in force"));
         }
         let base = current.terms.end.as_ref().map_or(self.now, |end| end.0);
-        match self.verdict(&record.name, pending, base) {
+        // What was signed stays signed until it counts.
+        let verdict = match self.own_signature(own.known, pending) {
+            Some(_) => Verdict::Sign,
+            None => too_soon(&current.terms, &pending.terms)
+                .unwrap_or_else(|| self.verdict(&record.name, pending, Some(&current.terms), base)),
+        };
+        match verdict {
             Verdict::Sign => {
                 let time = self.own_signature(own.known, pending).unwrap_or(self.now);
                 status.pending_signature = Some(pending.countersign(self.identity));
@@ -332,14 +339,12 @@ impl ContractView<'_> {
         // The newest copy never goes, so a contract whose copy is gone does not come back.
         let others = self.copies.values().filter(|copy| copy.name != name && copy.spec.in_force_since.is_some());
         let starts = others.filter_map(|copy| Some((copy.current.as_ref().ok()?.document.terms.start.0, &copy.name)));
-        match starts.max() {
-            Some((start, newer)) if start > terms.start.0 => refuse(format!("it is older than {newer}, which is known here")),
-            _ => None,
-        }
+        let (_, newer) = starts.max().filter(|(start, _)| *start > terms.start.0)?;
+        refuse(format!("it is older than {newer}, which is known here"))
     }
 
-    /// `base`: when the period of these terms begins.
-    fn verdict(&self, name: &str, document: &Document, base: Timestamp) -> Verdict {
+    /// `replaced`: the terms in force, if these are an amendment. `base`: when the period of these terms begins.
+    fn verdict(&self, name: &str, document: &Document, replaced: Option<&ContractTerms>, base: Timestamp) -> Verdict {
         let refuse = |why: &str| Verdict::Refuse { why: why.to_owned(), by_person: false };
         let decision = self.decisions.get(name).filter(|decision| decision.is_about(&document.digest));
         let decision = decision.map(|decision| decision.decision);
@@ -355,10 +360,15 @@ impl ContractView<'_> {
         }
         // Whoever ended a contract with this provider wants to be asked about the next one.
         let ended_another = self.decisions.iter().any(|(other, one)| one.decision == ContractAnswer::End && other != name);
-        if decision.is_none() && (ended_another || consume.contract.accept == AcceptContract::Manual) {
-            return Verdict::Ask(format!("the contract requires a decision by the user: `liqoctl offer accept {}`", self.peer));
+        let asks = || {
+            let always = ended_another || consume.contract.accept == AcceptContract::Manual;
+            let why = always.then(|| "the contract requires a decision by the user".to_owned());
+            why.or_else(|| unlimited_costs(&document.terms, replaced, consume.max_prices.as_ref()))
+        };
+        match asks().filter(|_| decision.is_none()) {
+            Some(why) => Verdict::Ask(format!("{why}: `liqoctl offer accept {}`", self.peer)),
+            None => Verdict::Sign,
         }
-        Verdict::Sign
     }
 
     fn end_request(&self, record: &ContractRecord, own: &OwnView<'_>, status: &ContractStatus) -> Option<EndRequest> {
@@ -432,13 +442,11 @@ impl OwnView<'_> {
 /// Why a contract is not signed beside the one in force: each pod would be charged under both.
 fn beside(in_force: Option<&(String, Option<Timestamp>)>) -> Option<Verdict> {
     let (name, end) = in_force?;
-    Some(match end {
-        Some(end) => Verdict::Wait(format!("{name} is in force until {end}, and the next contract begins then")),
-        None => {
-            let why = format!("{name} with the same provider is in force, and there is one contract at a time");
-            Verdict::Refuse { why, by_person: false }
-        }
-    })
+    if let Some(end) = end {
+        return Some(Verdict::Wait(format!("{name} is in force until {end}, and the next contract begins then")));
+    }
+    let why = format!("{name} with the same provider is in force, and there is one contract at a time");
+    Some(Verdict::Refuse { why, by_person: false })
 }
 
 fn refuse(status: &mut ContractStatus, why: String, by_person: bool) -> Stance {
@@ -475,12 +483,43 @@ fn beyond_limits(terms: &ContractTerms, consume: &Consume, base: Timestamp) -> O
     terms.prices.iter().find_map(|(pool, prices)| Some(format!("pool {pool}: {}", too_expensive(prices, most)?)))
 }
 
+/// Why a person has to decide about what terms cost: nobody wrote down a limit, and it is more than before.
+fn unlimited_costs(terms: &ContractTerms, replaced: Option<&ContractTerms>, most: Option<&PriceList>) -> Option<String> {
+    let has_limit = |charge: &Charged| {
+        let most = most.filter(|most| most.currency == charge.currency);
+        most.is_some_and(|most| most.rates.get(charge.resource).is_some())
+    };
+    let costs_that_before = |charge: &Charged| {
+        let before = replaced.and_then(|terms| terms.prices.get(charge.pool)).filter(|list| list.currency == charge.currency);
+        before.and_then(|list| list.rates.get(charge.resource)).is_some_and(|before| charge.rate <= before)
+    };
+    let unlimited = charged(terms).find(|charge| !has_limit(charge) && !costs_that_before(charge));
+    if let Some(Charged { pool, resource, rate, currency }) = unlimited {
+        return Some(format!(
+            "{resource} of pool {pool} costs {rate} {currency}, and the consumer's PeeringPolicy has no limit for it (maxPrices), \
+             so the user has to decide"
+        ));
+    }
+    let basis = |terms: &ContractTerms| (terms.limits.charge, terms.limits.default_limit_percentage);
+    let changes = replaced.is_some_and(|replaced| basis(replaced) != basis(terms)) && charged(terms).next().is_some();
+    changes.then(|| "it changes which amounts of a pod are charged, so the user has to decide".to_owned())
+}
+
+/// Whether a dearer amendment counts before the notice is over.
+fn too_soon(current: &ContractTerms, next: &ContractTerms) -> Option<Verdict> {
+    let (delay, notice) = (next.counts_after_seconds.unwrap_or_default(), current.notice_seconds);
+    let what = dearer(current, next).filter(|_| delay < notice)?;
+    let why = format!("it counts after {delay} s, and the notice is {notice} s, although it costs more: {what}");
+    Some(Verdict::Refuse { why, by_person: false })
+}
+
 /// The price that is above the limit, in words.
 fn too_expensive(prices: &PriceList, most: &PriceList) -> Option<String> {
     if let Some(defect) = prices.defect() {
         return Some(defect);
     }
-    if prices.currency != most.currency {
+    let is_free = prices.rates.iter().all(|(_, rate)| rate.is_zero());
+    if prices.currency != most.currency && !is_free {
         return Some(format!(
             "its prices are in {}, and the consumer's PeeringPolicy accepts only {}",
             prices.currency, most.currency

@@ -3,7 +3,7 @@
 //! The copy prices what was used, so it contains only what this cluster signed, and what it found itself:
 //! - the terms are read from the signed document, never from the readable copy at the provider;
 //! - terms count from when the provider says so, if that is between this cluster's signature and now, as clocks go. Otherwise they count
-//!   from the signature;
+//!   from the signature. A delay that both signed comes on top of that;
 //! - earlier terms are those that the copy itself had before;
 //! - an end that the copy has once stays, unless this cluster signed a renewal.
 //!
@@ -13,7 +13,7 @@
 use jiff::Timestamp;
 use liqo_api::{ContractSpec, EarlierTerms, Time};
 
-use super::{TOLERANCE, record::ContractRecord, whole_seconds};
+use super::{TOLERANCE, dearer::counts_from, record::ContractRecord, whole_seconds};
 
 /// What this cluster itself knows.
 #[derive(Clone, Copy, Debug)]
@@ -30,12 +30,14 @@ pub struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Time since which terms count. The provider says it: its manager may have been down when this cluster signed.
-    fn counts_since(&self, said: &Time, signed: Timestamp) -> Option<Time> {
-        let earliest = signed.saturating_sub(TOLERANCE).ok()?.max(self.not_before.unwrap_or(Timestamp::MIN));
+    /// Time since which terms count. The provider says it: its manager may have been down when this cluster signed. `agreed`: the time of
+    /// the signature, and the delay that both signed.
+    fn counts_since(&self, said: &Time, agreed: Timestamp) -> Option<Time> {
+        let earliest = agreed.saturating_sub(TOLERANCE).ok()?.max(self.not_before.unwrap_or(Timestamp::MIN));
         let latest = self.now.saturating_add(TOLERANCE).ok()?;
-        let is_possible = earliest <= said.0 && said.0 <= latest;
-        Some(if is_possible { said.clone() } else { Time(whole_seconds(signed)) })
+        // A delay cannot be over here before it is, whatever the provider's clock says.
+        let is_possible = earliest <= said.0 && said.0 <= latest && agreed <= self.now;
+        Some(if is_possible { said.clone() } else { Time(whole_seconds(agreed)) })
     }
 
     /// Whether a contract is over for good. A renewal that this cluster signed before the end may arrive a little after it.
@@ -51,7 +53,9 @@ pub fn copied(known: &Known<'_>, record: &ContractRecord) -> ContractSpec {
     let mut spec = readable(record);
     spec.countersignature = spec.countersignature.filter(|_| known.signed.is_some());
     let was_in_force = known.copy.and_then(|copy| Some((copy, copy.spec.in_force_since.as_ref()?)));
-    let since = known.signed.and_then(|signed| known.counts_since(spec.in_force_since.as_ref()?, signed));
+    let replaced = was_in_force.and_then(|(copy, _)| copy.current.as_ref().ok()).map(|terms| &terms.document.terms);
+    let counts = |signed| replaced.map_or(signed, |replaced| counts_from(signed, replaced, &spec.terms));
+    let since = known.signed.and_then(|signed| known.counts_since(spec.in_force_since.as_ref()?, counts(signed)));
     let Some((copy, before)) = was_in_force else {
         spec.in_force_since = since;
         return spec;
@@ -144,6 +148,19 @@ mod tests {
         let copy = record(&signed(&parties, 1, 1000));
         let since = |said: i64| history(&next(Some(&copy), &signed(&parties, 2, said), Some(5000))).0;
         assert_eq!((since(1001), since(4_000_000_000), since(5002)), (Some(5000), Some(5000), Some(5002)));
+    }
+
+    #[test]
+    fn a_dearer_version_counts_after_the_delay_that_both_signed() {
+        let parties = Parties::known();
+        let copy = record(&signed(&parties, 1, 1000));
+        let since = |said: i64| {
+            let delayed = ContractTerms { version: 2, counts_after_seconds: Some(3600), ..terms(&parties) };
+            let mut contract = parties.in_force(&delayed);
+            contract.spec.in_force_since = Some(Time(at(said)));
+            history(&next(Some(&copy), &contract, Some(5000))).0
+        };
+        assert_eq!((since(5000), since(8299), since(8300), since(9000)), (Some(8600), Some(8600), Some(8300), Some(9000)));
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //!              copied     what the copy takes over of what nobody signed
 //!              duties     finds what the provider does not fulfil
 //!
-//!   both       document   the signed bytes, and what they say
+//!   both       dearer     whether a version costs more than the one before it, and from when it counts
+//!              document   the signed bytes, and what they say
 //!              record     a contract as it is read from the API server, verified once
 //!              breaches   the list of breaches
 //!              verify     two stored copies, offline
@@ -21,6 +22,7 @@
 pub mod breaches;
 pub mod consumer;
 pub mod copied;
+pub mod dearer;
 pub mod document;
 pub mod duties;
 pub mod earlier;

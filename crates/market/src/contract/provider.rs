@@ -15,6 +15,7 @@ use liqo_signing::{ClusterIdentity, digest};
 use super::{
     after, before,
     breaches::{Doubts, Finding, lasting, text, update},
+    dearer::{counts_from, dearer},
     document::{Document, DocumentError},
     duties::{ended_early, missing},
     earlier::full_until,
@@ -159,7 +160,7 @@ impl Case<'_> {
 
     fn next_spec(&self, record: &ContractRecord, found: &mut Vec<Finding>, plan: &mut ContractPlan) -> ContractSpec {
         let mut spec = record.spec.clone();
-        self.mark_in_force(record, &mut spec);
+        self.mark_in_force(record, &mut spec, plan);
         match record.signed() {
             None => self.replace_proposal(record, &mut spec, plan),
             Some(signed) => {
@@ -186,7 +187,17 @@ impl Case<'_> {
     }
 
     /// Takes over the consumer's signatures.
-    fn mark_in_force(&self, record: &ContractRecord, spec: &mut ContractSpec) {
+    fn mark_in_force(&self, record: &ContractRecord, spec: &mut ContractSpec, plan: &mut ContractPlan) {
+        if let Some(counts) = self.counts_later(record) {
+            plan.note(Some(counts));
+            let signature = record.amendment().and_then(|terms| terms.countersignature.clone());
+            if let Some(pending) = spec.pending.as_mut().filter(|pending| pending.signed.is_none()) {
+                pending.countersignature = signature;
+                pending.signed = Some(Time(whole_seconds(self.now)));
+            }
+            spec.ended = spec.ended.take().filter(|end| end.cause != EndCause::PeriodOver);
+            return;
+        }
         let amendment = record.amendment().filter(|terms| terms.countersignature.is_some());
         if let (Some(amendment), Some(pending)) = (amendment, &record.spec.pending) {
             if let (Ok(replaced), Some(since)) = (&record.current, &record.spec.in_force_since) {
@@ -208,6 +219,15 @@ impl Case<'_> {
             spec.countersignature = Some(signature.clone());
             spec.in_force_since = Some(Time(whole_seconds(self.now)));
         }
+    }
+
+    /// Time from which an amendment counts that the consumer has signed, if that is later. The delay begins when this cluster sees the
+    /// signature.
+    fn counts_later(&self, record: &ContractRecord) -> Option<Timestamp> {
+        let amendment = record.amendment().filter(|terms| terms.countersignature.is_some())?;
+        let replaced = &record.current.as_ref().ok()?.document.terms;
+        let signed = record.spec.pending.as_ref()?.signed.as_ref().map_or(whole_seconds(self.now), |time| time.0);
+        Some(counts_from(signed, replaced, &amendment.document.terms)).filter(|counts| *counts > self.now)
     }
 
     /// Replaces a proposal that nobody has signed, if the policy says something else now.
@@ -261,6 +281,16 @@ impl Case<'_> {
         {
             return;
         }
+        let last = pending.map_or(signed.version, |terms| terms.version.max(signed.version));
+        let names = self.names(signed.contract.clone(), last.saturating_add(1), Some(digest.to_owned()));
+        let terms = wanted.terms(names, signed.start.clone(), end);
+        // Periods of different lengths would overlap.
+        let terms = ContractTerms { metering_period_seconds: signed.metering_period_seconds, ..terms };
+        // Otherwise prices that go on to rise would never count.
+        let waits = pending.filter(|_| self.counts_later(record).is_some());
+        if waits.is_some_and(|waiting| dearer(waiting, &terms).is_some()) {
+            return;
+        }
         if let Some(until) = full_until(spec, renews, self.now) {
             let changes = spec.earlier.len();
             plan.problem =
@@ -269,11 +299,9 @@ impl Case<'_> {
             spec.pending = None;
             return;
         }
-        let last = pending.map_or(signed.version, |terms| terms.version.max(signed.version));
-        let names = self.names(signed.contract.clone(), last.saturating_add(1), Some(digest.to_owned()));
-        let terms = wanted.terms(names, signed.start.clone(), end);
-        // Periods of different lengths would overlap.
-        let terms = ContractTerms { metering_period_seconds: signed.metering_period_seconds, ..terms };
+        // An older version of Liqo, which names no peering, does not know the delay either.
+        let delays = self.peering.is_some() && signed.notice_seconds > 0 && dearer(signed, &terms).is_some();
+        let terms = ContractTerms { counts_after_seconds: delays.then_some(signed.notice_seconds), ..terms };
         if let Some(document) = plan.signed(self.identity, &terms) {
             let proposed = Time(whole_seconds(self.now));
             spec.pending = Some(ProposedTerms { document, terms, proposed, countersignature: None, signed: None });
@@ -339,6 +367,10 @@ impl Case<'_> {
             return Some(end);
         }
         let over = &terms.end.as_ref().filter(|_| record.signed().is_some())?.0;
+        let renews = |next: &SignedTerms| next.countersignature.is_some() && next.document.terms.end != terms.end;
+        if record.amendment().is_some_and(renews) && *over > self.now {
+            return None;
+        }
         let length = u32::try_from(over.duration_since(terms.start.0).as_secs()).unwrap_or(u32::MAX);
         let announce = before(*over, notice.min(length / 4));
         if announce > self.now {

@@ -36,10 +36,11 @@ impl ContractRecord {
         let Contract { metadata, spec, status } = contract;
         let status = status.unwrap_or_default();
         // The provider keeps a copy of the signature, so that nobody can take his back.
-        let signatures = [&spec.countersignature, &status.signature, &status.pending_signature];
+        let of_pending = spec.pending.as_ref().and_then(|pending| pending.countersignature.as_ref());
+        let answers = [spec.countersignature.as_ref(), status.signature.as_ref(), status.pending_signature.as_ref()];
         let read = |text: &str| {
             let signed = |document: Document| {
-                let valid = signatures.into_iter().flatten().find(|signature| document.check(signature).is_ok());
+                let valid = answers.into_iter().chain([of_pending]).flatten().find(|signature| document.check(signature).is_ok());
                 SignedTerms { countersignature: valid.cloned(), document }
             };
             Document::read(text).map(signed).map_err(|error: DocumentError| error.to_string())

@@ -116,7 +116,10 @@ pub fn live(records: &[Arc<ContractRecord>], now: Timestamp) -> Option<&Contract
 
 /// Until when the consumer has to sign what is proposed; `None` if nothing is.
 pub fn deadline(policy: &ProvideContract, live: &ContractRecord) -> Option<Timestamp> {
+    let is_signed = live.amendment().is_some_and(|terms| terms.countersignature.is_some());
     let proposed = match (&live.spec.pending, live.signed()) {
+        // It waits until it counts.
+        (Some(_), _) if is_signed => return None,
         (Some(pending), _) => pending.proposed.0,
         (None, None) => live.spec.terms.start.0,
         (None, Some(_)) => return None,

@@ -222,6 +222,115 @@ fn terms_beyond_the_limits_of_the_policy_are_refused_with_the_limit() {
     assert_eq!(refused(cheap, |terms| price(terms, "0.01", "USD")).0, ContractPhase::Refused);
 }
 
+/// Limits of the consumer's policy.
+fn limits(rates: serde_json::Value) -> Option<PriceList> {
+    serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": rates })).unwrap()
+}
+
+#[test]
+fn what_costs_something_without_a_limit_waits_for_a_person() {
+    let proposed = |rates: serde_json::Value, max_prices: Option<PriceList>| {
+        let mut world = World::with(|parties| {
+            let prices = serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": rates })).unwrap();
+            parties.proposal(&ContractTerms { prices: BTreeMap::from([("default".to_owned(), prices)]), ..terms(parties) })
+        });
+        world.consume.max_prices = max_prices;
+        world.step(1500);
+        world
+    };
+    let asks = |world: &World| world.status().phase == ContractPhase::AwaitingDecision && world.status().signature.is_none();
+    let mut dear = proposed(serde_json::json!({ "cpu": "1000000" }), None);
+    assert!(asks(&dear) && dear.status().message.unwrap().contains("cpu of pool default costs 1000000 EUR, and"));
+    dear.decisions = decision(ContractAnswer::Accept);
+    dear.step(1600);
+    assert_eq!(dear.status().phase, ContractPhase::InForce);
+    assert!(asks(&proposed(
+        serde_json::json!({ "cpu": "0.04", "pods": "1000000" }),
+        limits(serde_json::json!({ "cpu": "0.05" }))
+    )));
+    let signed = |rates, max_prices| proposed(rates, max_prices).status().phase == ContractPhase::InForce;
+    assert!(signed(serde_json::json!({ "cpu": "0.04", "pods": "0" }), limits(serde_json::json!({ "cpu": "0.05" }))));
+    assert!(signed(serde_json::json!({ "cpu": "0" }), None) && signed(serde_json::json!({}), None));
+}
+
+/// A contract at this price that a person accepted, with an amendment.
+fn amended(max_prices: Option<PriceList>, change: impl FnOnce(&mut ContractTerms)) -> World {
+    let mut world = World::signed(|terms| {
+        price(terms, "0.04", "EUR");
+    });
+    world.decisions = decision(ContractAnswer::Accept);
+    world.step(1600);
+    world.take_signature(1600);
+    world.step(1700);
+    world.decisions.clear();
+    world.consume.max_prices = max_prices;
+    world.amend(change);
+    world.step(2000);
+    world
+}
+
+/// What the consumer says about the amendment; nothing if it signed it.
+fn answer(world: &World) -> String {
+    let status = world.status();
+    assert_eq!((status.phase, status.message.is_none()), (ContractPhase::InForce, status.pending_signature.is_some()));
+    status.message.unwrap_or_default()
+}
+
+#[test]
+fn an_amendment_that_costs_more_is_signed_only_within_a_limit_and_counts_after_the_notice() {
+    let to = |rate: &'static str, delay: Option<u32>| {
+        move |terms: &mut ContractTerms| {
+            price(terms, rate, "EUR");
+            terms.counts_after_seconds = delay;
+        }
+    };
+    let cpu = || limits(serde_json::json!({ "cpu": "0.05" }));
+    assert!(answer(&amended(None, to("1000000", Some(300)))).contains("no limit for it"));
+    assert!(answer(&amended(cpu(), to("0.06", Some(300)))).contains("at most 0.05"));
+    let at_once = answer(&amended(cpu(), to("0.05", None)));
+    assert!(at_once.contains("it counts after 0 s, and the notice is 300 s"), "{at_once}");
+    assert_ne!(answer(&amended(cpu(), to("0.05", Some(299)))), "");
+    assert_eq!(answer(&amended(cpu(), to("0.05", Some(300)))), "");
+    // What a person accepted once goes on, and becomes cheaper, without another question.
+    assert_eq!(answer(&amended(None, to("0.03", None))), "");
+    assert_eq!(answer(&amended(None, |terms| terms.limits.max_services = 7)), "");
+}
+
+#[test]
+fn an_amendment_that_charges_other_amounts_waits_for_a_person() {
+    let all = || limits(serde_json::json!({ "cpu": "0.05", "memory": "1", "pods": "1", "ephemeral-storage": "1" }));
+    let to_limits = |terms: &mut ContractTerms| {
+        terms.limits.charge = liqo_api::Charge::Limits;
+        terms.counts_after_seconds = Some(300);
+    };
+    let to_percentage = |terms: &mut ContractTerms| {
+        terms.limits.default_limit_percentage = 100_000;
+        terms.counts_after_seconds = Some(300);
+    };
+    assert!(answer(&amended(all(), to_percentage)).contains("which amounts of a pod are charged"));
+    let mut world = amended(all(), to_limits);
+    assert!(answer(&world).contains("which amounts of a pod are charged"));
+    world.decisions = decision(ContractAnswer::Accept);
+    world.step(2001);
+    assert_eq!(answer(&world), "");
+}
+
+#[test]
+fn an_amendment_that_was_signed_stays_signed_until_it_counts() {
+    let mut world = amended(limits(serde_json::json!({ "cpu": "0.05" })), |terms| {
+        price(terms, "0.05", "EUR");
+        terms.counts_after_seconds = Some(300);
+    });
+    world.consume.contract.accept = AcceptContract::Manual;
+    world.consume.max_prices = None;
+    assert!(world.is_settled(2100));
+    // The provider says that it counts at once.
+    world.promote(2100);
+    world.step(2101);
+    let copy = &world.copies[NAME].spec;
+    assert_eq!((copy.terms.version, copy.in_force_since.clone()), (2, Some(Time(at(2300)))));
+}
+
 #[test]
 fn what_was_signed_stays_signed_when_the_policy_changes() {
     let mut world = World::signed(|_| ());

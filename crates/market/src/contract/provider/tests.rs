@@ -1,4 +1,4 @@
-use liqo_api::{Breach, ContractPool, EndRequest, IfNotSigned, MAX_EARLIER_TERMS};
+use liqo_api::{Breach, ContractPool, EndRequest, IfNotSigned, MAX_EARLIER_TERMS, PriceList};
 use liqo_metering::{Period, receipt};
 use proptest::prelude::*;
 
@@ -18,6 +18,7 @@ struct World {
     asks: bool,
     is_heard: bool,
     peering: Option<String>,
+    prices: Option<PriceList>,
     offered: Option<BTreeMap<String, ResourceList>>,
     contracts: Vec<Contract>,
     decisions: BTreeMap<String, ContractDecision>,
@@ -34,6 +35,7 @@ impl World {
             asks: true,
             is_heard: true,
             peering: Some(PEERING.to_owned()),
+            prices: None,
             offered: Some(BTreeMap::from([("default".to_owned(), amounts)])),
             contracts: Vec::new(),
             decisions: BTreeMap::new(),
@@ -62,7 +64,7 @@ impl World {
     fn decide(&mut self, seconds: i64) -> ContractPlan {
         let records: Vec<Arc<ContractRecord>> = self.contracts.iter().map(record).collect();
         let amounts = list("cpu=4, memory=8Gi, pods=10");
-        let pool = PoolNow { name: "default".to_owned(), resources: amounts, prices: None };
+        let pool = PoolNow { name: "default".to_owned(), resources: amounts, prices: self.prices.clone() };
         let case = Case {
             identity: &self.parties.provider,
             consumer: self.parties.consumer.id(),
@@ -113,6 +115,17 @@ impl World {
         self.step(seconds);
         self.sign();
         self.step(seconds)
+    }
+
+    /// A core costs this much from now on.
+    fn sells(&mut self, rate: &str) {
+        self.prices = serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": { "cpu": rate } })).unwrap();
+    }
+
+    /// The version in force and the one that is proposed.
+    fn versions(&mut self, seconds: i64) -> (u32, Option<u32>) {
+        let spec = self.step(seconds).spec;
+        (spec.terms.version, spec.pending.map(|pending| pending.terms.version))
     }
 
     fn is_settled(&mut self, seconds: i64) -> bool {
@@ -184,6 +197,58 @@ fn an_amendment_that_is_no_longer_wanted_is_taken_back_and_a_new_one_has_a_new_v
     assert_eq!(world.step(2100).spec.pending.unwrap().terms.version, 3);
     world.provide.as_mut().unwrap().notice_seconds = 300;
     assert_eq!(world.step(2200).spec.pending, None);
+}
+
+#[test]
+fn a_dearer_version_counts_when_the_notice_is_over_after_the_signature_and_a_cheaper_one_at_once() {
+    let mut world = World::signed(|_| ());
+    world.sells("0.04");
+    assert_eq!(world.step(2000).spec.pending.unwrap().terms.counts_after_seconds, Some(300));
+    world.sign();
+    let waiting = world.step(5000);
+    assert_eq!((waiting.spec.terms.version, waiting.spec.pending.unwrap().signed), (1, Some(Time(at(5000)))));
+    assert_eq!(world.decide(5001).next, Some(at(5300)), "no deadline to sign is left");
+    // The consumer takes it back.
+    world.contracts[0].status.as_mut().unwrap().pending_signature = None;
+    assert_eq!(world.versions(5299), (1, Some(2)));
+    let counts = world.step(5300);
+    assert_eq!((counts.spec.terms.version, counts.spec.in_force_since.clone()), (2, Some(Time(at(5300)))));
+    assert!(record(&counts).signed().is_some() && world.is_settled(5400));
+    world.sells("0.03");
+    assert_eq!(world.step(6000).spec.pending.unwrap().terms.counts_after_seconds, None);
+    world.sign();
+    assert_eq!(world.versions(6001), (3, None));
+}
+
+#[test]
+fn a_price_that_goes_on_to_rise_counts_and_one_that_falls_again_does_not() {
+    let mut world = World::signed(|_| ());
+    world.sells("0.04");
+    world.step(2000);
+    world.sign();
+    world.step(2000);
+    world.sells("0.05");
+    assert_eq!(world.versions(2100), (1, Some(2)), "it waits until 0.04 counts");
+    assert_eq!(world.versions(2300), (2, None));
+    assert_eq!(world.versions(2301), (2, Some(3)));
+    world.sign();
+    world.step(2302);
+    world.sells("0.04");
+    assert_eq!(world.versions(2400), (2, None));
+}
+
+#[test]
+fn a_dearer_renewal_counts_at_the_end_of_the_period_at_the_latest() {
+    let mut world = World::signed(|terms| terms.end = Some(Time(at(11_000))));
+    world.provide.as_mut().unwrap().notice_seconds = 300;
+    world.sells("0.04");
+    world.step(10_750);
+    world.sign();
+    let waiting = world.step(10_900);
+    assert_eq!((waiting.spec.terms.version, &waiting.spec.ended), (1, &None), "it was signed in time");
+    assert_eq!(world.versions(10_999), (1, Some(2)));
+    let renewed = world.step(11_000);
+    assert_eq!((renewed.spec.terms.version, renewed.spec.terms.end, renewed.spec.ended), (2, Some(Time(at(21_000))), None));
 }
 
 #[test]

@@ -113,6 +113,9 @@ pub fn terms(terms: &ContractTerms) -> String {
         ),
     );
     line("receipts", format!("every {}", length(terms.metering_period_seconds)));
+    if let Some(delay) = terms.counts_after_seconds {
+        line("counts", format!("{} after the consumer signs it", length(delay)));
+    }
     text.trim_end().to_owned()
 }
 
@@ -125,7 +128,9 @@ pub fn show(one: &Found) -> String {
         let _ = write!(text, "\nThe consumer says: {}", plain(&message));
     }
     if let Some(pending) = &spec.pending {
-        let _ = write!(text, "\nAn amendment waits for the consumer's signature:\n{}", terms(&pending.terms));
+        let is_signed = pending.signed.is_some();
+        let state = if is_signed { "is signed, and does not count yet" } else { "waits for the consumer's signature" };
+        let _ = write!(text, "\nAn amendment {state}:\n{}", terms(&pending.terms));
     }
     let breaches: Vec<_> = spec.breaches.iter().chain(&status.breaches).collect();
     for breach in breaches {

@@ -65,6 +65,12 @@ impl World {
         self.provider.policies = vec![policy("rome", 1, of_rome), policy("default", 0, others)];
     }
 
+    /// Rome signs what a core costs up to this price.
+    fn pays(&mut self, cpu: &str) {
+        let max = json!({ "currency": "EUR", "rates": { "cpu": cpu } });
+        self.consume.max_prices = serde_json::from_value(max).unwrap();
+    }
+
     fn records(&self) -> &[Arc<ContractRecord>] {
         self.provider.contracts.of(&tenant_namespace(self.parties.consumer.id()))
     }
@@ -214,21 +220,22 @@ fn guaranteed() -> Value {
 #[test]
 fn prices_that_change_too_often_stay_as_they_were_signed_and_the_condition_says_until_when() {
     let sells = |cpu: u32| json!({ "percentage": 100, "contract": {}, "prices": { "currency": "EUR", "rates": { "cpu": cpu.to_string() } } });
-    let mut world = World::new(&sells(1));
+    let mut world = World::new(&sells(79));
+    world.pays("79");
     world.settle();
-    for cpu in 2..80 {
+    for cpu in (1..79).rev() {
         world.pass(10);
         world.set_policy(&sells(cpu));
         world.settle();
     }
     let price = |world: &World| world.offers()[DEFAULT_POOL].spec.prices.as_ref().map(ToString::to_string);
     let shown = |world: &World| world.provider.plan().peer_conditions[world.parties.consumer.id()].message.clone();
-    assert_eq!(price(&world).as_deref(), Some("cpu=63 EUR"), "the last price that both signed");
+    assert_eq!(price(&world).as_deref(), Some("cpu=17 EUR"), "the last price that both signed");
     assert!(shown(&world).contains("its contract: its terms changed 62 times lately"), "{}", shown(&world));
     assert!(world.breaches().is_empty(), "{:?}", world.breaches());
     world.pass(2 * 3600);
     world.settle();
-    assert_eq!(price(&world).as_deref(), Some("cpu=79 EUR"));
+    assert_eq!(price(&world).as_deref(), Some("cpu=1 EUR"));
     assert!(!shown(&world).contains("its contract"), "{}", shown(&world));
 }
 
@@ -314,9 +321,8 @@ fn an_amendment_that_is_not_signed_leaves_prices_and_notice_as_they_are() {
             "prices": { "currency": "EUR", "rates": { "cpu": rate } } })
     };
     let mut world = World::new(&priced("0.04", 300));
+    world.pays("0.05");
     world.settle();
-    let max = json!({ "currency": "EUR", "rates": { "cpu": "0.05" } });
-    world.consume.max_prices = serde_json::from_value(max).unwrap();
     world.set_policy(&priced("0.06", 600));
     world.settle();
     let offer = |world: &World| world.offers()[DEFAULT_POOL].spec.clone();
@@ -324,6 +330,9 @@ fn an_amendment_that_is_not_signed_leaves_prices_and_notice_as_they_are() {
     assert_eq!((rate(&world), offer(&world).notice_seconds), ("0.04".to_owned(), Some(300)));
     assert!(world.in_force());
     world.set_policy(&priced("0.05", 600));
+    world.settle();
+    assert_eq!((rate(&world), world.in_force()), ("0.04".to_owned(), true), "it is signed, and counts after the notice");
+    world.pass(300);
     world.settle();
     assert_eq!((rate(&world), offer(&world).notice_seconds), ("0.05".to_owned(), Some(600)));
     assert_eq!(offer(&world).contract.unwrap().version, world.live().unwrap().spec.terms.version);
@@ -561,6 +570,7 @@ proptest! {
     #[test]
     fn honest_clusters_find_no_breach_and_run_nothing_under_terms_that_one_did_not_sign(events in vec(event(), 0..25)) {
         let mut world = World::new(&provides(1));
+        world.pays("0.05");
         world.settle();
         for event in events {
             world.apply(&event);
