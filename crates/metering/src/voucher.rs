@@ -1,7 +1,7 @@
 //! How a consumer vouches for a pod that it sent.
 //!
 //! What a consumer signs comes from its own records. A pod that it does not have any more, for example because somebody removed it by force
-//! while its manager was down, is known only from its ShadowPod, and a provider may write any ShadowPod. So the consumer writes into each of
+//! while its manager was down, is known only from its shadow pod, and a provider may write any shadow pod. So the consumer writes into each of
 //! them what it will need to know then, with an authentication code that nobody else can compute:
 //!
 //! ```text
@@ -20,7 +20,7 @@ use crate::Seconds;
 use crate::entry::{Entry, amounts_text, is_name, normalized, read_amounts};
 use crate::period::Period;
 
-/// Maximum length in bytes. A provider allows 8 KiB for all annotations of a ShadowPod.
+/// Maximum length in bytes. A provider allows 8 KiB for all annotations of a shadow pod.
 pub const MAX_VOUCHER_LEN: usize = 4096;
 /// Maximum number of different amounts, which a pod gets by resizes; the latest ones count.
 const MAX_AMOUNTS: usize = 16;

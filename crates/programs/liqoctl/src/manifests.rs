@@ -339,6 +339,23 @@ mod tests {
         assert!(limit >= in_base64 && limit <= in_base64 + 2048, "{limit}");
     }
 
+    /// The scenario `a_consumer_cannot_exhaust_the_memory_of_its_provider` runs these rules.
+    #[test]
+    fn consumers_get_tokens_for_this_api_server_only() {
+        let rules = admission_policy("liqo-consumer-token-lifetime")["validations"].to_string();
+        let of_this_server = "all(audience, audience in params.?status.?tokenAudiences.orValue([]))";
+        assert!(rules.contains(of_this_server), "{rules}");
+    }
+
+    #[test]
+    fn managed_fields_of_consumers_are_bounded_in_every_kind() {
+        let policy = admission_policy("liqo-consumer-writes");
+        let written = variable(&policy, "managedFields");
+        assert!(!written.contains("request.resource"), "whatever the kind: {written}");
+        let rules = policy["validations"].to_string();
+        assert!(rules.contains("one[a][b][c][d][e][f].size() == 0") && rules.contains("? 262144 : 32768"), "{rules}");
+    }
+
     #[test]
     fn consumers_have_few_seats_and_no_program_of_liqo_waits_behind_them() {
         let objects = rendered();

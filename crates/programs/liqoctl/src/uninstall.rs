@@ -133,7 +133,7 @@ pub async fn uninstall(cluster: &Cluster, options: &Options, progress: &Progress
     let step = "Removing the network from the nodes";
     let nodes_not_cleared =
         Box::pin(progress.step(step, clear_nodes(cluster, options.timeout, |text| progress.message(step, text)))).await?;
-    progress.step("Removing what Liqo created", remove_created(cluster, options.timeout)).await?;
+    Box::pin(progress.step("Removing what Liqo created", remove_created(cluster, options.timeout))).await?;
     progress.step("Removing Liqo's kinds", remove_definitions(cluster, options.timeout)).await?;
     progress.step("Removing rights and policies", remove_installed(cluster)).await?;
     let identity_kept = Box::pin(progress.step("Removing Liqo's namespaces", remove_namespace(cluster, options))).await?;

@@ -1,6 +1,6 @@
 //! What this cluster counts for its pods at a provider, by its own clock where it does not know the provider's.
 //!
-//! What it counts is what it signs. So it comes from this cluster's own objects, or from what this cluster wrote into a ShadowPod with a code
+//! What it counts is what it signs. So it comes from this cluster's own objects, or from what this cluster wrote into a shadow pod with a code
 //! that nobody else can compute. The provider's charges say only when within that a pod ran.
 
 use std::collections::{BTreeMap, HashSet};

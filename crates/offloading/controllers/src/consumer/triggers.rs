@@ -371,13 +371,15 @@ pub fn budgets_of_pod(
     if budgets.is_empty() {
         return Vec::new();
     }
-    fn counted(pod: &LocalPod) -> (bool, bool, bool, &Labels) {
-        (pod.is_ready_there, pod.finished, pod.deletion.is_some(), &pod.labels)
-    }
     let selects = |budget: &LocalBudget| [old, new].into_iter().flatten().any(|pod| budget.selector.matches(&pod.labels));
-    let is_changed = old.map(counted) != new.map(counted);
+    let is_changed = old.map(as_counted) != new.map(as_counted);
     let due = budgets.iter().filter(|(_, budget)| is_changed && selects(budget));
     due.map(|(key, _)| object(Kind::PodDisruptionBudget, key).after(BUDGET_DELAY)).collect()
+}
+
+/// What budgets look at.
+fn as_counted(pod: &LocalPod) -> (bool, bool, bool, &Labels) {
+    (pod.is_ready_there, pod.finished, pod.deletion.is_some(), &pod.labels)
 }
 
 /// A provider began or ended to drain a node with pods that a budget selects: the budget is due at every provider.

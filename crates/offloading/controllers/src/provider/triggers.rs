@@ -306,7 +306,7 @@ pub fn cordoned_changed<'a>(records: impl IntoIterator<Item = &'a Source>) -> Ve
 }
 
 /// Pods of this consumer's namespaces end because their room is taken back, or do not any more: no budget of the consumer keeps them.
-pub fn room_taken_back(tenant: &str, homes: BTreeSet<String>) -> Vec<Trigger> {
+pub fn room_taken_back(tenant: &str, homes: &BTreeSet<String>) -> Vec<Trigger> {
     homes.iter().map(|home| replicas(tenant, home, Group::Budgets)).collect()
 }
 

@@ -197,30 +197,24 @@ pub fn allocations<'a>(
             continue;
         }
         let answer = snapshot.plugin_answers.get(&requester.tenant.consumer);
-        match answer.and_then(|answer| Some((answer.pools.as_ref()?, &answer.hops))) {
-            Some((pools, hops)) => {
-                // Caps and requests limit all pools together.
-                let (mut caps, mut requested) = (policy.spec.provide.caps.clone(), requester.requested());
-                for (pool, amounts) in pools.iter().filter(|(pool, _)| !goes(pool)) {
-                    let within = amounts.capped_by(&caps).capped_by(&requested);
-                    let within: ResourceList = within.iter().filter(|(_, amount)| !amount.is_negative()).collect();
-                    (caps, requested) = (caps.saturating_sub(&within), requested.saturating_sub(&within));
-                    let borrowed_hops = hops.get(pool).copied();
-                    allocations.push(PoolAllocation { borrowed_hops, ..allocation(pool, None, within) });
-                }
+        if let Some((pools, hops)) = answer.and_then(|answer| Some((answer.pools.as_ref()?, &answer.hops))) {
+            // Caps and requests limit all pools together.
+            let (mut caps, mut requested) = (policy.spec.provide.caps.clone(), requester.requested());
+            for (pool, amounts) in pools.iter().filter(|(pool, _)| !goes(pool)) {
+                let within = amounts.capped_by(&caps).capped_by(&requested);
+                let within: ResourceList = within.iter().filter(|(_, amount)| !amount.is_negative()).collect();
+                (caps, requested) = (caps.saturating_sub(&within), requested.saturating_sub(&within));
+                let borrowed_hops = hops.get(pool).copied();
+                allocations.push(PoolAllocation { borrowed_hops, ..allocation(pool, None, within) });
             }
+        } else {
             // Existing offers stay until the plugin answers for the first time.
-            None => {
-                let stay = |offer: &ResourceOffer| {
-                    offer.spec.withdrawal_timestamp.is_none() && !requester.standing.has_lost(&offer.spec)
-                };
-                allocations.extend(requester.offers.iter().filter(|(_, offer)| stay(offer)).map(|(pool, offer)| {
-                    PoolAllocation {
-                        borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
-                        ..allocation(pool, None, offer.spec.resource_quota.hard.clone())
-                    }
-                }));
-            }
+            let stay =
+                |offer: &ResourceOffer| offer.spec.withdrawal_timestamp.is_none() && !requester.standing.has_lost(&offer.spec);
+            allocations.extend(requester.offers.iter().filter(|(_, offer)| stay(offer)).map(|(pool, offer)| PoolAllocation {
+                borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
+                ..allocation(pool, None, offer.spec.resource_quota.hard.clone())
+            }));
         }
     }
     allocations

@@ -87,7 +87,7 @@ impl Controller {
             tracing::info!(%shadow, pool = key.name, why = plan.ending.get(shadow), "what is taken back from a consumer changed");
         }
         let homes = changed.iter().filter_map(|shadow| Some(provider.shadows.get(shadow)?.namespace.clone())).collect();
-        provider.queues.add(triggers::room_taken_back(&key.namespace, homes));
+        provider.queues.add(triggers::room_taken_back(&key.namespace, &homes));
         provider.queues.add(triggers::shadow_pods(changed));
         plan.again.map_or(Next::OnChange, Next::After)
     }

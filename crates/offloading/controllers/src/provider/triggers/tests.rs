@@ -235,8 +235,8 @@ fn budgets_are_judged_again_when_a_node_is_cordoned_or_room_is_taken_back() {
     let sources = sources.map(|(kind, api_version)| record(kind, api_version, &json!({})));
     assert_eq!(targets(&cordoned_changed(&sources)), set([group("demo", Group::Budgets)]));
     assert_eq!(targets(&cordoned_changed(&sources[1..2])), set([]));
-    let homes = ["demo".to_owned(), "shop".to_owned()].into();
-    assert_eq!(targets(&room_taken_back(&tenant(), homes)), set([group("demo", Group::Budgets), group("shop", Group::Budgets)]));
+    let homes = BTreeSet::from(["demo".to_owned(), "shop".to_owned()]);
+    assert_eq!(targets(&room_taken_back(&tenant(), &homes)), set([group("demo", Group::Budgets), group("shop", Group::Budgets)]));
 }
 
 #[test]
