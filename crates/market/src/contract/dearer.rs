@@ -58,6 +58,7 @@ mod tests {
     use super::*;
     use crate::contract::fixtures::{Parties, at, terms};
 
+    #[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
     fn priced(currency: &str, rates: serde_json::Value) -> ContractTerms {
         let list = serde_json::from_value(serde_json::json!({ "currency": currency, "rates": rates })).unwrap();
         ContractTerms { prices: BTreeMap::from([("default".to_owned(), list)]), ..terms(&Parties::known()) }

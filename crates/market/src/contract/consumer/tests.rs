@@ -223,6 +223,7 @@ fn terms_beyond_the_limits_of_the_policy_are_refused_with_the_limit() {
 }
 
 /// Limits of the consumer's policy.
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
 fn limits(rates: serde_json::Value) -> Option<PriceList> {
     serde_json::from_value(serde_json::json!({ "currency": "EUR", "rates": rates })).unwrap()
 }
