@@ -184,7 +184,14 @@ impl ContractView<'_> {
             .filter(|time| *time > self.now)
             .min();
         let bound = copy.filter(|copy| copy.spec.in_force_since.is_some() && copy.signed().is_some());
-        let own = OwnView { known, signed, bound, ended: spec.ended.as_ref(), in_force: judgement.in_force.as_ref() };
+        let own = OwnView {
+            known,
+            signed,
+            bound,
+            counts: spec.in_force_since.is_some(),
+            ended: spec.ended.as_ref(),
+            in_force: judgement.in_force.as_ref(),
+        };
         let stance = self.answer(record, &own, &mut status);
         let is_in_force = matches!(stance, Stance::Signed { .. }) || bound.is_some_and(|_| !own.is_over(self.now));
         if is_in_force && judgement.in_force.is_none() {
@@ -193,9 +200,8 @@ impl ContractView<'_> {
         judgement.stances.insert(name.clone(), stance);
         let honoured = honoured(&record.spec.breaches, &status.breaches);
         status.conditions = with_condition(&known.conditions, &honoured, self.now);
-        // What the provider changed without our signature does not replace the evidence.
-        let is_evidence = found.iter().any(|finding| finding.kind.is_about_terms()) && copy.is_some();
-        if copy.is_none_or(|copy| copy.spec != spec) && !is_evidence && !copy.is_some_and(|copy| copy.deleting) {
+        // What the provider changed without our signature is not in it, so the evidence stays.
+        if copy.is_none_or(|copy| copy.spec != spec) && !copy.is_some_and(|copy| copy.deleting) {
             judgement.actions.push(ContractAction::ApplyCopy(name.clone(), Box::new(spec)));
         }
         if copy.is_none_or(|copy| copy.status != status) {
@@ -219,7 +225,7 @@ impl ContractView<'_> {
 
     /// Fills in phase, message, signatures and the wish to end.
     fn answer(&self, record: &ContractRecord, own: &OwnView<'_>, status: &mut ContractStatus) -> Stance {
-        let OwnView { known, signed, bound, ended, in_force } = *own;
+        let OwnView { known, signed, bound, ended, in_force, .. } = *own;
         let sign = |document: &Document| {
             let time = self.own_signature(known, document).unwrap_or(self.now);
             (Some(document.countersign(self.identity)), Some(Time(whole_seconds(time))))
@@ -271,7 +277,9 @@ impl ContractView<'_> {
         status.phase = ContractPhase::InForce;
         status.message = self.amendment(record, current, own, status);
         let pools = current.terms.pools.iter().map(|pool| pool.name.clone()).collect();
-        Stance::Signed { pools, no_new_pods: self.no_new_pods(record, status) }
+        // Nothing is recorded before that, and its terms may still be replaced without notice.
+        let waits = || (!own.counts).then(|| "the provider has not said yet since when the contract is in force".to_owned());
+        Stance::Signed { pools, no_new_pods: self.no_new_pods(record, status).or_else(waits) }
     }
 
     /// Signs the amendment if it is acceptable. Returns what a person should know about it.
@@ -427,6 +435,8 @@ struct OwnView<'a> {
     signed: Option<&'a Document>,
     /// The copy, if it was in force under this cluster's signature.
     bound: Option<&'a ContractRecord>,
+    /// Whether the copy says since when the terms are in force.
+    counts: bool,
     /// The end, as the copy has it.
     ended: Option<&'a ContractEnd>,
     /// Another contract that is in force: its name, and its end if that is announced.

@@ -13,7 +13,7 @@
 use jiff::Timestamp;
 use liqo_api::{ContractSpec, EarlierTerms, Time};
 
-use super::{TOLERANCE, dearer::counts_from, record::ContractRecord, whole_seconds};
+use super::{TOLERANCE, after, dearer::counts_from, record::ContractRecord, whole_seconds};
 
 /// What this cluster itself knows.
 #[derive(Clone, Copy, Debug)]
@@ -54,10 +54,15 @@ pub fn copied(known: &Known<'_>, record: &ContractRecord) -> ContractSpec {
     spec.countersignature = spec.countersignature.filter(|_| known.signed.is_some());
     let was_in_force = known.copy.and_then(|copy| Some((copy, copy.spec.in_force_since.as_ref()?)));
     let replaced = was_in_force.and_then(|(copy, _)| copy.current.as_ref().ok()).map(|terms| &terms.document.terms);
-    let counts = |signed| replaced.map_or(signed, |replaced| counts_from(signed, replaced, &spec.terms));
+    // Without terms in force that it replaces, a delay that both signed counts all the same.
+    let delay = spec.terms.counts_after_seconds.unwrap_or_default();
+    let counts = |signed| replaced.map_or(after(signed, delay), |replaced| counts_from(signed, replaced, &spec.terms));
     let since = known.signed.and_then(|signed| known.counts_since(spec.in_force_since.as_ref()?, counts(signed)));
     let Some((copy, before)) = was_in_force else {
         spec.in_force_since = since;
+        // An end stays also if the contract was signed, and not in force yet: the next one may have begun.
+        let own_end = known.copy.filter(|copy| copy.signed().is_some()).and_then(|copy| copy.spec.ended.clone());
+        spec.ended = own_end.or(spec.ended);
         return spec;
     };
     if spec.document == copy.spec.document {
