@@ -27,6 +27,8 @@ pub mod document;
 pub mod duties;
 pub mod earlier;
 pub mod fixtures;
+#[cfg(test)]
+mod histories;
 pub mod provider;
 pub mod record;
 pub mod standing;
