@@ -371,7 +371,7 @@ impl Provider {
         false
     }
 
-    fn write(&mut self, entries: Vec<Entry>) {
+    fn write(&mut self, entries: &[Entry]) {
         for (period, part) in entries.iter().flat_map(|entry| Period::parts(entry, PERIOD)) {
             if !self.complete.contains(&period) {
                 self.records.entry(period).or_default().add(part);
@@ -382,7 +382,7 @@ impl Provider {
     fn looks(&mut self, now: Seconds) {
         let (pending, mut period) = (std::mem::take(&mut self.pending), Period::at(0, PERIOD));
         for (uid, entries) in pending {
-            self.write(entries);
+            self.write(&entries);
             self.stored.insert(uid);
         }
         let all: Vec<ShadowPod> = self.left.iter().chain(&self.shadow).cloned().collect();
@@ -393,8 +393,8 @@ impl Provider {
                         continue;
                     }
                     let entries = self.charges(shadow, now).entries("u", "p", now);
-                    let parts = entries.iter().filter_map(|entry| period.part_of(entry)).collect();
-                    self.write(parts);
+                    let parts: Vec<Entry> = entries.iter().filter_map(|entry| period.part_of(entry)).collect();
+                    self.write(&parts);
                 }
                 self.complete.insert(period);
             }
