@@ -94,7 +94,8 @@ fn evict(state: &mut State, request: &Request) -> Answer {
         return Err(Failure::internal(why));
     }
     let allows_none = |budget: &&Arc<Value>| {
-        let is_behind = budget["status"]["observedGeneration"].as_i64() < budget["metadata"]["generation"].as_i64();
+        let observed = budget["status"]["observedGeneration"].as_i64();
+        let is_behind = observed.is_some() && observed < budget["metadata"]["generation"].as_i64();
         is_behind || budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) <= 0
     };
     if is_missed && let Some(budget) = budgets.iter().find(allows_none) {
