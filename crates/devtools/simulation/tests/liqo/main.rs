@@ -29,6 +29,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Node;
 use kube::api::DeleteParams;
+use liqo_simulation::Faults;
 
 use self::{
     users::SOON,
@@ -142,6 +143,28 @@ async fn in_an_hour_a_settled_system_writes_only_leases_and_credentials() {
     let is_credential = |what: &&String| what.contains(" secrets ");
     assert!(changed.iter().all(|what| is_credential(&what)), "{changed:#?}");
     assert_eq!(changed.iter().filter(is_credential).count(), 1, "{changed:#?}");
+}
+
+/// A status may be written although no answer says so. While the watches lag, that of a pod that starts is written several times.
+#[tokio::test(start_paused = true)]
+async fn home_sees_that_its_pods_are_ready_whatever_answers_the_provider_lost() {
+    let mut world = World::peered(Start::default()).await;
+    world.offload(0, "demo", "Remote").await;
+    let bad = Faults { delay: Duration::from_millis(800), lost_answers: 50, ..Faults::default() };
+    world.clusters[1].manager(1).link.set_faults(bad);
+    world.clusters[0].deploy("demo", "web", 30).await;
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // A manager ends itself if it could not renew its lease.
+        if world.clusters[1].manager(1).has_ended() {
+            world.clusters[1].restart_manager(1);
+        }
+    }
+    let (milan, link) = (&world.clusters[1], &world.clusters[1].manager(1).link);
+    assert!(milan.former_links.iter().chain([link]).any(|link| link.counts().contains_key("answer lost")));
+    link.set_faults(Faults::default());
+    let rome = &world.clusters[0];
+    world.until("home sees that all are ready", SOON, async || rome.ready_pods("demo").await.len() == 30).await;
 }
 
 /// Tells a story, in its own time.

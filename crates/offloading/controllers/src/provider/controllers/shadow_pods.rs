@@ -72,13 +72,24 @@ struct Controller {
     pace: Mutex<Pace>,
 }
 
+/// The status of a shadow pod that the API server has.
+#[derive(Default)]
+enum StoredStatus {
+    /// As the watch shows it.
+    #[default]
+    Watched,
+    /// This was written or read last, and the watch does not show it yet.
+    Known(ReportedStatus),
+    /// A write failed, which may have been done nevertheless: its answer may be lost.
+    Unknown,
+}
+
 /// What is remembered of a shadow pod between two passes, because caches lag. Lost at a restart, which costs some reads.
 #[derive(Default)]
 struct Memory {
     /// UID of the shadow pod.
     uid: String,
-    /// The status written last, until the watch shows it.
-    reported: Option<ReportedStatus>,
+    status: StoredStatus,
     /// UID of the pod that was created and is not in the status yet.
     created: Option<String>,
     /// The last deletion of a pod that the API server accepted, by UID and grace in seconds: it is not repeated until the watch shows it.
@@ -196,8 +207,8 @@ impl Controller {
         if memory.uid != shadow.uid {
             memory = Memory { uid: shadow.uid.clone(), ..Memory::default() };
         }
-        if memory.reported.as_ref() == Some(&shadow.reported) {
-            memory.reported = None;
+        if matches!(&memory.status, StoredStatus::Known(status) if *status == shadow.reported) {
+            memory.status = StoredStatus::Watched;
         }
         let mut pass = Pass { provider, key: &key, memory, pace: &self.pace };
         let outcome = if pass.memory.released { Ok(Next::OnChange) } else { pass.run(shadow, seen).await };
@@ -268,6 +279,11 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     async fn run(&mut self, shadow: Arc<Shadow>, seen: Vec<Arc<RemotePod>>) -> Result<Next, Error> {
+        if matches!(self.memory.status, StoredStatus::Unknown) {
+            // The watch will show that it is gone.
+            let Some(now) = self.shadow_now().await? else { return Ok(Next::OnChange) };
+            self.memory.status = StoredStatus::Known(ReportedStatus::of(now.status.as_ref()));
+        }
         let destination = self.provider.destination_of_pods(&self.key.namespace, &shadow.namespace, &shadow.pool);
         let mut snapshot = self.snapshot(shadow.clone(), seen, destination);
         for _ in 0..MAX_STEPS {
@@ -371,7 +387,10 @@ impl Pass<'_> {
     }
 
     fn snapshot(&self, shadow: Arc<Shadow>, seen: Vec<Arc<RemotePod>>, destination: Destination) -> Snapshot {
-        let reported = self.memory.reported.clone().unwrap_or_else(|| shadow.reported.clone());
+        let reported = match &self.memory.status {
+            StoredStatus::Known(status) => status.clone(),
+            StoredStatus::Watched | StoredStatus::Unknown => shadow.reported.clone(),
+        };
         let expected_uid = reported.remote_uid.clone().or(self.memory.created.clone());
         let name_taken = self.provider.pods.get(&pod_key(&shadow, &destination)).is_some_and(|pod| pod.shadow_key() != *self.key);
         let index = &self.provider.index;
@@ -599,6 +618,7 @@ impl Pass<'_> {
     async fn report(&mut self, before: &ReportedStatus, status: ReportedStatus) -> Result<bool, Error> {
         let Some(mut patch) = before.patch_to(&status) else { return Ok(true) };
         patch["metadata"] = json!({ "uid": self.memory.uid });
+        self.memory.status = StoredStatus::Unknown;
         let answer = self.shadows().patch_status(&self.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
         // A conflict is an error, so that the queue tries again: what was not written must not be remembered as told.
         let exists = unless_gone(answer).step("change", "ShadowPod", self.key)?.is_some();
@@ -614,7 +634,7 @@ impl Pass<'_> {
             self.memory.created = None;
         }
         self.memory.unreported_since = None;
-        self.memory.reported = Some(status);
+        self.memory.status = StoredStatus::Known(status);
         Ok(exists)
     }
 
