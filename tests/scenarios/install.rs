@@ -2,9 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use liqo_tests::{World, eventually};
 use serde_json::Value;
+
+use crate::metering;
 
 pub async fn a_manager_has_no_more_rights_than_it_needs(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
@@ -62,6 +64,7 @@ pub async fn uninstalling_leaves_nothing(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let refused = rome.try_liqoctl(&["uninstall", "--yes"]).await?;
     ensure!(!refused.success && refused.stderr.contains("peer"), "it must refuse while a peering exists: {refused:?}");
+    metering::run_for_a_moment(&world).await?;
     rome.liqoctl(&["unpeer", "milan", "--yes"]).await?;
     // milan ends the tenancy by itself. Until then it refuses to be uninstalled.
     eventually("milan lends to nobody", Duration::from_secs(90), || async {
@@ -69,6 +72,16 @@ pub async fn uninstalling_leaves_nothing(world: Arc<World>) -> Result<()> {
         Ok(peers.iter().all(|peer| peer["status"]["tenantNamespace"].is_null()).then_some(()))
     })
     .await?;
+    let kept = milan.liqoctl(&["receipt", "list", "-o", "json"]).await?;
+    let kept: Vec<Value> = serde_json::from_str(&kept)?;
+    let is_unfinished = |one: &&Value| one["isKept"] == true && one["peer"] == "rome" && one["phase"] == "Pending";
+    let receipt = kept.iter().find(is_unfinished).with_context(|| format!("no receipt of the last minute: {kept:#?}"))?;
+    ensure!(receipt["receipt"]["spec"]["statement"]["pods"].as_u64() >= Some(1), "{receipt:#}");
+    let records = rome.items(&["-n", "liqo", "usagerecords,contracts", "-l", "liqo.io/former-role=consumer"]).await?;
+    ensure!(records.iter().any(|one| one["kind"] == "UsageRecord"), "rome has lost what it counted: {records:#?}");
+    ensure!(records.iter().any(|one| one["kind"] == "Contract"), "rome has lost the contract: {records:#?}");
+    let refused = milan.try_liqoctl(&["uninstall", "--yes"]).await?;
+    ensure!(!refused.success && refused.stderr.contains("receipts of ended peerings"), "it must not delete them: {refused:?}");
     // This pod waits for a strategy that nobody will give.
     rome.apply(
         r#"
@@ -92,7 +105,7 @@ spec:
     let gates = ["-n", "undecided", "get", "pod", "waiting", "-o", "jsonpath={.spec.schedulingGates[*].name}"];
     ensure!(rome.kubectl(&gates).await? == "liqo.io/offloading", "the pod does not wait");
     for cluster in [rome, milan] {
-        cluster.liqoctl(&["uninstall", "--yes", "--purge"]).await?;
+        cluster.liqoctl(&["uninstall", "--yes", "--purge", "--force"]).await?;
         let kinds = cluster.kubectl(&["api-resources", "--verbs=list", "-o", "name", "--cached=false"]).await?;
         let mut left = Vec::new();
         for kind in kinds.lines().filter(|kind| !kind.starts_with("events")) {

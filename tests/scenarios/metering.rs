@@ -100,6 +100,18 @@ async fn many_short_pods(rome: &Cluster, milan: &Cluster, number: usize) -> Resu
     Ok(())
 }
 
+/// A pod of rome runs at milan under a contract for a few seconds. No receipt of that is written yet.
+pub async fn run_for_a_moment(world: &World) -> Result<()> {
+    let (rome, name) = (&world.rome, "metered-for-a-moment");
+    let policy = ["delete", "peeringpolicy", POLICY, "--ignore-not-found"];
+    world.milan.kubectl(&policy).await?;
+    under_contract(world).await?;
+    rome.offloaded_namespace(name, "Remote").await?;
+    rome.apply(&pod(name, "short", "Always", "sleep 600")).await?;
+    rome.wait_for(&["-n", name, "pod/short"], "condition=Ready", 60).await?;
+    rome.kubectl(&["delete", "namespace", name]).await.map(drop)
+}
+
 pub async fn both_sides_count_the_same_seconds_over_restarts_and_sign_receipts(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let contract = under_contract(&world).await?;

@@ -176,6 +176,10 @@ pub mod labels {
     pub const PRICE_CURRENCY: &str = "price.liqo.io/currency";
     /// On usage records: the first eight digits of the contract's ID, a dash, and the start of the period as `yyyymmddhhmm`.
     pub const USAGE_PERIOD: &str = "liqo.io/usage-period";
+    /// On what is kept of a peering that ended: ID of the peer.
+    pub const FORMER_PEER_ID: &str = "liqo.io/former-peer-id";
+    /// On what is kept of a peering that ended: what this cluster was in it, `provider` or `consumer`.
+    pub const FORMER_ROLE: &str = "liqo.io/former-role";
     /// On no node: what the webhook adds to the node affinity of a pod is recognized by the requirement that nodes do not have it.
     pub const PLACEMENT: &str = "liqo.io/placement";
     /// Keys of this domain and its subdomains belong to Liqo and never travel.
@@ -201,6 +205,8 @@ pub mod annotations {
     pub const HOME_ANNOTATIONS: &str = "liqo.io/home-annotations";
     /// On a tenant namespace, and on the `ForeignCluster` of a consumer that waited for approval: the consumer's public key (base64).
     pub const PUBLIC_KEY: &str = "liqo.io/public-key";
+    /// On what is kept of a peering that ended: how many bytes it takes.
+    pub const KEPT_LENGTH: &str = "liqo.io/kept-length";
     /// On a tenant namespace and others: the friendly name of the cluster.
     pub const CLUSTER_NAME: &str = "liqo.io/cluster-name";
     /// On a Node: the commands that keep new pods off it, separated by commas. The last one of them uncordons the node.

@@ -47,10 +47,16 @@ pub mod tunnel_clients;
 
 use std::{collections::HashMap, sync::Arc};
 
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, runtime::watcher};
 use liqo_api::{ClusterId, ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, conditions::owners, labels};
-use liqo_controller_runtime::{Cache, Context, Queue, cache, start::at_start, watch, writes::StepError};
+use liqo_controller_runtime::{
+    Cache, Context, Key, Queue, cache,
+    start::at_start,
+    watch,
+    writes::{Step as _, StepError},
+};
 use liqo_signing::ClusterIdentity;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -64,6 +70,12 @@ pub const FIELD_MANAGER: &str = owners::PEERING.field_manager;
 
 /// Maximum number of peers that are reconciled at the same time.
 const MAX_CONCURRENT: usize = 32;
+
+/// Keeps what must outlive a peering. Gets the namespace of the peering, which is deleted as soon as that is done, and the name of the
+/// peer. Nothing runs under the peering any more.
+pub type Keep = Arc<dyn Fn(String, Option<String>) -> BoxFuture<'static, Result<(), BoxError>> + Send + Sync>;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why peering cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +95,7 @@ pub enum Error {
 }
 
 /// Runs everything about peering until `context.stop`. The auth endpoint listens on `auth_port`.
-pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u16) -> Result<(), Error> {
+pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u16, keep: Keep) -> Result<(), Error> {
     let listener = context.listen(auth_port).await.map_err(|source| Error::Listen { port: auth_port, source })?;
 
     let queue: Queue<ClusterId> = Queue::new();
@@ -106,7 +118,8 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
         policies: policies.clone(),
         changed: records_changed,
     };
-    let tenants = Arc::new(Tenants::new(&context, addresses, peers, policies.clone(), ours, tokens.clone(), queue.clone()));
+    let tenants =
+        Arc::new(Tenants::new(&context, addresses, peers, policies.clone(), ours, tokens.clone(), queue.clone(), keep.clone()));
     // Wait for all initial lists: until then, absence proves nothing.
     if !(foreign_clusters.synced().await
         && namespaces.synced().await
@@ -127,6 +140,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
         tunnels,
         tenants: Arc::clone(&tenants),
         queue: queue.clone(),
+        keep,
         sessions: Mutex::new(HashMap::new()),
     });
     let reconcile = move |id| {
@@ -147,6 +161,12 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
     let serve = auth::server::serve(listener, &identity, Arc::clone(&tenants), context.clock, context.stop.clone());
     tokio::try_join!(serve, work)?;
     Ok(())
+}
+
+/// Lets what must outlive a peering be kept.
+pub(crate) async fn keep_of(keep: &Keep, namespace: &str, peer: Option<String>) -> Result<(), StepError> {
+    let kept = keep(namespace.to_owned(), peer).await.map_err(kube::Error::Service);
+    kept.step("keep what must stay of", "Namespace", Key::new("", namespace))
 }
 
 fn watch_foreign_clusters(context: &Context, queue: Queue<ClusterId>, changed: [Arc<Notify>; 2]) -> Cache<ForeignCluster> {

@@ -28,8 +28,10 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
 use crate::{
+    Keep,
     credential::CREDENTIAL_SECRET,
     decide::{ConsumerHealth, Incoming, NamespaceState, Outgoing, Peer, Plan, Record, Snapshot, Waiting, plan},
+    keep_of,
     namespace::LiqoNamespace,
     objects::{self, KIND_PROVIDER, KIND_TENANT},
     session::{Purpose, Session, TunnelConnections, View, end_at_provider, gateways_to_call},
@@ -51,6 +53,7 @@ pub struct Lifecycle {
     pub tenants: Arc<Tenants>,
     /// The peers to reconcile.
     pub queue: Queue<ClusterId>,
+    pub keep: Keep,
     /// The consumer's side: one session for each provider.
     pub sessions: Mutex<HashMap<ClusterId, Session>>,
 }
@@ -214,6 +217,7 @@ impl Lifecycle {
             }
             return Ok(Next::After(CLEANUP_POLL_INTERVAL));
         }
+        keep_of(&self.keep, &name, record.map(ForeignCluster::display_name)).await?;
         let answered = self.sessions().get(id).is_some_and(|session| session.view().answers());
         let tunnel_connections = self.end_session(id);
         if let (Some(tunnel_connections), Some(record)) = (&tunnel_connections, record) {

@@ -44,6 +44,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
+    Keep,
     addresses::Addresses,
     auth::{
         decide::{ApprovalQueue, Known, TokenClaim, TokenVerdict, reasons},
@@ -51,6 +52,7 @@ use crate::{
         tokens::{self, Tokens},
     },
     decide::{ConsumerHealth, ConsumerHeartbeat, Waiting},
+    keep_of,
     namespace::LiqoNamespace,
     objects::{self, KIND_MAPPED},
     protocol::{Grant, Refusal, SecretText},
@@ -78,6 +80,7 @@ pub struct Tenants {
     queue: Queue<ClusterId>,
     consumer_heartbeats: Mutex<HashMap<ClusterId, (ConsumerHeartbeat, ConsumerHealth)>>,
     locks: Mutex<HashMap<ClusterId, Arc<tokio::sync::Mutex<()>>>>,
+    keep: Keep,
 }
 
 impl Tenants {
@@ -90,6 +93,7 @@ impl Tenants {
         namespaces: Cache<LiqoNamespace>,
         secrets: Cache<Secret>,
         queue: Queue<ClusterId>,
+        keep: Keep,
     ) -> Self {
         Self {
             client: context.client.clone(),
@@ -104,6 +108,7 @@ impl Tenants {
             queue,
             consumer_heartbeats: Mutex::default(),
             locks: Mutex::default(),
+            keep,
         }
     }
 
@@ -125,12 +130,16 @@ impl Tenants {
     pub async fn end_step(&self, consumer: &ClusterId) -> Result<bool, StepError> {
         let _alone = self.lock(consumer).await;
         let name = tenant_namespace(consumer);
-        match self.live_namespace(consumer).await? {
+        let consumer_name = match self.live_namespace(consumer).await? {
             None => return Ok(true),
             Some(namespace) if namespace.terminating => return Ok(true),
-            Some(namespace) if namespace.ending => {}
-            Some(_) => self.mark_ending(consumer).await?,
-        }
+            Some(namespace) => {
+                if !namespace.ending {
+                    self.mark_ending(consumer).await?;
+                }
+                namespace.cluster_name
+            }
+        };
         self.take_rights(consumer, true).await?;
         // Needed to list the contents; an interrupted grant may not have created it.
         let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &name);
@@ -140,6 +149,7 @@ impl Tenants {
         if left || mapped {
             return Ok(false);
         }
+        keep_of(&self.keep, &name, consumer_name).await?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         objects::delete(&namespaces, &name).await?;
         tracing::info!(%consumer, "ended the tenancy");

@@ -24,7 +24,7 @@
 //! - `consumer`: the controller that writes requests, answers to offers, and virtual nodes,
 //! - `provider/contracts`, `consumer/contracts`: the contracts that offers are under, and `breach_reports`: tells who breaks them,
 //! - `isolation`: finds out whether the pod network enforces `NetworkPolicies`, without which nothing is offered,
-//! - `metering`: writes receipts of what was used under contracts, and answers them,
+//! - `metering`: writes receipts of what was used under contracts, and answers them; [`Keeper`] keeps them when a peering ends,
 //! - `plugins`: asks the resource plugins that policies name,
 //! - `peer_conditions`: writes the conditions of each `ForeignCluster`, for both sides.
 
@@ -43,7 +43,7 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, runtime::watcher::Config};
+use kube::{Api, ResourceExt as _, runtime::watcher::Config};
 use liqo_api::policies::without_status;
 use liqo_api::{ClusterId, Contract, ForeignCluster, PeeringPolicy, ResourceOffer, labels};
 use liqo_controller_runtime::{Cache, Context, Queue, cache::whole, peers::PeerError, writes::StepError};
@@ -51,6 +51,7 @@ use liqo_market::contract::record::ContractRecord;
 use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
 
+pub use crate::metering::kept::Keeper;
 use crate::{
     consumer::{ConsumerController, contracts::ConsumerContracts},
     decide::{absence::Silence, snapshot::is_refused},
@@ -93,12 +94,14 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(),
     let shared = Shared { offers, policies: policies.clone(), conditions: conditions.clone(), peerings };
     let provider = ProviderController::start(&context, &stop, &shared, made, offers_queue);
     let consumer = ConsumerController::start(&context, &stop, &shared, received, providers);
+    let kept = Keeper::new(&context, &identity);
     let receipts = metering::run(&context, identity, policies, conditions.clone(), stop.clone());
     tokio::join!(
         conditions.run(stop.clone()),
         provider.run(stop.clone()),
         consumer.run(stop.clone()),
         receipts,
+        kept.run(stop.clone()),
         isolation::run(&context, stop.clone())
     );
     Ok(())
@@ -168,7 +171,7 @@ fn watch_offers(
     })
 }
 
-/// All contracts in this cluster: those that it made, and copies of those that it received.
+/// All contracts of present peerings in this cluster: those that it made, and copies of those that it received.
 fn watch_contracts(
     context: &Context,
     stop: &CancellationToken,
@@ -176,7 +179,8 @@ fn watch_contracts(
     providers: Queue<ClusterId>,
 ) -> Cache<ContractRecord> {
     let all = Api::<Contract>::all(context.client.clone());
-    let read = |contract: Contract| Some(ContractRecord::of(contract));
+    let is_kept = |contract: &Contract| contract.labels().contains_key(labels::FORMER_PEER_ID);
+    let read = move |contract: Contract| (!is_kept(&contract)).then(|| ContractRecord::of(contract));
     Cache::watch(all, Config::default(), stop.clone(), read, move |key, _, _| {
         if let Some(provider) = consumer::provider_of(&key.namespace) {
             providers.add_after(provider, SETTLE_DELAY);

@@ -26,6 +26,7 @@ mod leader_pod;
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
+use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use liqo_api::CONTROLLER_MANAGER;
@@ -149,9 +150,14 @@ fn start_webhook(context: &Context, port: u16, readiness: Readiness) -> JoinSet<
 /// Starts what only the leader does.
 fn start_leading(context: &Context, identity: Arc<ClusterIdentity>, auth_port: u16) -> JoinSet<anyhow::Result<()>> {
     let mut parts = JoinSet::new();
+    let keeper = Arc::new(liqo_sharing::Keeper::new(context, &identity));
+    let keep: liqo_peering::Keep = Arc::new(move |namespace, peer| {
+        let keeper = keeper.clone();
+        async move { Ok(keeper.keep(&namespace, peer.as_deref()).await?) }.boxed()
+    });
     parts.spawn({
         let (context, identity) = (context.clone(), Arc::clone(&identity));
-        async move { liqo_peering::run(context, identity, auth_port).await.context("peering") }
+        async move { liqo_peering::run(context, identity, auth_port, keep).await.context("peering") }
     });
     let voucher_key = liqo_offloading::VoucherKey::derive(identity.pkcs8());
     parts.spawn({

@@ -1,11 +1,12 @@
 //! With whom a contract, a receipt or a record is, and what this cluster is in it. The namespace tells: what this cluster provides is in
-//! tenant namespaces, and copies of what it consumes are in provider namespaces.
+//! tenant namespaces, and copies of what it consumes are in provider namespaces. What is kept of ended peerings is in Liqo's namespace,
+//! with labels that tell.
 
 use std::{fmt, fmt::Debug};
 
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt as _, api::ListParams};
-use liqo_api::{ClusterId, ForeignCluster, provider_namespace, tenant_namespace};
+use liqo_api::{ClusterId, ForeignCluster, SYSTEM_NAMESPACE, annotations, labels, provider_namespace, tenant_namespace};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::cluster::{Cluster, Explained as _, list_or_none};
@@ -29,10 +30,15 @@ impl fmt::Display for Role {
 /// An object, and with whom it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OfPeer<K> {
-    /// Name of the peer's `ForeignCluster`; its ID where there is none.
+    pub id: ClusterId,
+    /// Name of the peer's `ForeignCluster`; where there is none, the name that was kept with the object, or its ID.
     pub peer: String,
     /// What this cluster is towards it.
     pub role: Role,
+    /// The peering has ended, and this is kept.
+    pub is_kept: bool,
+    /// The name that the object had in the peering.
+    pub name: String,
     pub object: K,
 }
 
@@ -49,10 +55,25 @@ pub fn role_of(namespace: &str) -> Option<(ClusterId, Role)> {
     Some((id, role))
 }
 
+/// The same of an object that is kept of an ended peering.
+fn kept_role_of<K: Resource>(object: &K) -> Option<(ClusterId, Role)> {
+    // In other namespaces, users may write such labels.
+    let labels = object.meta().labels.as_ref().filter(|_| object.meta().namespace.as_deref() == Some(SYSTEM_NAMESPACE))?;
+    let role = match labels.get(labels::FORMER_ROLE)?.as_str() {
+        "provider" => Role::Provider,
+        "consumer" => Role::Consumer,
+        _ => return None,
+    };
+    Some((labels.get(labels::FORMER_PEER_ID)?.parse().ok()?, role))
+}
+
 /// The name of a peer's `ForeignCluster`, or its ID.
 pub fn name_of(known: &[ForeignCluster], id: &ClusterId) -> String {
-    let found = known.iter().find(|foreign| foreign.spec.cluster_id == *id);
-    found.map_or_else(|| id.to_string(), kube::ResourceExt::name_any)
+    known_name(known, id).unwrap_or_else(|| id.to_string())
+}
+
+fn known_name(known: &[ForeignCluster], id: &ClusterId) -> Option<String> {
+    known.iter().find(|foreign| foreign.spec.cluster_id == *id).map(kube::ResourceExt::name_any)
 }
 
 /// The peers of this cluster.
@@ -74,10 +95,19 @@ where
 
 fn of_peers<K: Resource>(known: &[ForeignCluster], of: Option<&ForeignCluster>, all: Vec<K>) -> Vec<OfPeer<K>> {
     let with = |mut object: K| {
-        let (id, role) = role_of(&object.namespace()?)?;
+        let kept = kept_role_of(&object);
+        let is_kept = kept.is_some();
+        let (id, role) = kept.or_else(|| role_of(&object.namespace()?))?;
         object.meta_mut().managed_fields = None;
-        let is_wanted = of.is_none_or(|of| of.spec.cluster_id == id);
-        is_wanted.then(|| OfPeer { peer: name_of(known, &id), role, object })
+        if of.is_some_and(|of| of.spec.cluster_id != id) {
+            return None;
+        }
+        let kept_name = || object.annotations().get(annotations::CLUSTER_NAME).filter(|_| is_kept).cloned();
+        let peer = known_name(known, &id).or_else(kept_name).unwrap_or_else(|| id.to_string());
+        let name = object.name_any();
+        let ending = format!("-{role}-{id}");
+        let name = name.strip_suffix(&ending).filter(|_| is_kept).map_or(name.clone(), str::to_owned);
+        Some(OfPeer { id, peer, role, is_kept, name, object })
     };
     all.into_iter().filter_map(with).collect()
 }
@@ -115,5 +145,23 @@ mod tests {
         assert_eq!(found, [("milan".to_owned(), Role::Consumer), (rome.to_string(), Role::Provider)]);
         let found = of_peers(&known, Some(&foreign("r", &rome)), all);
         assert_eq!((found.len(), found[0].role.to_string()), (1, "provider".to_owned()));
+    }
+
+    #[test]
+    fn what_is_kept_of_an_ended_peering_has_the_peer_and_the_name_that_it_had() {
+        let rome = ClusterId::of_public_key(&[2; 32]);
+        let kept = |namespace: &str| {
+            let mut object = ConfigMap::default();
+            object.metadata.name = Some(format!("receipt-1-provider-{rome}"));
+            object.metadata.namespace = Some(namespace.to_owned());
+            let labels = [(labels::FORMER_ROLE, "provider".to_owned()), (labels::FORMER_PEER_ID, rome.to_string())];
+            object.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value)).into());
+            object.metadata.annotations = Some([(annotations::CLUSTER_NAME.to_owned(), "rome".to_owned())].into());
+            object
+        };
+        let found = of_peers(&[], None, vec![kept(SYSTEM_NAMESPACE), kept("demo")]);
+        assert_eq!(found.len(), 1, "anybody may write into other namespaces");
+        let one = &found[0];
+        assert_eq!((one.peer.as_str(), one.name.as_str(), one.role, one.is_kept), ("rome", "receipt-1", Role::Provider, true));
     }
 }

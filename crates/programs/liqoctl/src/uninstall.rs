@@ -17,7 +17,7 @@ use kube::{
     },
 };
 use liqo_api::{
-    CLUSTER_CONFIG, ClusterConfig, ForeignCluster, NamespaceOffloading, PeeringPolicy, SearchDomain, labels,
+    CLUSTER_CONFIG, ClusterConfig, ForeignCluster, NamespaceOffloading, PeeringPolicy, Receipt, SearchDomain, labels,
     pods::OFFLOADING_GATE,
 };
 use serde::Serialize;
@@ -55,6 +55,8 @@ pub struct Options {
 pub struct InUse {
     pub peerings: Vec<String>,
     pub namespaces: Vec<String>,
+    /// How many receipts are kept of peerings that have ended.
+    pub receipts: usize,
 }
 
 impl InUse {
@@ -63,6 +65,12 @@ impl InUse {
         let mut parts = self.peerings.clone();
         if !self.namespaces.is_empty() {
             parts.push(format!("namespaces {} are offloaded", self.namespaces.join(", ")));
+        }
+        if self.receipts > 0 {
+            let receipts = self.receipts;
+            parts.push(format!(
+                "{receipts} receipts of ended peerings are stored here (`liqoctl receipt export csv` prints them)"
+            ));
         }
         (!parts.is_empty()).then(|| parts.join("; "))
     }
@@ -84,7 +92,10 @@ pub async fn in_use(cluster: &Cluster) -> anyhow::Result<InUse> {
         .await
         .doing("list the peers")?;
     let offloadings = list_or_none(&Api::<NamespaceOffloading>::all(cluster.client.clone()), &ListParams::default()).await;
+    let kept = ListParams::default().labels(labels::FORMER_PEER_ID);
+    let receipts = list_or_none(&Api::<Receipt>::namespaced(cluster.client.clone(), NAMESPACE), &kept).await;
     Ok(InUse {
+        receipts: receipts.doing("list the receipts of ended peerings")?.len(),
         peerings: foreign.iter().filter_map(peering).collect(),
         namespaces: offloadings.doing("list the offloaded namespaces")?.iter().filter_map(kube::ResourceExt::namespace).collect(),
     })
@@ -487,7 +498,8 @@ mod tests {
     #[test]
     fn what_is_in_use_is_said_in_one_sentence() {
         assert_eq!(InUse::default().describe(), None);
-        let in_use = InUse { peerings: vec!["this cluster lends to rome".into()], namespaces: vec!["demo".into()] };
+        let peerings = vec!["this cluster lends to rome".into()];
+        let in_use = InUse { peerings, namespaces: vec!["demo".into()], receipts: 0 };
         assert_eq!(in_use.describe().unwrap(), "this cluster lends to rome; namespaces demo are offloaded");
     }
 }

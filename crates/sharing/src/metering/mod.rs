@@ -4,6 +4,7 @@
 //! them, and deletes them when both sides have signed.
 
 mod consumer;
+pub mod kept;
 mod provider;
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::put::marked;
 use liqo_controller_runtime::writes::Step as _;
 use liqo_controller_runtime::{Cache, Context, Key, Next, Queue};
+use liqo_metering::Period;
 use liqo_metering::receipt::{Contract, receipt_name};
 use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
@@ -75,34 +76,45 @@ impl Controller {
             tracing::debug!(namespace, contract = of.0, "no receipt without the contract");
             return Ok(());
         };
-        let records = Records { api: namespaced(&self.context.client, namespace), namespace, provider: None };
-        let usage = records.usage(of).await?;
-        let key = Key::new(namespace, receipt_name(&of.0, of.1));
-        let document = usage.and_then(|usage| {
-            let statement = contract.receipt(of.1, &usage).map_err(|error| error.to_string())?;
-            let document = SignedReceipt::compose(&self.identity, &statement).map_err(|error| error.to_string())?;
-            Ok((document, statement))
-        });
-        let (document, statement) = match document {
-            Ok(signed) => signed,
-            Err(why) => {
-                tracing::warn!(receipt = %key, why, "a period gets no receipt; its usage records stay");
-                return Ok(());
-            }
-        };
-        tracing::info!(receipt = %key, pods = statement.pods, "receipt written");
-        let receipt = marked(
-            Receipt::new(&key.name, ReceiptSpec { document, statement, countersignature: None }),
-            labels::CONSUMER_ID,
-            &contract.consumer,
-        );
-        let api: Api<Receipt> = namespaced(&self.context.client, namespace);
-        match api.create(&PostParams::default(), &receipt).await {
-            // A receipt never changes. The cache does not show it yet, or it is of a contract whose ID begins with the same 8 characters:
-            // then this period gets none, and its records stay.
-            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-            created => Ok(created.map(drop).step("create", "Receipt", &key)?),
+        issue(&self.context, &self.identity, namespace, &contract, of.1).await
+    }
+}
+
+/// Writes the receipt of a period of a contract, from the usage records in the namespace of the tenancy.
+pub(super) async fn issue(
+    context: &Context,
+    identity: &ClusterIdentity,
+    namespace: &str,
+    contract: &Contract,
+    period: Period,
+) -> Result<(), Error> {
+    let records = Records { api: namespaced(&context.client, namespace), namespace, provider: None };
+    let usage = records.usage(&(contract.id.clone(), period)).await?;
+    let key = Key::new(namespace, receipt_name(&contract.id, period));
+    let document = usage.and_then(|usage| {
+        let statement = contract.receipt(period, &usage).map_err(|error| error.to_string())?;
+        let document = SignedReceipt::compose(identity, &statement).map_err(|error| error.to_string())?;
+        Ok((document, statement))
+    });
+    let (document, statement) = match document {
+        Ok(signed) => signed,
+        Err(why) => {
+            tracing::warn!(receipt = %key, why, "a period gets no receipt; its usage records stay");
+            return Ok(());
         }
+    };
+    tracing::info!(receipt = %key, pods = statement.pods, "receipt written");
+    let receipt = marked(
+        Receipt::new(&key.name, ReceiptSpec { document, statement, countersignature: None }),
+        labels::CONSUMER_ID,
+        &contract.consumer,
+    );
+    let api: Api<Receipt> = namespaced(&context.client, namespace);
+    match api.create(&PostParams::default(), &receipt).await {
+        // A receipt never changes. The cache does not show it yet, or it is of a contract whose ID begins with the same 8 characters:
+        // then this period gets none, and its records stay.
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        created => Ok(created.map(drop).step("create", "Receipt", &key)?),
     }
 }
 

@@ -11,6 +11,7 @@ mod internet;
 mod jobs;
 mod json;
 mod lending;
+mod market;
 mod one_file;
 mod refused_changes;
 mod safety;

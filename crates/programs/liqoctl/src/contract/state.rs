@@ -1,7 +1,6 @@
 //! Where a contract stands, as a person reads it.
 
 use jiff::Timestamp;
-use kube::ResourceExt as _;
 use liqo_api::{Breach, Contract, ContractPhase};
 use liqo_market::contract::{document::Document, record::ContractRecord};
 use serde::Serialize;
@@ -30,7 +29,7 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
-    /// Name of the peer's `ForeignCluster`; its ID where there is none.
+    /// Name of the peer's `ForeignCluster`; where there is none, the name that it had, or its ID.
     pub peer: String,
     /// What this cluster is in the contract.
     pub role: Role,
@@ -42,9 +41,9 @@ pub struct Found {
 }
 
 impl Found {
-    pub fn new(OfPeer { peer, role, object: contract }: OfPeer<Contract>, now: Timestamp) -> Self {
-        let state = state(&contract, now);
-        let name = contract.name_any();
+    pub fn new(OfPeer { peer, role, is_kept, name, object: contract, .. }: OfPeer<Contract>, now: Timestamp) -> Self {
+        // A contract is over with its peering, even if nobody could write that down.
+        let state = if is_kept { State::Ended } else { state(&contract, now) };
         let honoured = lasting(&contract).next().is_none();
         Self { peer, role, name, state, honoured, contract }
     }

@@ -37,7 +37,9 @@ fn signed(parties: &Parties) -> Contract {
 }
 
 fn found(contract: Contract) -> Found {
-    Found::new(OfPeer { peer: "milan".to_owned(), role: Role::Consumer, object: contract }, at(100).0)
+    let (id, name) = (contract.spec.terms.provider.clone(), contract.metadata.name.clone().unwrap());
+    let peer = "milan".to_owned();
+    Found::new(OfPeer { id, peer, role: Role::Consumer, is_kept: false, name, object: contract }, at(100).0)
 }
 
 fn proposal(parties: &Parties) -> Contract {

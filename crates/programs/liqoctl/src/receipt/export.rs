@@ -111,17 +111,15 @@ mod tests {
     use super::*;
     use crate::receipt::tests::signed;
 
+    fn found(receipt: liqo_api::Receipt) -> Found {
+        let (peer, name, phase) = ("rome".to_owned(), "r".to_owned(), ReceiptPhase::Signed);
+        Found { peer, role: Role::Provider, is_kept: false, name, phase, fault: None, receipt }
+    }
+
     #[test]
     fn each_resource_has_a_line() {
         let (_, _, receipt) = signed();
-        let one = Found {
-            peer: "rome".into(),
-            role: Role::Provider,
-            name: "r".into(),
-            phase: ReceiptPhase::Signed,
-            fault: None,
-            receipt,
-        };
+        let one = found(receipt);
         let lines = lines(&[one]);
         assert_eq!(lines.len(), 2);
         let text = csv(&lines);
@@ -140,14 +138,7 @@ mod tests {
         let statement = &mut receipt.spec.statement;
         (statement.is_summary, statement.pools) = (true, Vec::new());
         statement.totals.insert("credits".into(), "3".parse().unwrap());
-        let one = Found {
-            peer: "rome".into(),
-            role: Role::Provider,
-            name: "r".into(),
-            phase: ReceiptPhase::Signed,
-            fault: None,
-            receipt,
-        };
+        let one = found(receipt);
         let text = csv(&lines(&[one]));
         let rows: Vec<&str> = text.split("\r\n").collect();
         assert!(rows.len() == 3 && rows[1].ends_with(",,0,,0,,,0.08,EUR") && rows[2].ends_with(",,3,credits"), "{text}");

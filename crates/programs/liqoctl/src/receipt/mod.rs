@@ -1,13 +1,13 @@
 //! `liqoctl receipt`: what was used in each period of a contract, and what it costs.
 //!
-//! A provider has its receipts in tenant namespaces, a consumer has copies in its provider namespaces. `verify` needs no cluster.
+//! A provider has its receipts in tenant namespaces, a consumer has copies in its provider namespaces; those of ended peerings are in
+//! Liqo's namespace. `verify` needs no cluster.
 
 mod export;
 mod text;
 mod verify;
 
 use anyhow::bail;
-use kube::ResourceExt as _;
 use liqo_api::{ClusterId, ForeignCluster, Receipt, ReceiptPhase};
 use liqo_market::receipt::document::{ReceiptParties, SignedReceipt, answered_phase};
 use serde::Serialize;
@@ -23,9 +23,12 @@ pub use verify::{Verdict, verdict_text, verify};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
-    /// Name of the peer's `ForeignCluster`; its ID where there is none.
+    /// Name of the peer's `ForeignCluster`; where there is none, the name that it had, or its ID.
     pub peer: String,
     pub role: Role,
+    /// Whether the peering has ended.
+    pub is_kept: bool,
+    /// The name that the receipt had in the peering.
     pub name: String,
     /// Signed only with the valid signatures of this cluster and the peer.
     pub phase: ReceiptPhase,
@@ -38,7 +41,7 @@ pub struct Found {
 /// All receipts of this cluster (its ID), or those with one peer, the oldest first.
 pub async fn list(cluster: &Cluster, own: &ClusterId, of: Option<&ForeignCluster>) -> anyhow::Result<Vec<Found>> {
     let all = parties::list(cluster, of, "receipts").await?;
-    let mut found: Vec<Found> = all.into_iter().filter_map(|receipt| found(own, receipt)).collect();
+    let mut found: Vec<Found> = all.into_iter().map(|receipt| found(own, receipt)).collect();
     found.sort_by(|one, other| order(one).cmp(&order(other)));
     Ok(found)
 }
@@ -47,10 +50,14 @@ fn order(one: &Found) -> (&str, Role, i64, &str) {
     (&one.peer, one.role, one.receipt.spec.statement.period.start.0.as_second(), &one.name)
 }
 
-fn found(own: &ClusterId, OfPeer { peer, role, object: receipt }: OfPeer<Receipt>) -> Option<Found> {
-    let parties = ReceiptParties::of_namespace(own, &receipt.namespace()?)?;
+fn found(own: &ClusterId, OfPeer { id, peer, role, is_kept, name, object: receipt }: OfPeer<Receipt>) -> Found {
+    let own = own.clone();
+    let parties = match role {
+        Role::Provider => ReceiptParties { provider: own, consumer: id },
+        Role::Consumer => ReceiptParties { provider: id, consumer: own },
+    };
     let fault = SignedReceipt::between(&parties, &receipt).err().map(|error| error.to_string());
-    Some(Found { peer, role, name: receipt.name_any(), phase: answered_phase(&parties, &receipt), fault, receipt })
+    Found { peer, role, is_kept, name, phase: answered_phase(&parties, &receipt), fault, receipt }
 }
 
 /// The receipt with this name. If this cluster is both sides of a contract, the provider's.
@@ -89,23 +96,24 @@ pub(crate) mod tests {
         (provider, consumer, receipt)
     }
 
-    fn found_at(namespace: String, own: &ClusterId, mut receipt: Receipt) -> Found {
-        receipt.metadata.namespace = Some(namespace);
-        found(own, OfPeer { peer: "rome".to_owned(), role: Role::Provider, object: receipt }).unwrap()
+    fn found_at(namespace: &str, own: &ClusterId, receipt: Receipt) -> Found {
+        let (id, role) = parties::role_of(namespace).unwrap();
+        let name = receipt.metadata.name.clone().unwrap();
+        found(own, OfPeer { id, peer: "rome".to_owned(), role, is_kept: false, name, object: receipt })
     }
 
     #[test]
     fn a_receipt_between_other_clusters_is_neither_signed_nor_exported() {
         let (provider, consumer, receipt) = signed();
-        let real = found_at(liqo_api::tenant_namespace(consumer.id()), provider.id(), receipt.clone());
-        let copy = found_at(liqo_api::provider_namespace(provider.id()), consumer.id(), receipt.clone());
+        let real = found_at(&liqo_api::tenant_namespace(consumer.id()), provider.id(), receipt.clone());
+        let copy = found_at(&liqo_api::provider_namespace(provider.id()), consumer.id(), receipt.clone());
         assert!([&real, &copy].iter().all(|one| one.phase == ReceiptPhase::Signed && one.fault.is_none()));
 
         let other = ClusterIdentity::generate().unwrap();
-        let foreign = found_at(liqo_api::provider_namespace(provider.id()), other.id(), receipt.clone());
+        let foreign = found_at(&liqo_api::provider_namespace(provider.id()), other.id(), receipt.clone());
         let mut changed = receipt;
         changed.spec.statement.totals.insert("EUR".to_owned(), "1000000".parse().unwrap());
-        let changed = found_at(liqo_api::provider_namespace(provider.id()), consumer.id(), changed);
+        let changed = found_at(&liqo_api::provider_namespace(provider.id()), consumer.id(), changed);
         for one in [foreign, changed] {
             assert!(one.phase == ReceiptPhase::Pending && table(std::slice::from_ref(&one)).contains("Invalid"), "{one:?}");
             assert!(show(&one).contains("is not valid") && lines(&[one]).is_empty());
@@ -115,7 +123,7 @@ pub(crate) mod tests {
     #[test]
     fn a_receipt_is_found_by_its_name() {
         let (provider, consumer, receipt) = signed();
-        let one = found_at(liqo_api::tenant_namespace(consumer.id()), provider.id(), receipt);
+        let one = found_at(&liqo_api::tenant_namespace(consumer.id()), provider.id(), receipt);
         assert_eq!((one.peer.as_str(), one.role, one.phase), ("rome", Role::Provider, ReceiptPhase::Signed));
         assert!(choose(vec![one.clone()], "receipt-01234567-202601010000").is_ok());
         assert!(choose(vec![one], "other").unwrap_err().to_string().contains("receipt list"));

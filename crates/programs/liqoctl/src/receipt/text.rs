@@ -87,8 +87,14 @@ pub fn show(one: &Found) -> String {
     }
     lines.push(format!("  total     {}", totals(statement)));
     lines.push(format!("  entries   {}, SHA-256 {}", statement.entries, plain(&statement.digest)));
+    if one.is_kept {
+        lines.push("  The peering has ended.".to_owned());
+    }
     lines.push(match &one.fault {
         Some(fault) => format!("  This receipt is not valid: {}.", plain(fault)),
+        None if one.is_kept && one.phase == ReceiptPhase::Pending => {
+            "  The provider signed it; the consumer never did.".to_owned()
+        }
         None => answer(one.phase, one.receipt.status.as_ref()),
     });
     lines.join("\n")
@@ -127,7 +133,8 @@ mod tests {
     fn found() -> Found {
         let (_, _, receipt) = signed();
         let name = receipt.metadata.name.clone().unwrap();
-        Found { peer: "rome".into(), role: Role::Provider, name, phase: ReceiptPhase::Signed, fault: None, receipt }
+        let phase = ReceiptPhase::Signed;
+        Found { peer: "rome".into(), role: Role::Provider, is_kept: false, name, phase, fault: None, receipt }
     }
 
     #[test]
