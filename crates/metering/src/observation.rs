@@ -37,6 +37,14 @@ pub struct Observation<'a> {
     pub charges: &'a Charges,
 }
 
+/// The entry of a pod that is gone and was never charged. It has no second. Without it, a provider could create its shadow pod again and
+/// charge it: see [`may_have_run_on`](crate::voucher::may_have_run_on).
+pub fn never_charged(uid: &str, pool: &str, now: Seconds) -> Option<Entry> {
+    let (uid, pool, namespace) = (uid.to_owned(), pool.to_owned(), String::new());
+    let (from, until) = (Time::exact(now), Time::estimate(now));
+    Entry { uid, pool, from, until, amounts: ResourceList::new(), namespace }.if_valid()
+}
+
 impl Observation<'_> {
     /// The consumer's own entries at the time `now`, by its own clock. `clocks`: how many seconds the clocks of both sides may differ.
     /// Nothing for a pod that the provider never charged, as far as was seen, and that is not gone.
@@ -47,7 +55,12 @@ impl Observation<'_> {
         for entry in &mut entries {
             namespace.clone_into(&mut entry.namespace);
         }
-        entries.into_iter().filter_map(Entry::if_valid).collect()
+        let mut entries: Vec<Entry> = entries.into_iter().filter_map(Entry::if_valid).collect();
+        // A pod that ended in the second in which it began, or by the provider's clock before it was sent, is known to have ended, too.
+        if self.gone.is_some() && entries.iter().all(|entry| entry.until.at <= self.sent) {
+            entries.extend(never_charged(self.uid, self.pool, self.sent));
+        }
+        entries
     }
 
     fn entries_of_any_namespace(&self, now: Seconds, clocks: Seconds) -> Vec<Entry> {
@@ -200,6 +213,14 @@ mod tests {
         for charges in ["1003- cpu=1", "1003-1490 cpu=1"] {
             assert_eq!(entries(charges, Some(1500), &[]), ["u p 1003 ~1508 -"], "{charges}");
         }
+    }
+
+    #[test]
+    fn a_pod_without_a_second_leaves_an_entry_when_it_is_gone() {
+        let asked = [list("cpu=1")];
+        assert_eq!(entries("1003-1003 cpu=1", Some(1500), &asked), ["u p 1000 ~1000 -"]);
+        assert_eq!(entries("950-990 cpu=1", Some(1500), &asked), ["u p 950 990 cpu=1", "u p 1000 ~1000 -"]);
+        assert!(entries("1003-1003 cpu=1", None, &asked).is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use liqo_api::{ClusterId, Key, ResourceList, provider_namespace};
-use liqo_metering::observation::parts_with_witnesses;
+use liqo_metering::observation::{never_charged, parts_with_witnesses};
 use liqo_metering::spending::Account;
 use liqo_metering::{Charges, Entry, Observation, Period, Seconds, Voucher};
 use liqo_offloading_rules::budget::unmetered::UnmeteredPool;
@@ -46,10 +46,16 @@ impl Consumer {
         let Some(contract) = self.contract(&peer.id) else { return true };
         if peer.sent(&pod.uid) == Sent::No && peer.seen_charges(&pod.uid).is_none() && !peer.may_run(pod) {
             // It was refused until it went, and cost nothing.
-            return true;
+            return !peer.is_vouched(&pod.uid) || self.store_uncharged(peer, &pod.uid, &self.pool_of(peer, pod));
         }
         let entries = self.entries(peer, pod, &contract, Some(gone));
         self.recorder.store(&provider_namespace(&peer.id), &pod.uid, entries)
+    }
+
+    /// Stores that a pod is gone which was never charged: its provider may have kept the voucher.
+    fn store_uncharged(&self, peer: &PeerState, uid: &str, pool: &str) -> bool {
+        let entry = never_charged(uid, pool, self.context.now().as_second());
+        self.recorder.store(&provider_namespace(&peer.id), uid, entry.into_iter().collect())
     }
 
     /// Remembers what a pod used under a shadow pod that somebody removed, before it is sent again: the next one has charges of its own.
@@ -63,8 +69,12 @@ impl Consumer {
 
     /// Stores what a pod used that is gone here, before its shadow pod goes. The provider deletes the remote pod within its grace.
     pub fn store_orphan(&self, peer: &PeerState, uid: &str, shadow: &Shadow) -> bool {
-        if self.contract(&peer.id).is_none() || charges_of(shadow.charges.as_deref()).is_none() {
+        if self.contract(&peer.id).is_none() {
             return true;
+        }
+        if charges_of(shadow.charges.as_deref()).is_none() {
+            let voucher = self.read_voucher(peer, uid, shadow.voucher.as_deref());
+            return voucher.is_none_or(|voucher| self.store_uncharged(peer, uid, &voucher.pool));
         }
         if let Some(pod) = peer.left_pod(uid) {
             return self.store_ended(peer, &pod);

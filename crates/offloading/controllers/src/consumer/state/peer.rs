@@ -154,6 +154,8 @@ struct PodMemory {
     end: Option<Arc<Shadow>>,
     /// The provider's charges that were seen last.
     charges: Option<SeenCharges>,
+    /// Its shadow pod had a voucher.
+    vouched: bool,
 }
 
 /// What the provider charges for a pod that was on one of its virtual nodes.
@@ -411,6 +413,9 @@ impl PeerState {
 
     /// The watch shows what the provider charges for a pod.
     pub fn saw_charges(&self, pod: &LocalPod, shadow: &Shadow) {
+        if shadow.voucher.is_some() && !self.is_vouched(&pod.uid) {
+            self.remember(&pod.uid, |pod| pod.vouched = true);
+        }
         let Some(charges) = &shadow.charges else { return };
         let is_same = |known: &SeenCharges| {
             *known.charges == **charges && known.deleted_at == shadow.deleted_at && known.voucher == shadow.voucher
@@ -422,6 +427,11 @@ impl PeerState {
             let seen = SeenCharges { charges, voucher: shadow.voucher.clone(), deleted_at: shadow.deleted_at };
             self.remember(&pod.uid, |memory| memory.charges = Some(seen));
         }
+    }
+
+    /// Whether its shadow pod had a voucher, which its provider may have kept.
+    pub fn is_vouched(&self, uid: &str) -> bool {
+        self.recall(uid, |pod| pod.vouched.then_some(())).is_some()
     }
 
     /// The provider's charges that were seen last.
