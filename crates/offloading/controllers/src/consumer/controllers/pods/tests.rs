@@ -353,6 +353,21 @@ async fn what_a_pod_used_that_has_ended_is_stored_before_its_shadow_pod_goes() {
 }
 
 #[tokio::test]
+async fn a_pod_that_was_never_charged_leaves_an_entry_before_its_shadow_pod_goes() {
+    let amounts = vec![[("cpu", "1".parse().unwrap())].into_iter().collect()];
+    let (namespace, pool, sent) = ("demo".to_owned(), "default".to_owned(), Timestamp::now().as_second() - 60);
+    let voucher = voucher_key().write(provider().as_str(), "u", &Voucher { namespace, pool, sent, amounts });
+    let (_, mut shadow, _) = ended_pod();
+    shadow["metadata"]["annotations"] = json!({ annotations::VOUCHER: voucher });
+    shadow["status"] = json!({});
+    let (consumer, _peer, calls, _healthy) = metered(None, json!([shadow])).await;
+    until(|| calls.lock().iter().any(|call| call == "delete u").then_some(())).await;
+    let first = |call: &str| calls.lock().iter().position(|one| one == call);
+    assert!(first("usagerecords").is_some_and(|stored| Some(stored) < first("delete u")), "{:?}", calls.lock());
+    consumer.context.stop.cancel();
+}
+
+#[tokio::test]
 async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
     let objects = with_contract(here(&json!({})));
     let now = Timestamp::now().as_second();
