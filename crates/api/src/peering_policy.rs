@@ -262,7 +262,7 @@ pub struct Source {
     /// The free resources of the local nodes that match a selector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodesSource>,
-    /// The amounts that a resource plugin reports. Liqo does not compare them with what is free.
+    /// The amounts that a resource plugin reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin: Option<PluginSource>,
     /// What other clusters offer to this one: the free resources of its virtual nodes.
@@ -336,6 +336,27 @@ pub struct PluginSource {
     /// Settings of TLS. If absent, Liqo calls the plugin without TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<PluginTls>,
+    /// What to do when plugins promise more to all consumers together than the nodes have.
+    #[serde(default, skip_serializing_if = "PluginOvercommit::is_default")]
+    pub overcommit: PluginOvercommit,
+}
+
+/// What to do when plugins promise more than the nodes have.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PluginOvercommit {
+    /// Promise it, and say so in the condition `ResourcesOffered` of the consumers.
+    #[default]
+    Warn,
+    /// Divide what the nodes have between the consumers, by weight.
+    Cut,
+    /// Promise it, for example because nodes are added when pods come.
+    Allow,
+}
+
+impl PluginOvercommit {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Generation of the protocol of plugins.

@@ -230,6 +230,8 @@ reasons! {
         NothingFree = "NothingFree",
         /// The provider's pod network does not enforce `NetworkPolicies`, or the provider does not know yet whether it does.
         NotIsolated = "NotIsolated",
+        /// Plugins promise more than the nodes have. The condition is True.
+        Overcommitted = "Overcommitted",
         /// The consumer was silent for longer than the policy allows.
         ConsumerAbsent = "ConsumerAbsent",
         /// The request cannot be read.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::Path};
 use k8s_openapi::api::core::v1::Node;
 use liqo_api::{
     ClusterConfig, ClusterId, DiscoverySettings, NetworkSettings, PeeringPolicy, PeeringPolicySpec, PeeringTimes,
-    PluginGeneration, PluginSource, Source,
+    PluginGeneration, PluginOvercommit, PluginSource, Source,
 };
 
 use crate::replicas;
@@ -224,7 +224,8 @@ impl Settings {
             Some("") => provide.source.plugin = None,
             Some(address) => {
                 let generation = provide.source.plugin.as_ref().map(|plugin| plugin.generation).unwrap_or_default();
-                let plugin = PluginSource { address: address.to_owned(), generation, tls: None };
+                let plugin =
+                    PluginSource { address: address.to_owned(), generation, tls: None, overcommit: PluginOvercommit::default() };
                 provide.source = Source { plugin: Some(plugin), ..Source::default() };
             }
         }

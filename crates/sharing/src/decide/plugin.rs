@@ -82,7 +82,7 @@ pub fn pools(answer: Vec<Pool>, own_name: &str) -> Result<NamedPools, String> {
 
 #[cfg(test)]
 mod tests {
-    use liqo_api::PluginGeneration;
+    use liqo_api::{PluginGeneration, PluginOvercommit};
 
     use super::*;
     use crate::tests::list;
@@ -97,7 +97,8 @@ mod tests {
     }
 
     fn at(address: &str) -> PluginSource {
-        PluginSource { address: address.to_owned(), generation: PluginGeneration::P3, tls: None }
+        let (generation, overcommit) = (PluginGeneration::P3, PluginOvercommit::default());
+        PluginSource { address: address.to_owned(), generation, tls: None, overcommit }
     }
 
     #[test]

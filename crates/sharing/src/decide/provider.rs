@@ -7,6 +7,7 @@
 //!   shares        splits each partition's budget between the claimants
 //!   reclaim       gives notice where more is used than allowed
 //!   pricing       what each pool costs now
+//!   overcommit    compares what plugins promise with the nodes
 //!   node_shares   divides the pools of consumers that asked for one pool for each node
 //!   publish       selects the offers that are worth a write
 //!   contracts     proposes, amends and ends contracts
@@ -22,6 +23,7 @@ mod contracts;
 mod histories;
 mod node_pools;
 mod node_shares;
+mod overcommit;
 mod policy_status;
 mod pricing;
 mod reserve;
@@ -82,6 +84,7 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
         // Pods of a pool whose last node is gone are charged to no partition.
         allocation.target = sum.max(&allocation.floor);
     }
+    let notes = overcommit::limit(&mut allocations, &usage, &partitions);
     // Most clusters have no prices.
     let in_use = if policies.iter().any(|policy| policy.prices.is_some() || pricing::margin(policy).is_some()) {
         usage.of_partitions(&partitions, budgets.iter().map(|budget| budget.max_promised(&claimants, &policies)))
@@ -97,7 +100,7 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
     let mut states: Vec<OfferState> = allocations.iter().map(|allocation| composer.state(allocation)).collect();
     let next_prices = allocations.iter().filter_map(|allocation| composer.prices_wait(allocation, now)).min();
     requeue_after = earlier(requeue_after, next_prices);
-    add_conditions(snapshot, &requesters, &divisions, &allocations, &states, &mut plan);
+    add_conditions(snapshot, &requesters, &divisions, &allocations, &states, &notes, &mut plan);
     for members in components(&allocations, &partitions) {
         let total = total(&allocations, &members, &budgets, &claimants, &policies, &partitions);
         let of_component: Vec<OfferState> = members.iter().map(|&member| std::mem::take(&mut states[member])).collect();

@@ -1,11 +1,12 @@
 //! A broker: rome borrows from milan what milan borrows from others.
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
     ResourceExt,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
-use liqo_api::{PeeringPolicy, Quantity};
+use liqo_api::{NamespaceOffloading, PeeringPolicy, Quantity};
+use liqoctl::manifests;
 use serde_json::json;
 
 use crate::{
@@ -20,6 +21,36 @@ async fn cpu(cluster: &Cluster, node: &str) -> i64 {
     let amounts = node.and_then(|node| node.status?.allocatable).unwrap_or_default();
     let cpu = amounts.get("cpu").map(|amount| amount.0.parse::<Quantity>().unwrap()).unwrap_or_default();
     cpu.milli_value()
+}
+
+/// The documents of the original broker create this object, so that customers reach the Service of its network manager.
+#[tokio::test(start_paused = true)]
+async fn the_offloading_of_liqos_own_namespace_is_accepted_says_that_it_does_nothing_and_does_nothing() {
+    let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
+    let (milan, turin) = (&world.clusters[1], &world.clusters[2]);
+    world.peer_and_wait(0, 1).await;
+    world.peer_and_wait(1, 2).await;
+    let terms = json!([{ "matchExpressions": [{ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] }] }]);
+    let offloading: NamespaceOffloading = object(json!({
+        "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading", "metadata": { "name": "offloading" },
+        "spec": {
+            "namespaceMappingStrategy": "DefaultName", "podOffloadingStrategy": "Local",
+            "clusterSelector": { "nodeSelectorTerms": terms },
+        },
+    }));
+    let offloadings = milan.api::<NamespaceOffloading>(manifests::NAMESPACE);
+    offloadings.create(&PostParams::default(), &offloading).await.unwrap();
+    let ready = async || {
+        let status = offloadings.get("offloading").await.unwrap().status.unwrap_or_default();
+        status.conditions.into_iter().find(|one| one.type_ == "Ready")
+    };
+    world.until("it has a condition", SOON, async || ready().await.is_some()).await;
+    let condition = ready().await.unwrap();
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "NotNeeded"));
+    assert!(condition.message.contains("nothing of Liqo's own namespace is reflected"), "{}", condition.message);
+    tokio::time::sleep(SOON).await;
+    let namespaces = turin.all::<Namespace>().list(&ListParams::default().labels("liqo.io/namespace-kind=mapped")).await.unwrap();
+    assert!(namespaces.items.is_empty(), "{namespaces:#?}");
 }
 
 #[tokio::test(start_paused = true)]

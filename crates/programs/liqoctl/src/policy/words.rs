@@ -3,8 +3,8 @@
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use liqo_api::selectors::label_selector;
 use liqo_api::{
-    Accept, Approval, Charge, Consume, Hardening, Margin, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source,
-    Usage,
+    Accept, Approval, Charge, Consume, Hardening, Margin, PeerSelector, PeeringPolicySpec, PluginOvercommit, PodSecurity, PoolBy,
+    Provide, Source, Usage,
 };
 use serde::Serialize;
 
@@ -106,7 +106,12 @@ pub fn source(source: &Source) -> String {
             .tls
             .as_ref()
             .map_or_else(|| "in plain text".to_owned(), |tls| format!("by TLS with Secret {}", tls.secret_name));
-        return format!("what the resource plugin at {} says ({:?}, {tls})", plugin.address, plugin.generation);
+        let beyond = match plugin.overcommit {
+            PluginOvercommit::Warn => "",
+            PluginOvercommit::Cut => ", as far as the nodes have it",
+            PluginOvercommit::Allow => ", also beyond what the nodes have",
+        };
+        return format!("what the resource plugin at {} says ({:?}, {tls}){beyond}", plugin.address, plugin.generation);
     }
     if let Some(fixed) = &source.fixed {
         return format!("{} for each peer, as far as that much is free", fixed.resources);

@@ -1,12 +1,12 @@
 //! The conditions of requests, which consumers read, and of their `ForeignCluster`s in this cluster.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::isolation::Lending;
 use liqo_api::{ANSWERED, NETWORK_POLICIES_ENFORCED, PeeringPolicy, ResourcesOfferedReason, TETHERING, links};
 
-use super::allocations::PoolAllocation;
+use super::{allocations::PoolAllocation, overcommit::Note};
 use crate::decide::{
     granularity::Division,
     publish::OfferState,
@@ -21,6 +21,7 @@ pub fn add_conditions(
     divisions: &[Division],
     allocations: &[PoolAllocation],
     states: &[OfferState],
+    notes: &BTreeMap<usize, Note>,
     plan: &mut Plan,
 ) {
     let mut offered: Vec<Vec<&str>> = vec![Vec::new(); requesters.len()];
@@ -30,7 +31,7 @@ pub fn add_conditions(
             offered[allocation.requester].push(&allocation.pool);
         }
     }
-    for ((requester, division), pools) in requesters.iter().zip(divisions).zip(offered) {
+    for (at, ((requester, division), pools)) in requesters.iter().zip(divisions).zip(offered).enumerate() {
         let consumer = &requester.tenant.consumer;
         if let Some(policy) = requester.policy {
             plan.applied_policies.insert(consumer.clone(), PolicyVersion::of(policy));
@@ -40,7 +41,11 @@ pub fn add_conditions(
         let condition = |kind| {
             // First the absence: another leader learns of it here.
             absence(kind, requester).unwrap_or_else(|| {
-                if is_withheld { not_isolated(kind, snapshot.lending) } else { condition(kind, requester.policy, answer, &pools) }
+                if is_withheld {
+                    not_isolated(kind, snapshot.lending)
+                } else {
+                    condition(kind, requester.policy, answer, &pools, notes.get(&at))
+                }
             })
         };
         let (request, namespace) = (requester.request, requester.namespace.to_owned());
@@ -74,6 +79,7 @@ fn condition(
     policy: Option<&Arc<PeeringPolicy>>,
     answer: Option<&PluginAnswer>,
     pools: &[&str],
+    note: Option<&Note>,
 ) -> DesiredCondition {
     let is_local = kind == links::RESOURCES_OFFERED;
     let Some(policy) = policy else {
@@ -101,8 +107,14 @@ fn condition(
             let message = "the provider has nothing free that was requested; it offers something as soon as it can";
             DesiredCondition::no(kind, ResourcesOfferedReason::NothingFree, message)
         }
+        // How much others are promised is nothing that a consumer should know.
         pools if is_local => {
-            DesiredCondition::yes(kind, ResourcesOfferedReason::Offered, format!("{}, under policy {name}", offered(pools)))
+            let (reason, note) = match note {
+                Some(Note::Overcommitted(text)) => (ResourcesOfferedReason::Overcommitted, format!("; {text}")),
+                Some(Note::Cut(text)) => (ResourcesOfferedReason::Offered, format!("; {text}")),
+                None => (ResourcesOfferedReason::Offered, String::new()),
+            };
+            DesiredCondition::yes(kind, reason, format!("{}, under policy {name}{note}", offered(pools)))
         }
         pools => DesiredCondition::yes(kind, ResourcesOfferedReason::Offered, offered(pools)),
     }

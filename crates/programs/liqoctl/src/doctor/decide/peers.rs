@@ -6,7 +6,8 @@ pub mod advice;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use liqo_api::{
-    Condition, ForeignCluster, NO_NEW_PODS, OfferPhase, TunnelEndpoint, TunnelReason, links, provider_namespace, tenant_namespace,
+    Condition, ForeignCluster, NO_NEW_PODS, OfferPhase, ResourcesOfferedReason, TunnelEndpoint, TunnelReason, links,
+    provider_namespace, tenant_namespace,
 };
 
 use self::advice::Advice;
@@ -116,6 +117,9 @@ fn is_about_reach(check: Check) -> bool {
         .contains(&check)
 }
 
+/// Reasons of a condition that is True, and may be not what somebody wants.
+const WORKS_BUT: [&str; 2] = [TunnelReason::ConnectedOverTls.as_str(), ResourcesOfferedReason::Overcommitted.as_str()];
+
 struct Chains<'a> {
     peer: &'a ForeignCluster,
     facts: &'a Facts,
@@ -174,8 +178,10 @@ impl Chains<'_> {
             "True" if kind == links::TUNNEL_CONNECTED && !gateways::any_alive(self.facts) => {
                 Finding::unknown(check, "worked when a gateway was last alive, see gateways-alive")
             }
-            "True" if condition.reason != TunnelReason::ConnectedOverTls.as_str() => Finding::ok(check, said),
-            "True" => Finding::warn(check, said, advice.text(self.peer).unwrap_or_default()),
+            "True" if WORKS_BUT.contains(&condition.reason.as_str()) => {
+                Finding::warn(check, said, advice.text(self.peer).unwrap_or_default())
+            }
+            "True" => Finding::ok(check, said),
             "False" => match advice.text(self.peer) {
                 Some(text) if matches!(advice, Advice::Repair(_)) => Finding::fail(check, said, text),
                 Some(text) => Finding::warn(check, said, text),

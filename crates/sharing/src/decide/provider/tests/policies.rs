@@ -102,6 +102,75 @@ fn the_amounts_of_a_plugin_are_offered_exactly_except_for_caps() {
 }
 
 #[test]
+fn what_a_plugin_says_is_written_exactly_unless_the_policy_has_a_threshold() {
+    let under = |threshold: Option<u8>| {
+        let source = json!({ "plugin": { "address": "p.liqo:6001" } });
+        let provide = json!({ "source": source, "offerUpdateThresholdPercentage": threshold });
+        let mut snapshot = milan().asks(ROME, "").under(&[("default", 0, json!({ "provide": provide }))]);
+        move |cpu: &str| {
+            let pools = Some(BTreeMap::from([("default".to_owned(), list(cpu))]));
+            snapshot.plugin_answers.insert(cluster(ROME), PluginAnswer { pools, ..PluginAnswer::default() });
+            let writes = snapshot.writes();
+            snapshot = snapshot.clone().settled();
+            writes
+        }
+    };
+    let (mut exact, mut rough) = (under(None), under(Some(20)));
+    assert_eq!((exact("cpu=5"), rough("cpu=5")), (vec![write(ROME, "cpu=5")], vec![write(ROME, "cpu=5")]));
+    assert_eq!((exact("cpu=5100m"), rough("cpu=5100m")), (vec![write(ROME, "cpu=5100m")], vec![]));
+    assert_eq!((exact("cpu=7"), rough("cpu=7")), (vec![write(ROME, "cpu=7")], vec![write(ROME, "cpu=7")]));
+}
+
+/// Plugins that promise 8 of milan's 10 cpu to each of rome and turin.
+fn promised_twice(overcommit: &str) -> Snapshot {
+    let plugin = json!({ "address": "p.liqo:6001", "overcommit": overcommit });
+    let policy = json!({ "provide": { "percentage": 100, "noticeSeconds": 60, "source": { "plugin": plugin } } });
+    let mut snapshot = milan().asks(ROME, "").asks(TURIN, "").under(&[("default", 0, policy)]);
+    for consumer in [ROME, TURIN] {
+        let pools = Some(BTreeMap::from([("default".to_owned(), list("cpu=8, pods=5"))]));
+        snapshot.plugin_answers.insert(cluster(consumer), PluginAnswer { pools, ..PluginAnswer::default() });
+    }
+    snapshot
+}
+
+#[test]
+fn what_plugins_promise_beyond_the_nodes_is_told_cut_or_allowed_as_the_policy_says() {
+    let said = |snapshot: &Snapshot| {
+        let plan = snapshot.plan();
+        let answered = &plan.request_conditions[0].wanted[0];
+        assert_eq!((answered.reason.as_str(), answered.message.contains("nodes")), ("Offered", false), "no consumer's business");
+        let condition = &plan.peer_conditions[&cluster(TURIN)];
+        (condition.reason.clone(), condition.message.split("; ").nth(1).unwrap_or_default().to_owned())
+    };
+    let whole = [write(ROME, "cpu=8, pods=5"), write(TURIN, "cpu=8, pods=5")];
+    let warned = promised_twice("Warn");
+    assert_eq!(warned.writes(), whole);
+    let text = "plugins promise more to all consumers than the nodes have: cpu 10 of 16 promised";
+    assert_eq!(said(&warned), ("Overcommitted".to_owned(), text.to_owned()));
+
+    let cut = promised_twice("Cut");
+    assert_eq!(cut.writes(), [write(ROME, "cpu=5, pods=5"), write(TURIN, "cpu=5, pods=5")]);
+    assert_eq!(said(&cut), ("Offered".to_owned(), "the nodes have less than the plugin says: cpu 5 of 8 said".to_owned()));
+    // What rome uses is never cut, and neither what no plugin promised.
+    let used = cut.pod("mapped-1", Some(ROME), "cpu=7, pods=1").pod("shop", None, "cpu=1, pods=1");
+    assert_eq!(used.writes(), [write(ROME, "cpu=7, pods=5"), write(TURIN, "cpu=2, pods=4")]);
+
+    let allowed = promised_twice("Allow");
+    assert_eq!(allowed.writes(), whole);
+    assert_eq!(said(&allowed), ("Offered".to_owned(), String::new()));
+}
+
+#[test]
+fn what_other_policies_lend_is_not_there_for_plugins() {
+    let plugin = json!({ "source": { "plugin": { "address": "p.liqo:6001", "overcommit": "Cut" } } });
+    let policies = [("default", 0, json!({ "provide": { "percentage": 40 } })), ("plugin", 9, rome_only(&plugin))];
+    let mut snapshot = milan().asks(ROME, "").asks(TURIN, "").under(&policies);
+    let pools = Some(BTreeMap::from([("default".to_owned(), list("cpu=8, example.com/gpu=1"))]));
+    snapshot.plugin_answers.insert(cluster(ROME), PluginAnswer { pools, ..PluginAnswer::default() });
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=6, example.com/gpu=0"), write(TURIN, "cpu=4, pods=4")]);
+}
+
+#[test]
 fn an_offer_names_the_classes_that_its_consumer_may_use() {
     let usage = json!({ "storageClasses": ["fast"], "ingressClasses": ["public"], "loadBalancerClasses": ["edge"] });
     let policies = [("default", 0, json!({ "provide": { "percentage": 100, "usage": usage } }))];

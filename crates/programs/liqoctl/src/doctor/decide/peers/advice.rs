@@ -29,6 +29,7 @@ const APPROVE_THERE: &str = "the peer's owner has to decide: `liqoctl approve` t
 const NO_UDP: &str = "let UDP pass from this gateway to that address, or the other way round: check firewalls of nodes and clouds, the forwarded port, and network.gateways.addresses at the peer. `--remote-kubeconfig` compares both sides";
 const NO_GATEWAY: &str = "one side has no gateway that is alive: see gateways-alive here, and `liqoctl doctor` at the peer";
 const NOTHING_OFFERED: &str = "`liqoctl policy explain PEER` says what is offered, and why no more";
+const OVERCOMMITTED: &str = "let the plugin promise less, or set provide.source.plugin.overcommit of the policy to Cut, or to Allow if nodes are added when pods come";
 const CONSUMER_ABSENT: &str = "is the consumer up? Its pods here ended, because provide.absenceSeconds of its policy is over; it gets a new offer when it is back";
 const UNREACHABLE_THROUGH_TUNNEL: &str = "UDP from this cluster must reach a gateway of the peer (`spec.tunnel` of its ForeignCluster); is `network.apiThroughTunnel` true there, and is the token still valid? If all its gateways or their keys changed: `liqoctl peer` with a new `liqoctl generate peer-command --through-tunnel`";
 
@@ -222,6 +223,7 @@ fn resources_offered(reason: ResourcesOfferedReason) -> Advice {
         ResourcesOfferedReason::NothingOffered => Repair(NOTHING_OFFERED),
         ResourcesOfferedReason::NothingFree | ResourcesOfferedReason::NothingShared => Decide(NOTHING_OFFERED),
         ResourcesOfferedReason::NotIsolated => Repair("see network-policies of this cluster"),
+        ResourcesOfferedReason::Overcommitted => Decide(OVERCOMMITTED),
         ResourcesOfferedReason::ConsumerAbsent => Repair(CONSUMER_ABSENT),
         ResourcesOfferedReason::Unreadable => OTHER,
     }
