@@ -117,3 +117,39 @@ async fn receipts_and_the_unfinished_period_stay_when_the_consumer_ends_the_peer
 async fn receipts_and_the_unfinished_period_stay_when_the_provider_ends_the_peering() {
     ended_by(1).await;
 }
+
+/// One side's manager (0: the consumer's) is away for ten minutes, over many boundaries, while the pods run.
+async fn away_for_ten_minutes(side: usize) {
+    let mut world = under_contract().await;
+    world.offload(0, "demo", "Remote").await;
+    world.clusters[0].deploy("demo", "web", 2).await;
+    let rome = &world.clusters[0];
+    world.until("the pods run", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
+    let from = Instant::now();
+    world.clusters[side].manager(1).kill();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    world.clusters[side].restart_manager(1);
+    let (milan, away) = (&world.clusters[1], (Instant::now() - from).as_secs_f64());
+    let all = async || milan.all::<Receipt>().list(&ListParams::default()).await.unwrap().items;
+    let is_signed = |receipt: &Receipt| receipt.status.as_ref().is_some_and(|one| one.phase == ReceiptPhase::Signed);
+    world
+        .until("both signed all receipts of that time", 10 * SOON, async || {
+            let receipts = all().await;
+            assert!(
+                receipts.iter().all(|one| one.status.as_ref().is_none_or(|one| one.phase != ReceiptPhase::Disputed)),
+                "two honest clusters dispute: {receipts:#?}"
+            );
+            pod_seconds(&receipts) >= 2.0 * away && receipts.iter().all(is_signed)
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_was_away_over_many_periods_signs_their_receipts() {
+    away_for_ten_minutes(0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_was_away_over_many_periods_writes_their_receipts_and_both_sign() {
+    away_for_ten_minutes(1).await;
+}
