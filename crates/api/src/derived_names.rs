@@ -23,20 +23,25 @@ pub fn mapped_namespace(namespace: &str, cluster_name: &str, cluster: &ClusterId
     }
     let start_len = MAX_LEN - HASH_LEN - cluster.short().len() - 2;
     let start: String = format!("{namespace}-{cluster_name}").chars().take(start_len).collect();
-    format!("{}-{}-{}", start.trim_end_matches('-'), &short_hash(&whole)[..HASH_LEN], cluster.short())
+    format!("{}-{}-{}", start.trim_end_matches('-'), shortest_hash(&whole), cluster.short())
 }
 
 /// The name instead of a default one that somebody else has taken at the provider: with 16 characters of the cluster ID. A
 /// key whose ID has the same first six characters is quickly found; one with the same sixteen is not. `None` if this is no default name.
 pub fn alternative_mapped_namespace(default: &str, cluster: &ClusterId) -> Option<String> {
     let stem = default.strip_suffix(cluster.short())?.strip_suffix('-')?;
-    let id = &cluster.as_str()[..LONG_ID_LEN];
+    let id = cluster.as_str().get(..LONG_ID_LEN)?;
     let whole = format!("{stem}-{id}");
     if whole.len() <= MAX_LEN {
         return Some(whole);
     }
     let start: String = stem.chars().take(MAX_LEN - HASH_LEN - LONG_ID_LEN - 2).collect();
-    Some(format!("{}-{}-{id}", start.trim_end_matches('-'), &short_hash(default)[..HASH_LEN]))
+    Some(format!("{}-{}-{id}", start.trim_end_matches('-'), shortest_hash(default)))
+}
+
+/// The beginning of [`short_hash`].
+fn shortest_hash(text: &str) -> String {
+    short_hash(text).chars().take(HASH_LEN).collect()
 }
 
 /// A hash of a text, for use in names: 16 characters, each one of a-z or 2-7.

@@ -58,7 +58,7 @@ impl FreeNodes {
         chosen.extend(others);
         chosen.truncate(MAX_LARGEST_PODS);
         chosen.sort_unstable();
-        LargestPods(chosen.into_iter().map(|index| nodes[index].clone()).collect())
+        LargestPods(chosen.into_iter().filter_map(|index| nodes.get(index).cloned()).collect())
     }
 }
 
@@ -76,8 +76,8 @@ const PODS: &str = "pods";
 
 /// Adds the node with the most of something. Of equal nodes, one that is chosen already.
 fn choose<K: Ord>(chosen: &mut Vec<usize>, nodes: &[ResourceList], most_of: impl Fn(&ResourceList) -> K) {
-    let best = (0..nodes.len()).max_by_key(|index| (most_of(&nodes[*index]), chosen.contains(index), Reverse(*index)));
-    chosen.extend(best.filter(|best| !chosen.contains(best)));
+    let best = nodes.iter().enumerate().max_by_key(|(at, node)| (most_of(node), chosen.contains(at), Reverse(*at)));
+    chosen.extend(best.map(|(at, _)| at).filter(|best| !chosen.contains(best)));
 }
 
 fn millionths(part: Quantity, whole: Quantity) -> i128 {

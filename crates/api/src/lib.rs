@@ -27,6 +27,7 @@
 //! are current.
 
 #![warn(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
 
 mod budget;
 pub mod catalog;

@@ -354,6 +354,7 @@ pub enum PluginOvercommit {
 }
 
 impl PluginOvercommit {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }

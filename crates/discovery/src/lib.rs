@@ -13,6 +13,8 @@
 //! manager called the announced address and the cluster there proved the ID by its key. What others can send is bounded: the length
 //! of a packet, the records in it, the entries of one sender, the entries in all, and how long an entry lives.
 
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
+
 pub mod announcement;
 pub mod domain_lookup;
 pub mod lan_table;

@@ -90,7 +90,8 @@ pub enum Data {
 /// Reads a message of at most `max_len` bytes.
 pub fn read(bytes: &[u8], max_len: usize) -> Result<Message, Malformed> {
     let header = bytes.get(..HEADER_LEN).filter(|_| bytes.len() <= max_len).ok_or(Malformed)?;
-    let promised: usize = header[4..].chunks_exact(2).map(|count| usize::from(u16::from_be_bytes([count[0], count[1]]))).sum();
+    let (counts, _) = header.get(4..).ok_or(Malformed)?.as_chunks();
+    let promised: usize = counts.iter().map(|count| usize::from(u16::from_be_bytes(*count))).sum();
     if promised > MAX_RECORDS {
         return Err(Malformed);
     }

@@ -41,6 +41,8 @@
 //! ```
 //! docs/contracts.md has the messages one by one: what each binds, who stores it until when, and what each side can prove.
 
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
+
 pub mod contract;
 pub mod receipt;
 #[cfg(test)]

@@ -95,7 +95,7 @@ fn difference(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Optio
     if ours.is_empty() {
         return Some("the consumer knows no such pod in this period".to_owned());
     }
-    if theirs.windows(2).any(|pair| pair[0].until.at > pair[1].from.at) {
+    if theirs.iter().zip(theirs.iter().skip(1)).any(|(one, next)| one.until.at > next.from.at) {
         return Some("the provider counts some seconds twice".to_owned());
     }
     if theirs.iter().any(|entry| entry.from.is_estimate || entry.until.is_estimate) {

@@ -30,6 +30,7 @@
 //! * [`spending`]: what the consumer spent in a day or a month, by namespace.
 
 #![warn(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
 
 pub mod book;
 pub mod charges;

@@ -118,8 +118,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
         policies: policies.clone(),
         changed: records_changed,
     };
-    let tenants =
-        Arc::new(Tenants::new(&context, addresses, peers, policies.clone(), ours, tokens.clone(), queue.clone(), keep.clone()));
+    let tenants = Arc::new(Tenants::new(&context, addresses, peers, policies.clone(), ours, tokens.clone(), queue.clone()));
     // Wait for all initial lists: until then, absence proves nothing.
     if !(foreign_clusters.synced().await
         && namespaces.synced().await

@@ -244,7 +244,7 @@ impl Lifecycle {
         match step {
             Incoming::Serve => self.tenants.repair(id).await.map(|()| Next::OnChange),
             Incoming::End => {
-                let gone = self.tenants.end_step(id).await?;
+                let gone = self.tenants.end_step(id, &self.keep).await?;
                 Ok(if gone { Next::OnChange } else { Next::After(CLEANUP_POLL_INTERVAL) })
             }
             Incoming::Nothing | Incoming::AwaitGone => {

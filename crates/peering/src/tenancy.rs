@@ -80,7 +80,6 @@ pub struct Tenants {
     queue: Queue<ClusterId>,
     consumer_heartbeats: Mutex<HashMap<ClusterId, (ConsumerHeartbeat, ConsumerHealth)>>,
     locks: Mutex<HashMap<ClusterId, Arc<tokio::sync::Mutex<()>>>>,
-    keep: Keep,
 }
 
 impl Tenants {
@@ -93,7 +92,6 @@ impl Tenants {
         namespaces: Cache<LiqoNamespace>,
         secrets: Cache<Secret>,
         queue: Queue<ClusterId>,
-        keep: Keep,
     ) -> Self {
         Self {
             client: context.client.clone(),
@@ -108,7 +106,6 @@ impl Tenants {
             queue,
             consumer_heartbeats: Mutex::default(),
             locks: Mutex::default(),
-            keep,
         }
     }
 
@@ -127,7 +124,7 @@ impl Tenants {
     }
 
     /// Does what is possible now to end a tenancy. Returns whether Kubernetes is deleting the namespace, or has deleted it.
-    pub async fn end_step(&self, consumer: &ClusterId) -> Result<bool, StepError> {
+    pub async fn end_step(&self, consumer: &ClusterId, keep: &Keep) -> Result<bool, StepError> {
         let _alone = self.lock(consumer).await;
         let name = tenant_namespace(consumer);
         let consumer_name = match self.live_namespace(consumer).await? {
@@ -149,7 +146,7 @@ impl Tenants {
         if left || mapped {
             return Ok(false);
         }
-        keep_of(&self.keep, &name, consumer_name).await?;
+        keep_of(keep, &name, consumer_name).await?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         objects::delete(&namespaces, &name).await?;
         tracing::info!(%consumer, "ended the tenancy");

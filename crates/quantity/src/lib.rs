@@ -33,6 +33,7 @@
 //! This crate has neither I/O nor a Kubernetes client. To convert a quantity from another crate's type, use its text.
 
 #![warn(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
 
 mod amount_seconds;
 mod decimal;

@@ -69,7 +69,7 @@ impl ResourceList {
     pub fn insert(&mut self, resource: impl AsRef<str>, quantity: Quantity) -> Option<Quantity> {
         let resource = resource.as_ref();
         match self.position(resource) {
-            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, quantity)),
+            Ok(at) => self.0.get_mut(at).map(|(_, amount)| std::mem::replace(amount, quantity)),
             Err(at) => {
                 self.0.insert(at, (resource.into(), quantity));
                 None
@@ -186,7 +186,7 @@ impl ResourceList {
     }
 
     fn find(&self, resource: &str) -> Option<Quantity> {
-        self.position(resource).ok().map(|at| self.0[at].1)
+        self.position(resource).ok().and_then(|at| self.0.get(at)).map(|(_, amount)| *amount)
     }
 
     /// The position of a resource, or the position to insert it.

@@ -41,11 +41,8 @@ impl FromStr for Quantity {
         if text.is_empty() {
             return Err(ParseQuantityError::Empty);
         }
-        let (negative, rest) = match text.as_bytes()[0] {
-            b'-' => (true, &text[1..]),
-            b'+' => (false, &text[1..]),
-            _ => (false, text),
-        };
+        let negative = text.starts_with('-');
+        let rest = text.strip_prefix(['-', '+']).unwrap_or(text);
         let (whole, rest) = split_digits(rest);
         let (fraction, suffix) = rest.strip_prefix('.').map_or(("", rest), split_digits);
         if whole.is_empty() && fraction.is_empty() {

@@ -11,6 +11,11 @@ const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 /// Suffixes in steps of 1024, beginning with one.
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
+/// The suffix after so many steps. There is none beyond the last.
+fn suffix(all: &[&'static str], steps: usize) -> &'static str {
+    all.get(steps).copied().unwrap_or_default()
+}
+
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&canonical(*self))
@@ -26,11 +31,11 @@ fn canonical(quantity: Quantity) -> String {
         // Small and fractional amounts would lose precision in powers of 1024.
         Format::BinarySi if nanos.abs() >= 1024 * NANOS && nanos % NANOS == 0 => {
             let (number, times) = without_factors(nanos / NANOS, 1024, BINARY.len() - 1);
-            format!("{number}{}", BINARY[times])
+            format!("{number}{}", suffix(&BINARY, times))
         }
         Format::BinarySi | Format::DecimalSi => {
             let (number, times) = without_factors(nanos, 1000, DECIMAL.len() - 1);
-            format!("{number}{}", DECIMAL[times])
+            format!("{number}{}", suffix(&DECIMAL, times))
         }
         Format::DecimalExponent => {
             let (number, times) = without_factors(nanos, 1000, usize::MAX);
@@ -67,7 +72,7 @@ fn rounded_bytes(quantity: Quantity) -> String {
         times += 1;
     }
     let unit = one * KIBI.pow(as_u32(times));
-    let (suffix, tenths) = (BINARY[times], tenths(nanos, unit));
+    let (suffix, tenths) = (suffix(&BINARY, times), tenths(nanos, unit));
     if nanos.is_multiple_of(unit) {
         return format!("{sign}{}{suffix}", nanos / unit);
     }

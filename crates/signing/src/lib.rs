@@ -13,6 +13,8 @@
 //!
 //! This crate has neither a client nor a runtime, so that programs can verify documents offline.
 
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
+
 pub mod envelope;
 pub mod identity;
 pub mod sign_in;

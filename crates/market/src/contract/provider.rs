@@ -130,7 +130,7 @@ impl Case<'_> {
         if !self.asks || !may_propose(policy, self.records, is_reopened(self.records, self.decisions)) {
             return;
         }
-        let id = digest(&[self.nonce, self.consumer.as_str().as_bytes()].concat())[..32].to_owned();
+        let id = digest(&[self.nonce, self.consumer.as_str().as_bytes()].concat()).chars().take(32).collect();
         let terms = self.first_terms(wanted, policy, id, 1);
         let Some(document) = plan.signed(self.identity, &terms) else { return };
         let name = Contract::name_of(&terms.contract);

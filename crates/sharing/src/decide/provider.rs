@@ -84,7 +84,7 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
         // Pods of a pool whose last node is gone are charged to no partition.
         allocation.target = sum.max(&allocation.floor);
     }
-    let notes = overcommit::limit(&mut allocations, &usage, &partitions);
+    let excess = overcommit::limit(&mut allocations, &usage, &partitions);
     // Most clusters have no prices.
     let in_use = if policies.iter().any(|policy| policy.prices.is_some() || pricing::margin(policy).is_some()) {
         usage.of_partitions(&partitions, budgets.iter().map(|budget| budget.max_promised(&claimants, &policies)))
@@ -100,7 +100,7 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
     let mut states: Vec<OfferState> = allocations.iter().map(|allocation| composer.state(allocation)).collect();
     let next_prices = allocations.iter().filter_map(|allocation| composer.prices_wait(allocation, now)).min();
     requeue_after = earlier(requeue_after, next_prices);
-    add_conditions(snapshot, &requesters, &divisions, &allocations, &states, &notes, &mut plan);
+    add_conditions(snapshot, &requesters, &divisions, &allocations, &states, &excess, &mut plan);
     for members in components(&allocations, &partitions) {
         let total = total(&allocations, &members, &budgets, &claimants, &policies, &partitions);
         let of_component: Vec<OfferState> = members.iter().map(|&member| std::mem::take(&mut states[member])).collect();

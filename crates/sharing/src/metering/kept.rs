@@ -39,7 +39,7 @@ const MAX_OBJECTS: usize = 4000;
 /// Maximum number of bytes that they take: 64 MiB.
 const MAX_LENGTH: usize = 64 << 20;
 /// How often old copies are looked for.
-const CLEAN_UP_INTERVAL: Duration = Duration::from_hours(6);
+const CLEAN_UP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
 /// Keeps what both owners need when a peering has ended.
 pub struct Keeper {
