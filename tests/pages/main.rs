@@ -3,6 +3,7 @@
 
 mod replaced;
 mod security;
+mod trusted;
 
 use std::{
     collections::BTreeSet,
