@@ -109,7 +109,31 @@ pub async fn a_plugin_that_lies_hangs_or_dies_is_reported_and_its_last_offer_sta
     plugin.revive().await?;
     node_has(&world, "3").await?;
     ensure!(offer_condition(&world).await?.0 == "Offered");
+    promises_beyond_the_nodes_are_allowed_told_or_cut(&world, &plugin).await?;
     without_plugin(&world, &plugin).await
+}
+
+async fn promises_beyond_the_nodes_are_allowed_told_or_cut(world: &World, plugin: &ScriptedPlugin) -> Result<()> {
+    plugin.say(amounts("1000"));
+    node_has(world, "1000").await?;
+    ensure!(offer_condition(world).await?.0 == "Offered");
+    for (overcommit, reason, words) in [
+        ("Warn", "Overcommitted", "plugins promise more to all consumers than the nodes have: cpu"),
+        ("Cut", "Offered", "the nodes have less than the plugin says: cpu"),
+    ] {
+        let patch = json!({ "spec": { "provide": { "source": { "plugin": { "overcommit": overcommit } } } } }).to_string();
+        world.milan.kubectl(&["patch", "peeringpolicy", "scripted", "--type", "merge", "-p", &patch]).await?;
+        eventually(&format!("the condition says what {overcommit} does"), TIMEOUT, || async {
+            let (said, message) = offer_condition(world).await?;
+            ensure!(said == reason && message.contains(words), "{said}: {message}");
+            Ok(Some(()))
+        })
+        .await?;
+    }
+    eventually("rome's node has what milan's nodes have", TIMEOUT, || async {
+        Ok((allocatable(&world.rome, "milan").await?.get("cpu") < Quantity::from_units(1000)).then_some(()))
+    })
+    .await
 }
 
 pub async fn a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy(world: Arc<World>) -> Result<()> {

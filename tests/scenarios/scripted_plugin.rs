@@ -88,7 +88,8 @@ impl ScriptedPlugin {
 
     /// The field `provide` of a policy that uses this plugin.
     pub fn provide(&self) -> Value {
-        json!({ "source": { "plugin": { "address": self.address() } }, "noticeSeconds": 2 })
+        // It knows nothing of the machine that the tests run on.
+        json!({ "source": { "plugin": { "address": self.address(), "overcommit": "Allow" } }, "noticeSeconds": 2 })
     }
 
     /// Sets its behaviour.

@@ -57,7 +57,7 @@ impl Observation<'_> {
         }
         let mut entries: Vec<Entry> = entries.into_iter().filter_map(Entry::if_valid).collect();
         // A pod that ended in the second in which it began, or by the provider's clock before it was sent, is known to have ended, too.
-        if self.gone.is_some() && entries.iter().all(|entry| entry.until.at <= self.sent) {
+        if self.gone.is_some() && entries.iter().all(|entry| entry.until.at <= self.sent && entry.from.at < self.sent) {
             entries.extend(never_charged(self.uid, self.pool, self.sent));
         }
         entries

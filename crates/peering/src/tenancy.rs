@@ -63,6 +63,8 @@ pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_CONCURRENT: usize = 16;
 /// How many objects of an ending tenancy are listed at once. The metadata of each may take the 1.5 MiB that etcd allows.
 const CLEAR_PAGE_SIZE: u32 = 16;
+/// How long controllers may take to remove our finalizers, once there is no mapped namespace.
+const LET_GO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Prefix of the names of our own finalizers.
 const OUR_FINALIZERS: &str = "liqo.io/";
 
@@ -80,6 +82,8 @@ pub struct Tenants {
     queue: Queue<ClusterId>,
     consumer_heartbeats: Mutex<HashMap<ClusterId, (ConsumerHeartbeat, ConsumerHealth)>>,
     locks: Mutex<HashMap<ClusterId, Arc<tokio::sync::Mutex<()>>>>,
+    /// Since when a consumer whose tenancy ends has no mapped namespace.
+    unmapped: Mutex<HashMap<ClusterId, Instant>>,
 }
 
 impl Tenants {
@@ -106,6 +110,7 @@ impl Tenants {
             queue,
             consumer_heartbeats: Mutex::default(),
             locks: Mutex::default(),
+            unmapped: Mutex::default(),
         }
     }
 
@@ -142,10 +147,11 @@ impl Tenants {
         let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &name);
         objects::ensure(&bindings, &objects::manager_binding(&self.namespace)).await?;
         let mapped = self.has_mapped_namespaces(consumer).await?;
-        let left = self.empty(&name, mapped).await?;
+        let left = self.empty(&name, mapped || self.was_mapped_lately(consumer, mapped)).await?;
         if left || mapped {
             return Ok(false);
         }
+        self.unmapped.lock().remove(consumer);
         keep_of(keep, &name, consumer_name).await?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         objects::delete(&namespaces, &name).await?;
@@ -410,6 +416,16 @@ impl Tenants {
                 None => return Ok(any),
             }
         }
+    }
+
+    /// Controllers need a moment to let objects go whose pods have just gone: they still store what these used.
+    fn was_mapped_lately(&self, consumer: &ClusterId, mapped: bool) -> bool {
+        let mut unmapped = self.unmapped.lock();
+        if mapped {
+            unmapped.remove(consumer);
+            return false;
+        }
+        unmapped.entry(consumer.clone()).or_insert_with(Instant::now).elapsed() < LET_GO_TIMEOUT
     }
 
     async fn has_mapped_namespaces(&self, consumer: &ClusterId) -> Result<bool, StepError> {

@@ -105,8 +105,8 @@ fn of_peers<K: Resource>(known: &[ForeignCluster], of: Option<&ForeignCluster>, 
         let kept_name = || object.annotations().get(annotations::CLUSTER_NAME).filter(|_| is_kept).cloned();
         let peer = known_name(known, &id).or_else(kept_name).unwrap_or_else(|| id.to_string());
         let name = object.name_any();
-        let ending = format!("-{role}-{id}");
-        let name = name.strip_suffix(&ending).filter(|_| is_kept).map_or(name.clone(), str::to_owned);
+        let ending = format!("-{role}-{id}-");
+        let name = name.split_once(&ending).filter(|_| is_kept).map_or(name.clone(), |(name, _)| name.to_owned());
         Some(OfPeer { id, peer, role, is_kept, name, object })
     };
     all.into_iter().filter_map(with).collect()
@@ -152,7 +152,7 @@ mod tests {
         let rome = ClusterId::of_public_key(&[2; 32]);
         let kept = |namespace: &str| {
             let mut object = ConfigMap::default();
-            object.metadata.name = Some(format!("receipt-1-provider-{rome}"));
+            object.metadata.name = Some(format!("receipt-1-provider-{rome}-01234567"));
             object.metadata.namespace = Some(namespace.to_owned());
             let labels = [(labels::FORMER_ROLE, "provider".to_owned()), (labels::FORMER_PEER_ID, rome.to_string())];
             object.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value)).into());

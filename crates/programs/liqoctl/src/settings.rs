@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::Path};
 use k8s_openapi::api::core::v1::Node;
 use liqo_api::{
     ClusterConfig, ClusterId, DiscoverySettings, NetworkSettings, PeeringPolicy, PeeringPolicySpec, PeeringTimes,
-    PluginGeneration, PluginOvercommit, PluginSource, Source,
+    PluginGeneration, PluginSource, Source,
 };
 
 use crate::replicas;
@@ -223,9 +223,9 @@ impl Settings {
             // Removes only the plugin; this setting does not touch another source.
             Some("") => provide.source.plugin = None,
             Some(address) => {
-                let generation = provide.source.plugin.as_ref().map(|plugin| plugin.generation).unwrap_or_default();
-                let plugin =
-                    PluginSource { address: address.to_owned(), generation, tls: None, overcommit: PluginOvercommit::default() };
+                let present = provide.source.plugin.as_ref();
+                let (generation, overcommit) = present.map(|plugin| (plugin.generation, plugin.overcommit)).unwrap_or_default();
+                let plugin = PluginSource { address: address.to_owned(), generation, tls: None, overcommit };
                 provide.source = Source { plugin: Some(plugin), ..Source::default() };
             }
         }

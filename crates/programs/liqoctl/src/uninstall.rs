@@ -74,6 +74,14 @@ impl InUse {
         }
         (!parts.is_empty()).then(|| parts.join("; "))
     }
+
+    fn advice(&self) -> &'static str {
+        if self.peerings.is_empty() && self.namespaces.is_empty() {
+            "--force deletes them"
+        } else {
+            "First end that (`liqoctl unpeer`, `liqoctl unoffload namespace`), or add --force"
+        }
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -113,10 +121,9 @@ fn peering(foreign: &ForeignCluster) -> Option<String> {
 
 /// An error if something is in use and `force` is not set.
 pub async fn check(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
-    match in_use(cluster).await?.describe() {
-        Some(in_use) if !options.force => {
-            bail!("Liqo is in use: {in_use}. First end that (`liqoctl unpeer`, `liqoctl unoffload namespace`), or add --force")
-        }
+    let in_use = in_use(cluster).await?;
+    match in_use.describe() {
+        Some(uses) if !options.force => bail!("Liqo is in use: {uses}. {}", in_use.advice()),
         _ => Ok(()),
     }
 }
@@ -501,5 +508,9 @@ mod tests {
         let peerings = vec!["this cluster lends to rome".into()];
         let in_use = InUse { peerings, namespaces: vec!["demo".into()], receipts: 0 };
         assert_eq!(in_use.describe().unwrap(), "this cluster lends to rome; namespaces demo are offloaded");
+        assert!(in_use.advice().contains("unpeer"));
+        let receipts = InUse { receipts: 3, ..InUse::default() };
+        let expected = "3 receipts of ended peerings are stored here (`liqoctl receipt export csv` prints them)";
+        assert_eq!((receipts.describe().unwrap().as_str(), receipts.advice()), (expected, "--force deletes them"));
     }
 }

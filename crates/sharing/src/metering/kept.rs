@@ -5,39 +5,44 @@
 //! ```text
 //!   liqo-tenant-<id> or liqo-provider-<id>, before it is deleted       namespace liqo, for metering.receiptDays
 //!     provider: writes the receipts of unfinished periods
-//!     Receipt, UsageRecord                       ──── copy ────▶       <name>-<role>-<id>
+//!     Receipt, UsageRecord                       ──── copy ────▶       <name>-<role>-<id>-<uid>
 //!     Contract, if one of these is under it      ──── copy ────▶         labels: role and ID of the peer
 //! ```
 //!
 //! Copies have other labels than what belongs to a peering, so no controller takes them for that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams};
-use kube::{Api, Resource as _, ResourceExt as _};
+use kube::{Api, Resource as _, ResourceExt as _, core::Status};
 use liqo_api::{ClusterId, Receipt, UsageRecord, annotations, labels, provider_namespace, tenant_namespace};
 use liqo_controller_runtime::put::{marked, put, put_status};
-use liqo_controller_runtime::writes::{ApiError as _, Step as _, delete_if_present};
+use liqo_controller_runtime::writes::{ApiError as _, Step as _, StepError, delete_if_present};
 use liqo_controller_runtime::{Context, Key};
 use liqo_market::receipt::contract::metered;
 use liqo_metering::Period;
 use liqo_metering::receipt::{Contract, period_of};
 use liqo_signing::ClusterIdentity;
 use serde_json::Value;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{PAGE, provider};
 use crate::{Error, FIELD_MANAGER};
 
-/// Maximum number of objects that are kept of all ended peerings.
-const MAX_OBJECTS: usize = 4000;
-/// Maximum number of bytes that they take: 64 MiB.
-const MAX_LENGTH: usize = 64 << 20;
+/// How much is kept. Nobody signs usage records, and who wants to push out other objects can make many, so they count for themselves.
+const OF_PEER: [Limit; 2] = [Limit { objects: 1000, bytes: 16 << 20 }, Limit { objects: 250, bytes: 8 << 20 }];
+/// The same for all peers together.
+const OF_ALL: [Limit; 2] = [Limit { objects: 4000, bytes: 64 << 20 }, Limit { objects: 1000, bytes: 32 << 20 }];
+/// How long the API server may refuse copies before the peering ends without them.
+const MAX_REFUSED: Duration = Duration::from_secs(600);
+/// Number of objects that are copied at the same time.
+const CONCURRENCY: usize = 8;
 /// How often old copies are looked for.
 const CLEAN_UP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
@@ -45,10 +50,20 @@ const CLEAN_UP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 pub struct Keeper {
     context: Context,
     identity: Arc<ClusterIdentity>,
+    /// Since when the API server refuses something of a namespace.
+    refused: Mutex<HashMap<String, Instant>>,
+}
+
+/// How many objects are kept, and how many bytes they may take.
+#[derive(Clone, Copy)]
+struct Limit {
+    objects: usize,
+    bytes: usize,
 }
 
 /// A peering that ends.
 struct Ending<'a> {
+    namespace: &'a str,
     peer: ClusterId,
     /// Whether this cluster is the provider.
     provides: bool,
@@ -60,14 +75,15 @@ impl<'a> Ending<'a> {
     fn of(namespace: &'a str, name: Option<&'a str>) -> Option<Self> {
         let peer: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
         let provides = namespace == tenant_namespace(&peer);
-        (provides || namespace == provider_namespace(&peer)).then_some(Self { peer, provides, name })
+        (provides || namespace == provider_namespace(&peer)).then_some(Self { namespace, peer, provides, name })
     }
 
-    /// What is kept of an object. A provider chooses the IDs of contracts, and names have only a part of that: so each peer and role has
-    /// names of its own.
+    /// What is kept of an object. A provider chooses the IDs of contracts, and names have only a part of that. So the name of a copy has
+    /// the peer, the role, and a part of the UID, which this cluster's API server chose.
     fn copy(&self, object: &DynamicObject, kind: &ApiResource) -> DynamicObject {
         let role = if self.provides { "provider" } else { "consumer" };
-        let name = format!("{}-{role}-{}", object.name_any(), self.peer);
+        let uid = object.uid().unwrap_or_default();
+        let name = format!("{}-{role}-{}-{}", object.name_any(), self.peer, uid.get(..8).unwrap_or(&uid));
         let length = serde_json::to_vec(&object.data).map(|bytes| bytes.len()).unwrap_or_default();
         let mut notes = BTreeMap::from([(annotations::KEPT_LENGTH.to_owned(), length.to_string())]);
         notes.extend(self.name.map(|name| (annotations::CLUSTER_NAME.to_owned(), name.to_owned())));
@@ -80,59 +96,76 @@ impl<'a> Ending<'a> {
 
 impl Keeper {
     pub fn new(context: &Context, identity: &Arc<ClusterIdentity>) -> Self {
-        Self { context: context.clone(), identity: identity.clone() }
+        Self { context: context.clone(), identity: identity.clone(), refused: Mutex::default() }
     }
 
     /// Keeps what is in the namespace of a peering that has ended, and whose pods are gone. `name`: what people call the peer.
     pub async fn keep(&self, namespace: &str, name: Option<&str>) -> Result<(), Error> {
         let Some(ending) = Ending::of(namespace, name) else { return Ok(()) };
-        let contracts = self.contracts(namespace).await?;
-        if ending.provides && !contracts.is_empty() {
-            self.write_last_receipts(namespace, &contracts).await?;
+        if ending.provides {
+            self.write_last_receipts(&ending).await?;
         }
         let mut used = BTreeSet::new();
         for (kind, contract) in [(kind::<Receipt>(), "/spec/statement/contract"), (kind::<UsageRecord>(), "/spec/contract")] {
-            let mut objects = self.all(namespace, &kind);
-            while let Some(object) = objects.try_next().await? {
-                used.extend(object.data.pointer(contract).and_then(Value::as_str).map(str::to_owned));
-                self.store(&ending.copy(&object, &kind), &kind).await?;
-            }
+            let objects = self.all(namespace, &kind).inspect_ok(|object| used.extend(text_at(object, contract)));
+            self.copy_all(&ending, &kind, objects).await?;
         }
-        let named: BTreeSet<String> =
-            contracts.iter().filter(|(_, contract)| used.contains(&contract.id)).map(|(name, _)| name.clone()).collect();
         let kind = kind::<liqo_api::Contract>();
-        let mut objects = self.all(namespace, &kind);
-        while let Some(object) = objects.try_next().await? {
-            if named.contains(&object.name_any()) {
-                self.store(&ending.copy(&object, &kind), &kind).await?;
-            }
+        let is_used = |object: &DynamicObject| text_at(object, "/spec/terms/contract").is_some_and(|id| used.contains(&id));
+        let contracts = self.all(namespace, &kind).try_filter(|object| std::future::ready(is_used(object)));
+        self.copy_all(&ending, &kind, contracts).await?;
+        self.refused().remove(namespace);
+        if !used.is_empty()
+            && let Err(error) = self.clean_up().await
+        {
+            tracing::warn!(%error, "cannot clean up what is kept of ended peerings");
         }
-        if used.is_empty() { Ok(()) } else { self.clean_up().await }
+        Ok(())
     }
 
-    /// The contracts in a namespace that were in force, with their names.
-    async fn contracts(&self, namespace: &str) -> Result<Vec<(String, Contract)>, Error> {
+    async fn copy_all(
+        &self,
+        ending: &Ending<'_>,
+        kind: &ApiResource,
+        objects: impl Stream<Item = Result<DynamicObject, Error>> + Send,
+    ) -> Result<(), Error> {
+        let copy = |object: DynamicObject| async move { self.store(ending, &ending.copy(&object, kind), kind).await };
+        objects.try_for_each_concurrent(CONCURRENCY, copy).await
+    }
+
+    /// The contracts in a namespace that were in force.
+    async fn contracts(&self, namespace: &str) -> Result<Vec<Contract>, Error> {
         let mut all = Vec::new();
         let mut objects = self.all(namespace, &kind::<liqo_api::Contract>());
-        while let Some(object) = objects.try_next().await? {
-            let name = object.name_any();
-            let contract = object.try_parse::<liqo_api::Contract>().ok();
-            all.extend(contract.and_then(|contract| Some((name, metered(&contract).ok()??))));
+        while let Some(mut object) = objects.try_next().await? {
+            // The peer wrote the status. Its signature is in the spec, too.
+            let read = object.clone().try_parse::<liqo_api::Contract>().or_else(|_| {
+                object.data.as_object_mut().map(|data| data.remove("status"));
+                object.try_parse()
+            });
+            all.extend(read.ok().and_then(|contract| metered(&contract).ok()?));
         }
         Ok(all)
     }
 
     /// Writes the receipt of each period that has none yet. No pod can use anything any more.
-    async fn write_last_receipts(&self, namespace: &str, contracts: &[(String, Contract)]) -> Result<(), Error> {
+    async fn write_last_receipts(&self, ending: &Ending<'_>) -> Result<(), Error> {
+        let namespace = ending.namespace;
         let mut periods: BTreeSet<(String, Period)> = BTreeSet::new();
         let mut objects = self.all(namespace, &kind::<UsageRecord>());
         while let Some(object) = objects.try_next().await? {
             let record = object.try_parse::<UsageRecord>().ok();
             periods.extend(record.and_then(|record| Some((record.spec.contract, period_of(&record.spec.period)?))));
         }
-        for (_, contract) in contracts {
+        if periods.is_empty() {
+            return Ok(());
+        }
+        for contract in self.contracts(namespace).await? {
             for (_, period) in periods.iter().filter(|(id, _)| *id == contract.id) {
-                provider::issue(&self.context, &self.identity, namespace, contract, *period).await?;
+                match provider::issue(&self.context, &self.identity, namespace, &contract, *period).await {
+                    Err(Error::Local(error)) => self.unless_refused_for_long(ending, Err(error))?,
+                    issued => issued?,
+                }
             }
         }
         Ok(())
@@ -162,7 +195,9 @@ impl Keeper {
             let found = found.step("list what is kept of", kind.kind.clone(), Key::new(&self.context.namespace, ""))?;
             all.extend(found.items.iter().map(|one| Kept {
                 since: one.metadata.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default(),
+                is_record: number == 1,
                 kind: number,
+                peer: one.labels().get(labels::FORMER_PEER_ID).cloned().unwrap_or_default(),
                 name: one.name_any(),
                 length: one.annotations().get(annotations::KEPT_LENGTH).and_then(|text| text.parse().ok()).unwrap_or_default(),
             }));
@@ -191,8 +226,8 @@ impl Keeper {
         pages.try_flatten().boxed()
     }
 
-    /// Writes a copy. One that the API server refuses for ever must not keep the peering from ending.
-    async fn store(&self, copy: &DynamicObject, kind: &ApiResource) -> Result<(), Error> {
+    /// Writes a copy.
+    async fn store(&self, ending: &Ending<'_>, copy: &DynamicObject, kind: &ApiResource) -> Result<(), Error> {
         let (api, name) = (self.api(&self.context.namespace, kind), copy.name_any());
         let stored = async {
             put(&api, FIELD_MANAGER, copy, false).await?;
@@ -201,13 +236,28 @@ impl Keeper {
                 None => Ok(()),
             }
         };
-        match stored.await {
-            Err(error) if error.status().is_some_and(|status| status.is_forbidden() || status.is_invalid()) => {
-                tracing::warn!(kind = kind.kind, name, %error, "this goes with its peering: it cannot be kept");
-                Ok(())
-            }
-            stored => Ok(stored.step("keep", kind.kind.clone(), Key::new(&self.context.namespace, name))?),
+        let stored = stored.await.step("keep", kind.kind.clone(), Key::new(&self.context.namespace, &name));
+        Ok(self.unless_refused_for_long(ending, stored)?)
+    }
+
+    /// What the API server refuses for long must not keep a peering from ending. A quota that is full, for example, may get room.
+    fn unless_refused_for_long(&self, ending: &Ending, written: Result<(), StepError>) -> Result<(), StepError> {
+        let Err(error) = written else { return Ok(()) };
+        let status = error.source.status();
+        let for_ever = status.is_some_and(Status::is_invalid);
+        if !for_ever && !status.is_some_and(Status::is_forbidden) {
+            return Err(error);
         }
+        let since = *self.refused().entry(ending.namespace.to_owned()).or_insert_with(Instant::now);
+        if !for_ever && since.elapsed() < MAX_REFUSED {
+            return Err(error);
+        }
+        tracing::warn!(%error, "this goes with its peering: it cannot be kept");
+        Ok(())
+    }
+
+    fn refused(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn api(&self, namespace: &str, kind: &ApiResource) -> Api<DynamicObject> {
@@ -219,28 +269,39 @@ fn kind<K: kube::Resource<DynamicType = ()>>() -> ApiResource {
     ApiResource::erase::<K>(&())
 }
 
-/// A copy, in the order in which copies go.
+fn text_at(object: &DynamicObject, pointer: &str) -> Option<String> {
+    object.data.pointer(pointer).and_then(Value::as_str).map(str::to_owned)
+}
+
+/// A copy. The oldest ones go first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kept {
     since: Timestamp,
+    is_record: bool,
     kind: usize,
+    /// ID of the peer.
+    peer: String,
     name: String,
     length: usize,
 }
 
-/// The copies that go: those that are older than so many days, and the oldest ones where all are too many.
+/// The copies that go: those that are older than so many days, and the oldest ones where there are too many of a peer, or of all.
 fn surplus(mut all: Vec<Kept>, days: u32, now: Timestamp) -> Vec<Kept> {
     let age = SignedDuration::from_hours(i64::from(days) * 24);
-    all.sort();
-    let (mut count, mut length) = (0_usize, 0_usize);
-    all.into_iter()
-        .rev()
-        .filter(|one| {
-            count += 1;
-            length = length.saturating_add(one.length);
-            count > MAX_OBJECTS || length > MAX_LENGTH || now.duration_since(one.since) > age
-        })
-        .collect()
+    all.sort_by(|one, other| other.cmp(one));
+    let (mut of_all, mut of_peers) = ([(0, 0); 2], BTreeMap::<String, [(usize, usize); 2]>::new());
+    let mut is_beyond = |one: &Kept| {
+        let peer = of_peers.entry(one.peer.clone()).or_default();
+        let class = usize::from(one.is_record);
+        let exceeds = |sums: &mut [(usize, usize); 2], limits: [Limit; 2]| {
+            let (Some((objects, bytes)), Some(limit)) = (sums.get_mut(class), limits.get(class)) else { return true };
+            (*objects, *bytes) = (*objects + 1, bytes.saturating_add(one.length));
+            *objects > limit.objects || *bytes > limit.bytes
+        };
+        // What goes because of its own peer takes no room from others.
+        exceeds(peer, OF_PEER) || exceeds(&mut of_all, OF_ALL) || now.duration_since(one.since) > age
+    };
+    all.into_iter().filter(|one| is_beyond(one)).collect()
 }
 
 #[cfg(test)]
@@ -250,7 +311,11 @@ mod tests {
     #[test]
     fn the_oldest_copies_go_first() {
         let at = |hour: i64| Timestamp::from_second(hour * 3600).unwrap();
-        let kept = |hour: i64, length: usize| Kept { since: at(hour), kind: 0, name: hour.to_string(), length };
+        let of = |peer: usize, hour: i64, length: usize| {
+            let (peer, name) = (peer.to_string(), hour.to_string());
+            Kept { since: at(hour), is_record: false, kind: 0, peer, name, length }
+        };
+        let kept = |hour: i64, length: usize| of(usize::try_from(hour).unwrap() % 5, hour, length);
         let gone = |all: Vec<Kept>, days| {
             let mut hours: Vec<i64> = surplus(all, days, at(5000)).iter().map(|one| one.name.parse().unwrap()).collect();
             hours.sort_unstable();
@@ -259,7 +324,30 @@ mod tests {
         let many: Vec<Kept> = (0..4003).map(|hour| kept(hour, 10)).collect();
         assert_eq!(gone(many.clone(), 400), [0, 1, 2], "too many");
         assert_eq!(gone(many[..50].to_vec(), 207), (0..32).collect::<Vec<_>>(), "too old");
-        assert_eq!(gone(vec![kept(1, 1), kept(2, MAX_LENGTH - 1), kept(3, 1)], 400), [1], "too large");
+        let large = |hour: i64| of(usize::try_from(hour).unwrap(), hour, 16 << 20);
+        assert_eq!(gone((1..=5).map(large).collect(), 400), [1], "too large");
+    }
+
+    #[test]
+    fn a_peer_pushes_out_neither_receipts_of_others_nor_its_own_by_usage_records() {
+        let kept = |peer: &str, is_record: bool, hour: i64, length: usize| Kept {
+            since: Timestamp::from_second(hour * 3600).unwrap(),
+            is_record,
+            kind: usize::from(is_record),
+            peer: peer.to_owned(),
+            name: format!("{peer}-{is_record}-{hour}"),
+            length,
+        };
+        let mut all: Vec<Kept> = (0..300).map(|hour| kept("honest", false, hour, 9000)).collect();
+        all.extend((300..400).map(|hour| kept("hostile", false, hour, 9000)));
+        all.extend((400..4000).map(|hour| kept("hostile", true, hour, 256 << 10)));
+        let gone = surplus(all, 400, Timestamp::from_second(4000 * 3600).unwrap());
+        assert!(gone.iter().all(|one| one.is_record && one.peer == "hostile"), "{:?}", gone.iter().find(|one| !one.is_record));
+        assert_eq!(gone.len(), 3600 - 32, "it keeps 8 MiB of them");
+        let many: Vec<Kept> = (0..3000).map(|hour| kept("hostile", false, 1000 + hour, 100)).collect();
+        let others: Vec<Kept> = (0..900).map(|hour| kept("honest", false, hour, 100)).collect();
+        let gone = surplus([many, others].concat(), 400, Timestamp::from_second(4000 * 3600).unwrap());
+        assert!(gone.len() == 2000 && gone.iter().all(|one| one.peer == "hostile"));
     }
 
     #[test]
@@ -268,10 +356,11 @@ mod tests {
         let mut receipt = DynamicObject::new("receipt-01234567-202601010000", &receipts).data(serde_json::json!({ "spec": {} }));
         receipt.meta_mut().labels = Some(BTreeMap::from([(labels::CONSUMER_ID.to_owned(), peer.to_string())]));
         receipt.meta_mut().finalizers = Some(vec!["a/b".to_owned()]);
+        receipt.meta_mut().uid = Some("01234567-89ab".to_owned());
         let copy = |namespace: &str| Ending::of(namespace, Some("rome")).unwrap().copy(&receipt, &receipts);
         let (lent, borrowed) = (copy(&tenant_namespace(&peer)), copy(&provider_namespace(&peer)));
-        assert_eq!(lent.name_any(), format!("receipt-01234567-202601010000-provider-{peer}"));
-        assert_eq!(borrowed.name_any(), format!("receipt-01234567-202601010000-consumer-{peer}"));
+        assert_eq!(lent.name_any(), format!("receipt-01234567-202601010000-provider-{peer}-01234567"));
+        assert_eq!(borrowed.name_any(), format!("receipt-01234567-202601010000-consumer-{peer}-01234567"));
         assert!(!lent.labels().contains_key(labels::CONSUMER_ID) && lent.finalizers().is_empty());
         assert_eq!(lent.labels()[labels::FORMER_PEER_ID], peer.to_string());
         assert_eq!(lent.types.as_ref().unwrap().kind, "Receipt");

@@ -123,7 +123,7 @@ pub async fn forget(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Resu
 /// The contract that an offer waits for: terms, or an amendment of them, that this cluster has not signed.
 pub async fn waiting(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Vec<Found>> {
     let found = list(cluster, Some(foreign)).await?;
-    let waits = |one: &Found| one.role == Role::Consumer && one.unsigned().is_some();
+    let waits = |one: &Found| one.role == Role::Consumer && !one.is_kept && one.unsigned().is_some();
     Ok(found.into_iter().filter(waits).collect())
 }
 

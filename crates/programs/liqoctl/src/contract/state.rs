@@ -33,6 +33,8 @@ pub struct Found {
     pub peer: String,
     /// What this cluster is in the contract.
     pub role: Role,
+    /// Whether the peering has ended.
+    pub is_kept: bool,
     pub name: String,
     pub state: State,
     /// Whether no breach lasts.
@@ -45,7 +47,7 @@ impl Found {
         // A contract is over with its peering, even if nobody could write that down.
         let state = if is_kept { State::Ended } else { state(&contract, now) };
         let honoured = lasting(&contract).next().is_none();
-        Self { peer, role, name, state, honoured, contract }
+        Self { peer, role, is_kept, name, state, honoured, contract }
     }
 
     /// The terms that the consumer has not signed: the proposal, or the amendment. What cannot be verified is no proposal.

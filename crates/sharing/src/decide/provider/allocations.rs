@@ -29,6 +29,8 @@ pub struct PoolAllocation<'a> {
     pub local_policy: Option<usize>,
     /// How many clusters the resources come through, if a plugin says that they are borrowed.
     pub borrowed_hops: Option<u8>,
+    /// Whether the nodes have less than the plugin says.
+    pub is_cut: bool,
     /// Whether the consumer refuses the offer.
     pub refused: bool,
     /// What the consumer's pods use.
@@ -161,6 +163,7 @@ pub fn allocations<'a>(
             policy: &policy.spec.provide,
             local_policy,
             borrowed_hops: None,
+            is_cut: false,
             refused: requester.refuses(pool),
             in_use: ResourceList::new(),
             target,

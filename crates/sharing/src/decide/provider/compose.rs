@@ -123,7 +123,9 @@ impl<'a> Composer<'a> {
         let policy_changed = self.policy_changed(requester);
         // The end of an old notice must be removed at once: the next notice would be over from the beginning.
         let notice_ends = allocation.reclaim_at.is_none() && offer.is_some_and(|offer| offer.spec.reclaim_timestamp.is_some());
-        let urgent = policy_changed || notice_ends || allocation.local_policy.is_none();
+        // A plugin says when something changes. What it promises beyond the nodes changes with every pod.
+        let follows_plugin = allocation.local_policy.is_none() && !allocation.is_cut;
+        let urgent = policy_changed || notice_ends || follows_plugin;
         OfferState {
             published: published.map(|published| recent_write.map_or(published, |write| &write.hard).clone()),
             written: recent_write.map(|write| write.at).filter(|_| !urgent),
@@ -137,7 +139,7 @@ impl<'a> Composer<'a> {
             in_use: allocation.floor.clone(),
             requested: requester.requested(),
             // Below the threshold the offer would stay, and no pod would end.
-            threshold: if policy_changed || allocation.is_reclaimed() || !allocation.reserved.is_empty() {
+            threshold: if policy_changed || allocation.is_cut || allocation.is_reclaimed() || !allocation.reserved.is_empty() {
                 0
             } else {
                 allocation.policy.threshold()

@@ -1,8 +1,8 @@
 //! What plugins promise beyond what the nodes have.
 //!
 //! ```text
-//!   what nodes have     free of pods that no offer covers, less what policies without a plugin offer of it
-//!   promised            by the plugins of all policies, to all consumers
+//!   what nodes have     less what pods request that no offer covers, and what policies without a plugin offer
+//!   promised            by the plugins of all policies, to all consumers that do not refuse it
 //! ```
 //!
 //! Own nodes count for own pools, and virtual nodes for borrowed pools that come through as many clusters.
@@ -36,15 +36,14 @@ pub fn limit(allocations: &mut [PoolAllocation], usage: &PoolUsage, partitions: 
         let members: Vec<usize> = (0..allocations.len())
             .filter(|&at| allocations[at].local_policy.is_none() && allocations[at].borrowed_hops == group)
             .collect();
-        limit_group(allocations, &members, &existing(allocations, &members, group, usage, partitions), &mut notes);
+        limit_group(allocations, &members, &existing(allocations, group, usage, partitions), &mut notes);
     }
     notes
 }
 
-/// What the nodes have for these pools of plugins, which are all own or all borrowed.
+/// What the nodes have for the pools of plugins that are own, or borrowed through so many clusters.
 fn existing(
     allocations: &[PoolAllocation],
-    members: &[usize],
     borrowed_hops: Option<u8>,
     usage: &PoolUsage,
     partitions: &[NodePartition],
@@ -53,12 +52,11 @@ fn existing(
         Some(hops) => partition.nodes.iter().any(|(_, node)| upstream::hops(node) == Some(hops)),
         None => partition.behind.is_empty(),
     };
-    let free: ResourceList = partitions.iter().zip(&usage.free).filter(|(one, _)| here(one)).map(|(_, free)| free).sum();
-    // Pods of these pools are not in what is free.
-    let used: ResourceList = members.iter().map(|&at| &allocations[at].in_use).sum();
+    let free: ResourceList =
+        partitions.iter().zip(&usage.free_for_plugins).filter(|(one, _)| here(one)).map(|(_, free)| free).sum();
     let is_offered = |one: &&PoolAllocation| partitions.iter().any(|partition| here(partition) && one.includes(partition));
     let others: ResourceList = allocations.iter().filter(is_offered).map(|one| &one.target).sum();
-    (free + &used).saturating_sub(&others)
+    free.saturating_sub(&others)
 }
 
 fn limit_group(
@@ -69,22 +67,27 @@ fn limit_group(
 ) {
     let mode = |one: &PoolAllocation| one.policy.source.plugin.as_ref().map(|plugin| plugin.overcommit).unwrap_or_default();
     let (cut, kept): (Vec<usize>, Vec<usize>) = members.iter().partition(|&&at| mode(&allocations[at]) == PluginOvercommit::Cut);
-    let promised: ResourceList = kept.iter().map(|&at| &allocations[at].target).sum();
+    let promised: ResourceList = kept.iter().map(|&at| promised_by(&allocations[at])).sum();
     let parts = split(&existing.saturating_sub(&promised), cut.iter().map(|&at| &allocations[at]));
     for (&at, part) in cut.iter().zip(parts) {
-        let less = beyond(&allocations[at].target, &part, "said");
+        let less = beyond(&allocations[at].target, &part).filter(|_| !allocations[at].refused);
         if let Some(less) = less {
             let text = format!("the nodes have less than the plugin says: {less}");
             notes.entry(allocations[at].requester).or_insert(Note::Cut(text));
-            allocations[at].target = part;
+            (allocations[at].target, allocations[at].is_cut) = (part, true);
         }
     }
-    let promised: ResourceList = members.iter().map(|&at| &allocations[at].target).sum();
-    let Some(beyond) = beyond(&promised, existing, "promised") else { return };
+    let promised: ResourceList = members.iter().map(|&at| promised_by(&allocations[at])).sum();
+    let Some(beyond) = beyond(&promised, existing) else { return };
     let text = format!("plugins promise more to all consumers than the nodes have: {beyond}");
     for &at in members.iter().filter(|&&at| mode(&allocations[at]) == PluginOvercommit::Warn) {
         notes.insert(allocations[at].requester, Note::Overcommitted(text.clone()));
     }
+}
+
+/// A consumer that refuses an offer keeps only what it uses.
+fn promised_by<'a>(pool: &'a PoolAllocation) -> &'a ResourceList {
+    if pool.refused { &pool.floor } else { &pool.target }
 }
 
 /// Divides an amount between pools of plugins, by the weight of their policies. None gets more than the plugin says.
@@ -95,8 +98,9 @@ fn split<'a>(amount: &ResourceList, pools: impl Iterator<Item = &'a PoolAllocati
     let claim = |pool: &&PoolAllocation| Claim {
         consumer: pool.consumer.clone(),
         weight: pool.policy.weight,
-        in_use: pool.floor.clone(),
-        requested: named.iter().map(|&name| (name, pool.target.get(name))).collect(),
+        // What a contract guarantees is no less than what is used.
+        in_use: pool.floor.max(&pool.reserved),
+        requested: named.iter().map(|&name| (name, promised_by(pool).get(name))).collect(),
     };
     let mut parts = ledger::split(&total, &pools.iter().map(claim).collect::<Vec<_>>());
     for (part, pool) in parts.iter_mut().zip(pools) {
@@ -105,9 +109,8 @@ fn split<'a>(amount: &ResourceList, pools: impl Iterator<Item = &'a PoolAllocati
     parts
 }
 
-/// The resources of which the first list has more than the second one, as text.
-fn beyond(most: &ResourceList, least: &ResourceList, word: &str) -> Option<String> {
-    let all = most.iter().filter(|(name, amount)| *amount > least.get(name));
-    let all: Vec<String> = all.map(|(name, amount)| format!("{name} {} of {amount} {word}", least.get(name))).collect();
+/// The resources of which the first list has more than the second one. Their amounts change with each pod, which is not worth a write.
+fn beyond(most: &ResourceList, least: &ResourceList) -> Option<String> {
+    let all: Vec<&str> = most.iter().filter(|(name, amount)| *amount > least.get(name)).map(|(name, _)| name).collect();
     (!all.is_empty()).then(|| all.join(", "))
 }

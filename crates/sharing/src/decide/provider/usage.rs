@@ -10,7 +10,7 @@ use crate::decide::{
     ledger,
     pools::NodePartition,
     prices::Utilization,
-    reduce::{ClaimedOwner, LocalNode},
+    reduce::{ClaimedOwner, LocalNode, PodUsage},
     shares::{PartitionBudget, Shares},
     snapshot::{Requester, Snapshot},
     source,
@@ -26,6 +26,8 @@ pub struct PoolUsage<'a> {
     pub withdrawn_in_use: HashSet<(usize, &'a str)>,
     /// What each partition has free of everything that is not charged to an allocation.
     pub free: Vec<ResourceList>,
+    /// The same, and pods of plugins' pools take nothing, wherever they are and wait.
+    pub free_for_plugins: Vec<ResourceList>,
     /// The nodes that are pools of their own.
     pub nodes: HashMap<String, NodeUse>,
 }
@@ -46,6 +48,35 @@ struct ChargedTo {
     allocation: usize,
     /// Index of the node in it, if the node is a pool of its own.
     node_pool: Option<usize>,
+}
+
+/// Whether a pod was charged to a pool that has nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Charged {
+    ToPool,
+    /// To a pool of a plugin, so it reduces what others can get.
+    OfPlugin,
+    Nowhere,
+}
+
+/// What takes something from nodes and is charged to no pool that has nodes.
+#[derive(Default)]
+struct Displaced<'a> {
+    on_nodes: HashMap<&'a str, ResourceList>,
+    /// The same without pods of plugins' pools.
+    by_others: HashMap<&'a str, ResourceList>,
+    waiting: Vec<(&'a PodUsage, Charged)>,
+}
+
+impl<'a> Displaced<'a> {
+    fn add(&mut self, node: &'a str, requests: &ResourceList, charged: Charged) {
+        if charged != Charged::ToPool {
+            *self.on_nodes.entry(node).or_default() += requests;
+        }
+        if charged == Charged::Nowhere {
+            *self.by_others.entry(node).or_default() += requests;
+        }
+    }
 }
 
 impl ChargedTo {
@@ -92,9 +123,9 @@ impl<'a> PoolUsage<'a> {
             waiting: BTreeMap::new(),
             withdrawn_in_use: HashSet::new(),
             free: Vec::new(),
+            free_for_plugins: Vec::new(),
             nodes,
         };
-        // Returns whether the resources were charged to a pool.
         let mut charge = |owner: &'a ClaimedOwner, resources: &Effective, node: &str, partition: Option<usize>| {
             let find = || {
                 let (consumer, pool) = snapshot.verified_owner(owner)?;
@@ -106,7 +137,7 @@ impl<'a> PoolUsage<'a> {
                 found
             };
             let Some(ChargedTo { allocation: index, node_pool }) = *charged_to.entry(owner).or_insert_with(find) else {
-                return false;
+                return Charged::Nowhere;
             };
             let charged = resources.charged(allocations[index].policy.usage.charge);
             allocations[index].charge(node_pool, charged);
@@ -114,7 +145,7 @@ impl<'a> PoolUsage<'a> {
             let node_pool = node_pool.map(|at| &allocation.node_pools()[at]);
             match partition {
                 // A plugin's pool has no nodes of its own, so its pods reduce what others can get.
-                _ if allocation.local_policy.is_none() => return false,
+                _ if allocation.local_policy.is_none() => return Charged::OfPlugin,
                 None if let Some(pool) = node_pool => {
                     *usage.by_partition[index].entry(pool.partition).or_default() += charged;
                 }
@@ -129,33 +160,51 @@ impl<'a> PoolUsage<'a> {
                     }
                 }
                 // The pod's node has left the pool.
-                _ => return false,
+                _ => return Charged::Nowhere,
             }
-            true
+            Charged::ToPool
         };
-        let mut displaced: HashMap<&str, ResourceList> = HashMap::new();
+        let mut displaced = Displaced::default();
         for (node, sums) in snapshot.pods.sums() {
             let partition = if sums.claimed.is_empty() { None } else { by_node.get(node).copied() };
             for (owner, resources) in &sums.claimed {
-                if !charge(owner, resources, node, partition) {
-                    *displaced.entry(node).or_default() += &resources.requests;
-                }
+                displaced.add(node, &resources.requests, charge(owner, resources, node, partition));
             }
         }
-        let mut waiting = snapshot.pods.unbound();
-        waiting.retain(|pod| pod.owner.as_ref().is_none_or(|owner| !charge(owner, &pod.resources, "", None)));
+        for pod in snapshot.pods.unbound() {
+            let charged = pod.owner.as_ref().map_or(Charged::Nowhere, |owner| charge(owner, &pod.resources, "", None));
+            displaced.waiting.extend((charged != Charged::ToPool).then_some((pod, charged)));
+        }
         for allocation in allocations.iter_mut() {
             allocation.floor = allocation.in_use.clone();
         }
+        usage.set_free(snapshot, allocations, partitions, &displaced);
+        usage
+    }
+
+    /// Sets what partitions and nodes have free.
+    fn set_free(
+        &mut self,
+        snapshot: &Snapshot,
+        allocations: &[PoolAllocation],
+        partitions: &[NodePartition],
+        displaced: &Displaced,
+    ) {
         let nodes: Vec<&[(&str, &LocalNode)]> = partitions.iter().map(|partition| partition.nodes.as_slice()).collect();
-        let taken = |node: &str| [snapshot.pods.own(node), displaced.get(node)];
-        usage.free = source::free(&nodes, taken, &waiting);
+        let taken = |node: &str| [snapshot.pods.own(node), displaced.on_nodes.get(node)];
+        let waiting: Vec<&PodUsage> = displaced.waiting.iter().map(|(pod, _)| *pod).collect();
+        self.free = source::free(&nodes, taken, &waiting);
+        if allocations.iter().any(|allocation| allocation.local_policy.is_none()) {
+            let waiting = displaced.waiting.iter().filter(|(_, charged)| *charged == Charged::Nowhere);
+            let waiting: Vec<&PodUsage> = waiting.map(|(pod, _)| *pod).collect();
+            let taken = |node: &str| [snapshot.pods.own(node), displaced.by_others.get(node)];
+            self.free_for_plugins = source::free(&nodes, taken, &waiting);
+        }
         for &(name, node) in nodes.iter().copied().flatten() {
-            if let Some(on_node) = usage.nodes.get_mut(name) {
+            if let Some(on_node) = self.nodes.get_mut(name) {
                 on_node.free = source::free(&[&[(name, node)]], taken, &[]).remove(0);
             }
         }
-        usage
     }
 
     /// What is used of a node that is a pool of its own.

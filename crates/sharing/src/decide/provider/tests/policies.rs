@@ -145,15 +145,32 @@ fn what_plugins_promise_beyond_the_nodes_is_told_cut_or_allowed_as_the_policy_sa
     let whole = [write(ROME, "cpu=8, pods=5"), write(TURIN, "cpu=8, pods=5")];
     let warned = promised_twice("Warn");
     assert_eq!(warned.writes(), whole);
-    let text = "plugins promise more to all consumers than the nodes have: cpu 10 of 16 promised";
+    let text = "plugins promise more to all consumers than the nodes have: cpu";
     assert_eq!(said(&warned), ("Overcommitted".to_owned(), text.to_owned()));
 
     let cut = promised_twice("Cut");
     assert_eq!(cut.writes(), [write(ROME, "cpu=5, pods=5"), write(TURIN, "cpu=5, pods=5")]);
-    assert_eq!(said(&cut), ("Offered".to_owned(), "the nodes have less than the plugin says: cpu 5 of 8 said".to_owned()));
+    assert_eq!(said(&cut), ("Offered".to_owned(), "the nodes have less than the plugin says: cpu".to_owned()));
     // What rome uses is never cut, and neither what no plugin promised.
     let used = cut.pod("mapped-1", Some(ROME), "cpu=7, pods=1").pod("shop", None, "cpu=1, pods=1");
     assert_eq!(used.writes(), [write(ROME, "cpu=7, pods=5"), write(TURIN, "cpu=2, pods=4")]);
+
+    // Pods that wait are no capacity, and neither are limits beyond requests.
+    let mut full = promised_twice("Warn").pod("mapped-1", Some(ROME), "cpu=8, pods=1");
+    for (node, requests) in [(Some("a"), "cpu=2, pods=1"), (None, "cpu=6, pods=1")] {
+        full.add(PodUsage {
+            node: node.map(str::to_owned),
+            resources: list(requests).into(),
+            owner: Some(owner("mapped-2", TURIN, "default")),
+            waits_for_node: node.is_none(),
+            ..PodUsage::default()
+        });
+    }
+    assert_eq!(said(&full), ("Overcommitted".to_owned(), text.to_owned()));
+    // A consumer that refuses its offer takes nothing from others.
+    let mut refused = promised_twice("Cut").settled();
+    refused.answer(ROME, true);
+    assert_eq!(refused.writes(), whole);
 
     let allowed = promised_twice("Allow");
     assert_eq!(allowed.writes(), whole);
