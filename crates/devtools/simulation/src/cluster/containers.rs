@@ -130,7 +130,9 @@ pub fn next_status(pod: &Value, container: &Value, old: &Value, snapshot: &Snaps
     let ended = [&old["state"]["terminated"], &old["lastState"]["terminated"]].into_iter().find(|state| !state.is_null());
     match ended {
         Some(ended) => start_again(pod, container, old, ended, now, plan),
-        None if behaviour.is_image_missing => missing_image(pod, container, old, now, plan),
+        None if behaviour.is_image_missing || snapshot.settings.missing_images.contains(text(&container["image"])) => {
+            missing_image(pod, container, old, now, plan)
+        }
         None => match missing_configuration(pod, container, snapshot) {
             Some(missing) => waiting(pod, container, "CreateContainerConfigError", &missing),
             None => become_ready(start(pod, container, &json!({}), 0, now), now, &behaviour, plan),

@@ -113,11 +113,18 @@ pub struct Settings {
     pub nodes_without_power: BTreeSet<String>,
     /// Seconds without a heartbeat after which a node is unreachable.
     pub node_grace_seconds: i64,
+    /// Images that no node can pull.
+    pub missing_images: BTreeSet<String>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { pod_addresses: (Ipv4Addr::new(10, 244, 0, 0), 16), nodes_without_power: BTreeSet::new(), node_grace_seconds: 40 }
+        Self {
+            pod_addresses: (Ipv4Addr::new(10, 244, 0, 0), 16),
+            nodes_without_power: BTreeSet::new(),
+            node_grace_seconds: 40,
+            missing_images: BTreeSet::new(),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
-        core::v1::{ConfigMap, Pod},
+        core::v1::{ConfigMap, Event, Pod},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -99,6 +99,40 @@ async fn pods_that_a_provider_cannot_run_come_home_all_of_an_owner_together_and_
     let before = uids(rome).await;
     tokio::time::sleep(10 * SOON).await;
     assert_eq!(uids(rome).await, before, "nothing moves any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_whose_image_the_provider_cannot_pull_come_home_in_time_or_say_why_they_do_not() {
+    const IMAGE: &str = "example.com/rare:1";
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    milan.settings.send_modify(|settings| _ = settings.missing_images.insert(IMAGE.to_owned()));
+    world.offload(0, "demo", "LocalAndRemote").await;
+    world.offload(0, "far", "Remote").await;
+    deploy(rome, "rare", IMAGE, &json!([])).await;
+    let labels = json!({ "app": "only-there" });
+    let only_there: Deployment = object(json!({
+        "metadata": { "name": "only-there" },
+        "spec": { "replicas": 1, "selector": { "matchLabels": labels }, "template": {
+            "metadata": { "labels": labels }, "spec": { "containers": [{ "name": "main", "image": IMAGE }] },
+        } },
+    }));
+    rome.api::<Deployment>("far").create(&PostParams::default(), &only_there).await.unwrap();
+
+    let created = Instant::now();
+    let are_home = async || {
+        let nodes = nodes(rome, "rare").await;
+        nodes.len() == REPLICAS && nodes.iter().all(|node| node != "milan")
+    };
+    world.until("the pods run at home", 4 * SOON, are_home).await;
+    println!("an image that cannot be pulled: at home {} s after they were created", created.elapsed().as_secs());
+    let is_told = async || {
+        let events = rome.api::<Event>("far").list(&ListParams::default()).await.unwrap();
+        events.iter().any(|event| {
+            event.message.as_deref().is_some_and(|text| text.contains("ImagePullBackOff") && text.contains("it stays there"))
+        })
+    };
+    world.until("an event says why the other pod stays", 4 * SOON, is_told).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -282,6 +282,17 @@ async fn a_pod_that_no_node_of_the_provider_has_room_for_runs_at_home_at_once() 
     assert_eq!(milan.pods_of("large").len(), 2);
 }
 
+/// All three are placed before anybody knows where the first one runs.
+#[tokio::test(start_paused = true)]
+async fn of_three_large_pods_at_once_the_one_that_fits_on_no_node_comes_home_in_time() {
+    let world = two_small_nodes().await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.offload(0, "demo", "LocalAndRemote").await;
+    deploy_elsewhere(rome, "demo", 3, "1100m").await;
+    world.until("three pods run", 4 * SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    assert_eq!(milan.pods_of("large").len(), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_may_run_nowhere_else_waits_until_a_node_has_room() {
     let world = two_small_nodes().await;

@@ -391,3 +391,20 @@ async fn remove(peer: &PeerState, remote: &RemoteState, reference: &Reference) -
     deleted.step("delete the record of", reference.kind.name(), reference.key())?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::lasts;
+
+    #[test]
+    fn what_only_a_person_can_change_lasts() {
+        // For example a Secret of an operator's type, which the provider's policy does not take.
+        for problem in ["KindNotAllowed: the policy takes no Secrets of this type", "TooLarge: 1200000 bytes", "Invalid: a name"]
+        {
+            assert!(lasts(problem), "{problem}");
+        }
+        for problem in ["NameTaken: another object has this name", "AddressRefused: nobody has it", "", "SomethingNew: later"] {
+            assert!(!lasts(problem), "{problem}");
+        }
+    }
+}

@@ -181,15 +181,20 @@ fn the_ends_of_containers_that_come_after_that_of_the_pod_are_added_and_nothing_
 
 #[test]
 fn what_ended_a_pod_comes_home_with_its_end_and_no_sooner() {
-    let status = |phase: &str, is_target: &str| {
-        let conditions =
-            json!([{"type": "DisruptionTarget", "status": is_target, "reason": "EvictionByEvictionAPI", "message": "drained"}]);
+    let caused = |reason: &str, phase: &str, is_target: &str| {
+        let conditions = json!([{"type": "DisruptionTarget", "status": is_target, "reason": reason, "message": "drained"}]);
         reduce_status(&json!({"status": {"phase": phase, "conditions": conditions}}))
     };
+    let status = |phase: &str, is_target: &str| caused("EvictionByEvictionAPI", phase, is_target);
     assert_eq!(status("Running", "True").get("conditions"), None, "it is not worth a write of its own");
-    let pod = merged(&status("Failed", "True"));
-    let shown = condition(&pod, "/status/conditions", "DisruptionTarget").unwrap();
-    assert_eq!((&shown["status"], &shown["reason"]), (&json!("True"), &json!("EvictionByEvictionAPI")));
+    // An eviction, a preemption, a taint, a node that is gone, and node pressure or shutdown.
+    for reason in
+        ["EvictionByEvictionAPI", "PreemptionByScheduler", "DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet"]
+    {
+        let pod = merged(&caused(reason, "Failed", "True"));
+        let shown = condition(&pod, "/status/conditions", "DisruptionTarget").unwrap();
+        assert_eq!((&shown["status"], &shown["reason"]), (&json!("True"), &json!(reason)));
+    }
     assert_eq!(says(&merged(&status("Failed", "False")), "DisruptionTarget"), Value::Null);
     // Whatever a provider sends.
     let mut early = status("Failed", "True");
@@ -537,6 +542,9 @@ fn a_lost_pod_fails_and_its_containers_have_ended() {
     assert_eq!(pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 137);
     assert_eq!(pod["status"]["initContainerStatuses"], json!([ended("i", 0)]), "what ended before keeps its end");
     assert_eq!((says(&pod, "Ready"), lost_patch(&pod, "x", link().now)), (json!("False"), None));
+    // A Job that ignores disruptions does not count it.
+    let shown = condition(&pod, "/status/conditions", "DisruptionTarget").unwrap();
+    assert_eq!((&shown["status"], &shown["reason"]), (&json!("True"), &json!("RemotePodLost")));
 }
 
 #[test]
