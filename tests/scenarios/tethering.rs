@@ -286,7 +286,8 @@ pub async fn a_power_cut_in_any_state_ends_in_the_state_that_was_wanted(world: A
     let same = rome.ready_pods(NAMESPACE, "app=before", 1).await?[0].metadata.uid == before;
     ensure!(same, "a pod that ran here all the time was replaced");
     rome.end_namespace(NAMESPACE).await?;
-    autonomous_again(rome).await
+    autonomous_again(rome).await?;
+    world.admission_policies_work(rome).await
 }
 
 /// `liqoctl tether` fails with this reason, and nothing remains of the attempt.

@@ -116,6 +116,12 @@ impl Cluster {
         succeed("kubectl", &arguments, output).map(drop)
     }
 
+    /// Asks the API server whether it would accept a manifest.
+    pub async fn try_dry_run(&self, yaml: &str) -> Result<Output> {
+        let arguments = ["apply", "--dry-run=server", "-f", "-"];
+        run(&self.programs.kubectl, &self.kubeconfig, &arguments, Some(yaml)).await
+    }
+
     /// Runs liqoctl and returns its standard output. Fails if it fails.
     pub async fn liqoctl(&self, arguments: &[&str]) -> Result<String> {
         succeed("liqoctl", arguments, self.try_liqoctl(arguments).await?)

@@ -13,7 +13,7 @@ use liqo_playground::{
     ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE_LABEL, FakeNodes, ImageSpec, Playground, Progress, Supervision,
     fake_node_resources,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::{
     process::Command,
@@ -312,6 +312,18 @@ impl World {
     async fn api_server_answers(&self, cluster: &Cluster) -> Result<()> {
         eventually("the API server answers again", Duration::from_secs(60), || async {
             Ok(cluster.try_kubectl(&["get", "--raw", "/readyz"]).await?.success.then_some(()))
+        })
+        .await
+    }
+
+    /// Waits until an API server that was started again knows the kinds from which admission policies take parameters. It looks for them
+    /// every half minute; before, it refuses everything that these policies check.
+    pub async fn admission_policies_work(&self, cluster: &Cluster) -> Result<()> {
+        let offloading = json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+            "metadata": { "name": "offloading", "namespace": "default" }, "spec": { "podOffloadingStrategy": "Local" } });
+        eventually(&format!("the admission policies of {} work", cluster.name), Duration::from_secs(90), || async {
+            let tried = cluster.try_dry_run(&offloading.to_string()).await?;
+            Ok((!tried.stderr.contains("failed to configure policy")).then_some(()))
         })
         .await
     }
