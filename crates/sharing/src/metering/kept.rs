@@ -35,7 +35,10 @@ use tokio_util::sync::CancellationToken;
 use super::{PAGE, provider};
 use crate::{Error, FIELD_MANAGER};
 
-/// How much is kept. Nobody signs usage records, and who wants to push out other objects can make many, so they count for themselves.
+/// The place of usage records among the kinds.
+const RECORDS: usize = 1;
+/// How much is kept of a peer: of receipts and contracts, and of usage records. Nobody signs usage records, and a peer can cause as many
+/// as it likes, so they count for themselves.
 const OF_PEER: [Limit; 2] = [Limit { objects: 1000, bytes: 16 << 20 }, Limit { objects: 250, bytes: 8 << 20 }];
 /// The same for all peers together.
 const OF_ALL: [Limit; 2] = [Limit { objects: 4000, bytes: 64 << 20 }, Limit { objects: 1000, bytes: 32 << 20 }];
@@ -195,7 +198,6 @@ impl Keeper {
             let found = found.step("list what is kept of", kind.kind.clone(), Key::new(&self.context.namespace, ""))?;
             all.extend(found.items.iter().map(|one| Kept {
                 since: one.metadata.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default(),
-                is_record: number == 1,
                 kind: number,
                 peer: one.labels().get(labels::FORMER_PEER_ID).cloned().unwrap_or_default(),
                 name: one.name_any(),
@@ -277,7 +279,6 @@ fn text_at(object: &DynamicObject, pointer: &str) -> Option<String> {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kept {
     since: Timestamp,
-    is_record: bool,
     kind: usize,
     /// ID of the peer.
     peer: String,
@@ -292,7 +293,7 @@ fn surplus(mut all: Vec<Kept>, days: u32, now: Timestamp) -> Vec<Kept> {
     let (mut of_all, mut of_peers) = ([(0, 0); 2], BTreeMap::<String, [(usize, usize); 2]>::new());
     let mut is_beyond = |one: &Kept| {
         let peer = of_peers.entry(one.peer.clone()).or_default();
-        let class = usize::from(one.is_record);
+        let class = usize::from(one.kind == RECORDS);
         let exceeds = |sums: &mut [(usize, usize); 2], limits: [Limit; 2]| {
             let (Some((objects, bytes)), Some(limit)) = (sums.get_mut(class), limits.get(class)) else { return true };
             (*objects, *bytes) = (*objects + 1, bytes.saturating_add(one.length));
@@ -313,7 +314,7 @@ mod tests {
         let at = |hour: i64| Timestamp::from_second(hour * 3600).unwrap();
         let of = |peer: usize, hour: i64, length: usize| {
             let (peer, name) = (peer.to_string(), hour.to_string());
-            Kept { since: at(hour), is_record: false, kind: 0, peer, name, length }
+            Kept { since: at(hour), kind: 0, peer, name, length }
         };
         let kept = |hour: i64, length: usize| of(usize::try_from(hour).unwrap() % 5, hour, length);
         let gone = |all: Vec<Kept>, days| {
@@ -332,8 +333,7 @@ mod tests {
     fn a_peer_pushes_out_neither_receipts_of_others_nor_its_own_by_usage_records() {
         let kept = |peer: &str, is_record: bool, hour: i64, length: usize| Kept {
             since: Timestamp::from_second(hour * 3600).unwrap(),
-            is_record,
-            kind: usize::from(is_record),
+            kind: if is_record { RECORDS } else { 0 },
             peer: peer.to_owned(),
             name: format!("{peer}-{is_record}-{hour}"),
             length,
@@ -342,7 +342,7 @@ mod tests {
         all.extend((300..400).map(|hour| kept("hostile", false, hour, 9000)));
         all.extend((400..4000).map(|hour| kept("hostile", true, hour, 256 << 10)));
         let gone = surplus(all, 400, Timestamp::from_second(4000 * 3600).unwrap());
-        assert!(gone.iter().all(|one| one.is_record && one.peer == "hostile"), "{:?}", gone.iter().find(|one| !one.is_record));
+        assert!(gone.iter().all(|one| one.kind == RECORDS && one.peer == "hostile"), "{:?}", gone.last());
         assert_eq!(gone.len(), 3600 - 32, "it keeps 8 MiB of them");
         let many: Vec<Kept> = (0..3000).map(|hour| kept("hostile", false, 1000 + hour, 100)).collect();
         let others: Vec<Kept> = (0..900).map(|hour| kept("honest", false, hour, 100)).collect();
