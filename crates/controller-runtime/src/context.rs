@@ -28,6 +28,8 @@ pub struct Context {
     pub namespace: String,
     /// Address of this pod, at which it serves the kubelet API of every virtual node.
     pub pod_ip: IpAddr,
+    /// DNS domain of this cluster, such as `cluster.local`, if it is known.
+    pub cluster_domain: Option<String>,
     pub cluster_id: ClusterId,
     pub clock: Clock,
     pub network: Arc<dyn Network>,

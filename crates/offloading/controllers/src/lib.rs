@@ -29,7 +29,7 @@
 //! - `metering`: stores what pods used, for both sides,
 //! - [`webhook`]: keeps new pods of offloaded namespaces where their namespace says.
 
-mod cluster_domain;
+pub mod cluster_domain;
 pub mod consumer;
 pub mod kubelet;
 mod metering;

@@ -15,6 +15,7 @@ pub fn context(name: &str, client: Client) -> Context {
     Context {
         namespace: "liqo".into(),
         pod_ip: [10, 0, 0, 1].into(),
+        cluster_domain: None,
         cluster_id: ClusterId::of_public_key(&[1; 32]),
         clock: Clock::system(),
         network: Tcp::network(),

@@ -56,6 +56,8 @@ pub struct Replica {
     /// Name of its pod, its identity in the leader election.
     pub pod_name: String,
     pub pod_ip: IpAddr,
+    /// DNS domain of this cluster, such as `cluster.local`, if it is known.
+    pub cluster_domain: Option<String>,
     /// Ports of the admission webhook and of the auth endpoint.
     pub webhook_port: u16,
     pub auth_port: u16,
@@ -71,7 +73,8 @@ pub struct LeadershipLost;
 /// Runs the replica until `stop`. It is ready as soon as its webhook answers. If the lease is lost, the error is a [`LeadershipLost`],
 /// and the process has to end at once.
 pub async fn run(replica: Replica, readiness: Readiness, stop: CancellationToken) -> anyhow::Result<()> {
-    let Replica { client, clock, network, namespace, pod_name, pod_ip, webhook_port, auth_port, lease_seconds } = replica;
+    let Replica { client, clock, network, namespace, pod_name, pod_ip, cluster_domain, webhook_port, auth_port, lease_seconds } =
+        replica;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let unmarked = at_start(|| leader_pod::unmark(&pods, &pod_name)).await;
     unmarked.context("removing the leader's label from this pod")?;
@@ -92,6 +95,7 @@ pub async fn run(replica: Replica, readiness: Readiness, stop: CancellationToken
         client,
         namespace,
         pod_ip,
+        cluster_domain,
         cluster_id: identity.id().clone(),
         clock,
         network,

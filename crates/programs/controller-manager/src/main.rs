@@ -86,6 +86,7 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
         namespace: arguments.namespace,
         pod_name: arguments.pod_name,
         pod_ip: arguments.pod_ip,
+        cluster_domain: liqo_offloading::cluster_domain::of_this_pod(),
         webhook_port: arguments.webhook_port,
         auth_port: arguments.auth_port,
         lease_seconds: arguments.lease_seconds,

@@ -58,6 +58,7 @@ fn started(server: &ApiServer) -> Arc<Plugins> {
     let context = Context {
         namespace: "liqo".into(),
         pod_ip: [10, 0, 0, 1].into(),
+        cluster_domain: None,
         cluster_id: cluster(3),
         clock: Clock::system(),
         network: Tcp::network(),

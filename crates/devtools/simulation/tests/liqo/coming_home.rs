@@ -2,7 +2,7 @@
 
 use k8s_openapi::{
     api::{
-        apps::v1::Deployment,
+        apps::v1::{Deployment, StatefulSet},
         core::v1::{ConfigMap, Event, Pod},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -133,6 +133,36 @@ async fn pods_whose_image_the_provider_cannot_pull_come_home_in_time_or_say_why_
         })
     };
     world.until("an event says why the other pod stays", 4 * SOON, is_told).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_host_name_would_be_too_long_at_a_provider_comes_home_at_once() {
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.offload(0, "demo", "LocalAndRemote").await;
+    let prefers = json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100,
+        "preference": { "matchExpressions": [{ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] }] } }] } });
+    // At home, demo.svc.cluster.local follows; at milan, the namespace has a longer name.
+    let replicas = |name: &str| {
+        json!({ "metadata": { "name": name }, "spec": { "replicas": 2,
+        "selector": { "matchLabels": { "app": name } }, "template": { "metadata": { "labels": { "app": name } }, "spec": {
+            "affinity": prefers, "setHostnameAsFQDN": true, "subdomain": "web", "containers": [{ "name": "main", "image": "i" }] } } } })
+    };
+    for name in ["short", "a-name-of-the-main-database"] {
+        rome.api::<StatefulSet>("demo").create(&PostParams::default(), &object(replicas(name))).await.unwrap();
+    }
+    world
+        .until("the pods with long names run at home", SOON, async || {
+            let nodes = nodes(rome, "a-name-of-the-main-database").await;
+            nodes.len() == 2 && nodes.iter().all(|node| node != "milan")
+        })
+        .await;
+    assert_eq!(milan.pods_of("a-name-of-the-main-database").len(), 0);
+    world.until("the others run at milan", SOON, async || nodes(rome, "short").await == ["milan"; 2]).await;
+    let events = rome.api::<Event>("demo").list(&ListParams::default()).await.unwrap();
+    let says =
+        |event: &Event| event.message.as_deref().is_some_and(|text| text.contains("which has") && text.contains("characters"));
+    assert!(events.iter().any(says), "an event says why");
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ReflectedObject};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, PeeringPolicy, ReflectedObject};
 use serde_json::{Value, json};
 
 use crate::{
@@ -163,5 +163,47 @@ async fn a_running_pod_follows_its_labels_and_what_it_reads_whatever_its_other_a
     assert_eq!(remote("annotations", go), "READY", "what is too long does not take away what was there");
     change(json!({ "annotations": { "go": "STOP" } })).await;
     world.until("it reads the next signal", SOON, async || remote("annotations", go) == "STOP").await;
+    world.until("nothing is refused any more", SOON, async || is_shown("Offloaded").await).await;
+}
+
+async fn allow_images(provider: &Cluster, images: &[&str]) {
+    let change = Patch::Merge(json!({ "spec": { "provide": { "usage": { "images": images } } } }));
+    provider.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &change).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_pod_whose_new_image_is_not_allowed_keeps_the_old_one_and_says_so() {
+    let mut world = World::peered(Start { replicas: 2, ..Start::default() }).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    allow_images(milan, &["example.com/main:1"]).await;
+    world.offload(0, "demo", "Remote").await;
+    let pod: Pod = object(json!({
+        "metadata": { "name": "web", "labels": { "app": "web" } },
+        "spec": { "containers": [{ "name": "main", "image": "example.com/main:1" }] },
+    }));
+    let pods: Api<Pod> = rome.api("demo");
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    world.until("the pod is ready", SOON, async || rome.ready_pods("demo").await.len() == 1).await;
+    let runs = async |image: &str| {
+        let change = json!({ "spec": { "containers": [{ "name": "main", "image": image }] } });
+        pods.patch("web", &PatchParams::default(), &Patch::Strategic(change)).await.unwrap();
+    };
+    let is_shown = async |reason: &str| offloaded(&pods.get("web").await.unwrap()) == reason;
+
+    runs("example.com/other:1").await;
+    world.until("the refusal is shown", SOON, async || is_shown("ChangeRefused").await).await;
+    world.until("an event names the image", SOON, async || warned(rome, "ChangeRefused", "example.com/other:1").await).await;
+    // Another manager judges it anew.
+    world.clusters[1].kill_leader().await;
+    tokio::time::sleep(2 * SOON).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    let pods: Api<Pod> = rome.api("demo");
+    let is_shown = async |reason: &str| offloaded(&pods.get("web").await.unwrap()) == reason;
+    let image_there = || milan.pods_of("web")[0]["spec"]["containers"][0]["image"].clone();
+    assert!(is_shown("ChangeRefused").await);
+    assert_eq!(image_there(), "example.com/main:1");
+
+    allow_images(milan, &["example.com/main:1", "example.com/other:1"]).await;
+    world.until("the pod gets its image", SOON, async || image_there() == "example.com/other:1").await;
     world.until("nothing is refused any more", SOON, async || is_shown("Offloaded").await).await;
 }

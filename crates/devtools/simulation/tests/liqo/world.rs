@@ -221,6 +221,7 @@ impl Cluster {
             namespace: manifests::NAMESPACE.to_owned(),
             pod_name: format!("manager-{number}"),
             pod_ip: self.address(number),
+            cluster_domain: Some("cluster.local".to_owned()),
             webhook_port: WEBHOOK_PORT,
             auth_port: AUTH_PORT,
             lease_seconds: LEASE_SECONDS,

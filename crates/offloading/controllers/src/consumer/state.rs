@@ -90,8 +90,6 @@ pub struct Queues {
 /// What the consumer's controllers share.
 pub struct Consumer {
     pub context: Context,
-    /// The DNS domain of this cluster, if it is known.
-    pub domain: Option<String>,
     pub queues: Queues,
     pub virtual_nodes: Cache<VirtualNode>,
     pub offloadings: Cache<NamespaceOffloading>,

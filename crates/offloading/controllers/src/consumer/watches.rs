@@ -43,7 +43,6 @@ use super::state::{
 use super::triggers;
 use super::triggers::{Trigger, enqueue, enqueue_everywhere, enqueue_keys};
 use crate::{
-    cluster_domain::cluster_domain,
     kubelet::{KubeletApi, client_ca},
     metering::Recorder,
     networks::Networks,
@@ -106,7 +105,6 @@ pub fn start(context: Context, voucher_key: VoucherKey) -> (Arc<Consumer>, mpsc:
         unoffloaded: Mutex::default(),
         chosen: tokio::sync::Mutex::default(),
         client_authority,
-        domain: cluster_domain(),
         version: OnceCell::new(),
     });
     (consumer, new_peers)

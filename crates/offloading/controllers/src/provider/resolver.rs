@@ -8,8 +8,6 @@ use liqo_api::RESOLVER;
 use liqo_controller_runtime::{Cache, Context, Key};
 use liqo_offloading_rules::pod::carry::home_names::Resolver;
 
-use crate::cluster_domain::cluster_domain;
-
 /// The Service of the resolver, and whether it answers.
 pub struct ResolverService {
     namespace: String,
@@ -42,7 +40,7 @@ impl ResolverService {
                 },
             ),
             slices: Cache::watch(slices, of_service, stop.clone(), |slice| Some(has_ready_endpoint(&slice)), |_, _, _| {}),
-            domain: cluster_domain(),
+            domain: context.cluster_domain.clone(),
         }
     }
 

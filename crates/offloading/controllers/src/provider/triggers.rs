@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use liqo_api::{ClusterId, Key, MappedNamespace, NamespaceMap, WantedNamespace, tenant_namespace};
+use liqo_api::{ClusterId, Key, MappedNamespace, NamespaceMap, WantedNamespace, pods, tenant_namespace};
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
@@ -90,7 +90,7 @@ pub struct TenantPods {
     pub tenant: String,
     /// The namespace in the consumer's cluster; `None`: all of them.
     pub home: Option<String>,
-    /// Also those that do not wait for their pod.
+    /// Also those that wait neither for their pod nor for a change of it.
     pub all: bool,
 }
 
@@ -290,10 +290,11 @@ pub fn usage_changed<'a>(tenant: &str, offers: impl IntoIterator<Item = &'a Key>
 /// These shadow pods are to be reconciled.
 pub fn tenant_pods_changed<'a>(pods: &TenantPods, shadows: impl IntoIterator<Item = (&'a Key, &'a Shadow)>) -> Vec<Trigger> {
     let TenantPods { tenant, home, all } = pods;
+    let is_refused = |shadow: &Shadow| shadow.reported.reason.as_deref() == Some(pods::CHANGE_REFUSED);
     let concerned = |(key, shadow): &(&Key, &Shadow)| {
         key.namespace == *tenant
             && home.as_ref().is_none_or(|home| shadow.namespace == *home)
-            && (*all || shadow.reported.remote_uid.is_none())
+            && (*all || shadow.reported.remote_uid.is_none() || is_refused(shadow))
     };
     shadow_pods(shadows.into_iter().filter(concerned).map(|(key, _)| key.clone()))
 }

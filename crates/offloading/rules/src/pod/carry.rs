@@ -16,7 +16,7 @@ mod containers;
 mod downward;
 mod hardening;
 pub mod home_names;
-mod images;
+pub mod images;
 mod metadata;
 pub mod obstacle;
 pub mod placement;
@@ -368,8 +368,7 @@ fn wants_token(carried: &Value) -> bool {
 /// live ones, which the provider's own admission may have changed. An image that the policy does not allow is left out: the container
 /// keeps the one that it has. Amounts are changed before, see [`resize`]; `is_resized` tells whether the pod has those that travel.
 pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules, is_resized: bool) -> Option<Value> {
-    let recorded = live.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)).and_then(Value::as_str);
-    let before: Value = recorded.and_then(|recorded| serde_json::from_str(recorded).ok()).unwrap_or_default();
+    let before = last_travelled(live);
     let (pod_labels, mut pod_annotations) = travelling(carried, rules);
     let sizes = if is_resized { Some(resize::sizes(carried)) } else { resize::recorded(live) };
     let now = travelled(carried, &pod_labels, &pod_annotations, sizes.as_ref(), rules);
@@ -407,10 +406,7 @@ pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules, is_res
 
     let mut spec = Map::new();
     for list in ["containers", "initContainers"] {
-        let changed: Vec<Value> = items(carried, &format!("/spec/{list}"))
-            .iter()
-            .filter(|&container| items(live, &format!("/spec/{list}")).iter().any(|known| name(known) == name(container)))
-            .filter(|&container| before.get("images").and_then(|images| images.get(name(container))) != container.get("image"))
+        let changed: Vec<Value> = images::changed(carried, live, list)
             .filter(|&container| text(container, "/image").is_some_and(|image| images::is_allowed(image, rules)))
             .map(|container| json!({"name": name(container), "image": container.get("image")}))
             .collect();
@@ -506,6 +502,12 @@ fn reflected(pod: &Value, kinds: &[ReflectedKind], policy: &str) -> Result<(), R
         }
     }
     Ok(())
+}
+
+/// The record of what travelled last, in a remote pod.
+fn last_travelled(live: &Value) -> Value {
+    let recorded = live.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)).and_then(Value::as_str);
+    recorded.and_then(|recorded| serde_json::from_str(recorded).ok()).unwrap_or_default()
 }
 
 /// The record of what travelled. It shows which labels and annotations were removed later, and which images and amounts changed.

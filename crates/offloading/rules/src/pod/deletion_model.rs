@@ -431,6 +431,7 @@ impl World {
                 pool_nodes: None,
                 evicted_uid: None,
                 refused_containers: RefusedContainers::new(),
+                refused_change: None,
                 pending_resize: None,
                 resize_retry: None,
                 metering: self.metered.then_some(Metering {

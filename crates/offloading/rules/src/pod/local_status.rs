@@ -288,6 +288,12 @@ fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) 
     }
 }
 
+/// Why a cluster behind the provider leaves the pod as it is, although its local pod changed.
+pub fn refused_behind(remote: &Value) -> Option<String> {
+    let shown = condition(remote, "/conditions", pods::OFFLOADED)?;
+    (text(shown, "/reason") == Some(pods::CHANGE_REFUSED)).then(|| text(shown, "/message").unwrap_or_default().to_owned())
+}
+
 /// The provider accepted the pod. Written only to replace another statement, or to add a problem.
 fn offloaded(conditions: &mut Conditions, home: &Value, amiss: Option<(&str, &str)>) {
     let shown = condition(home, "/status/conditions", pods::OFFLOADED);

@@ -137,6 +137,7 @@ mod tests {
             pool_nodes: None,
             evicted_uid: None,
             refused_containers: crate::pod::ephemeral::RefusedContainers::default(),
+            refused_change: None,
             pending_resize: None,
             resize_retry: None,
             metering: Some(metering),

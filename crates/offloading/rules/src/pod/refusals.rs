@@ -4,6 +4,8 @@
 //! Every replica of the manager serves the webhook, so the list is stored where all of them see it: in an annotation of the
 //! `NamespaceOffloading`. It is bounded, and each entry expires.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use liqo_api::{ClusterId, OffloadedReason};
 use serde::{Deserialize, Serialize};
@@ -18,16 +20,18 @@ use crate::pod::references::{References, refs};
 pub enum Cause {
     /// It holds for the next pod, too, until a person changes something: an hour.
     Lasts,
-    /// It may be over soon: ten minutes.
+    /// It may be over soon: ten minutes, or twice the time that a pod waits for that.
     Passes,
 }
 
 impl Cause {
     /// After this time the provider is tried again.
-    const fn lifetime(self) -> SignedDuration {
+    fn lifetime(self, refusal_timeout: Duration) -> SignedDuration {
         match self {
             Self::Lasts => SignedDuration::from_hours(1),
-            Self::Passes => SignedDuration::from_mins(10),
+            Self::Passes => {
+                (SignedDuration::try_from(refusal_timeout).unwrap_or_default() * 2).max(SignedDuration::from_mins(10))
+            }
         }
     }
 }
@@ -60,6 +64,8 @@ pub struct NewRefusal<'a> {
     pub cluster: (&'a ClusterId, &'a str),
     pub reason: OffloadedReason,
     pub cause: Cause,
+    /// How long a pod waits for a cause that passes.
+    pub refusal_timeout: Duration,
 }
 
 /// The refusals in one namespace, the oldest first.
@@ -79,12 +85,17 @@ impl Refusals {
         serde_json::to_string(&self.0).unwrap_or_default()
     }
 
-    /// The list with one more refusal, and without expired ones; `None` if it contains that already, or is full.
+    /// The list with one more refusal, and without expired ones; `None` if it contains that already, or is full. Other providers of the
+    /// same owner are avoided as long as this one: otherwise its pods would be tried by all providers in turns, and never come home.
     pub fn with(&self, refusal: NewRefusal, now: Timestamp) -> Option<Self> {
-        let NewRefusal { owner, cluster: (cluster_id, cluster_name), reason, cause } = refusal;
+        let NewRefusal { owner, cluster: (cluster_id, cluster_name), reason, cause, refusal_timeout } = refusal;
         let mut valid: Vec<RefusedOwner> = self.0.iter().filter(|one| one.until > now).cloned().collect();
         if self.known(owner, cluster_id, now).is_some() || valid.len() >= MAX_ENTRIES {
             return None;
+        }
+        let until = now + cause.lifetime(refusal_timeout);
+        for other in valid.iter_mut().filter(|other| other.owner == owner) {
+            other.until = other.until.max(until);
         }
         valid.push(RefusedOwner {
             owner: owner.to_owned(),
@@ -92,7 +103,7 @@ impl Refusals {
             cluster_name: cluster_name.chars().take(63).collect(),
             reason: reason.into(),
             since: now,
-            until: now + cause.lifetime(),
+            until,
         });
         Some(Self(valid))
     }
@@ -199,6 +210,7 @@ pub fn remembered(reason: &str) -> Option<(OffloadedReason, Cause)> {
 
 #[cfg(test)]
 mod tests {
+    use liqo_api::pods;
     use serde_json::json;
 
     use super::*;
@@ -213,7 +225,11 @@ mod tests {
 
     fn refused(refusals: &Refusals, owner: &str, minute: i64) -> Option<Refusals> {
         let cluster = (&milan(), "milan");
-        refusals.with(NewRefusal { owner, cluster, reason: OffloadedReason::NotAllowed, cause: Cause::Lasts }, at(minute))
+        refusals.with(lasting(owner, cluster, OffloadedReason::NotAllowed), at(minute))
+    }
+
+    fn lasting<'a>(owner: &'a str, cluster: (&'a ClusterId, &'a str), reason: OffloadedReason) -> NewRefusal<'a> {
+        NewRefusal { owner, cluster, reason, cause: Cause::Lasts, refusal_timeout: Duration::from_mins(5) }
     }
 
     fn pod(controller: &str, revision: Option<&str>) -> Value {
@@ -254,7 +270,7 @@ mod tests {
         let with = |refusals: &Refusals, number: usize, minute: i64| {
             let owner = owner(&format!("{number:036}"), &pod("o", Some(&name)));
             let (cluster, reason) = ((&milan(), name.as_str()), OffloadedReason::NotAllowed);
-            refusals.with(NewRefusal { owner: &owner, cluster, reason, cause: Cause::Lasts }, at(minute))
+            refusals.with(lasting(&owner, cluster, reason), at(minute))
         };
         for number in 0..MAX_ENTRIES {
             refusals = with(&refusals, number, 0).unwrap();
@@ -268,8 +284,7 @@ mod tests {
     #[test]
     fn an_object_that_does_not_get_there_keeps_all_pods_that_name_it_away() {
         let (owner, cluster) = ("ConfigMap/bundle", (&milan(), "milan"));
-        let refusal = NewRefusal { owner, cluster, reason: OffloadedReason::NotReflected, cause: Cause::Lasts };
-        let refusals = Refusals::default().with(refusal, at(0)).unwrap();
+        let refusals = Refusals::default().with(lasting(owner, cluster, OffloadedReason::NotReflected), at(0)).unwrap();
         let naming = |kind: &str, field: &str| json!({ "spec": { "volumes": [{ "name": "v", kind: { field: "bundle" } }] } });
         assert_eq!(refusals.of_pod(&naming("configMap", "name"), at(59)).len(), 1);
         assert!(refusals.of_pod(&naming("secret", "secretName"), at(59)).is_empty(), "another kind");
@@ -279,20 +294,46 @@ mod tests {
         );
     }
 
+    /// Where a pod with this reason runs in the end, if a controller creates it again and it may run here, too.
+    fn in_the_end(reason: OffloadedReason) -> &'static str {
+        match remembered(reason.as_str()) {
+            Some((_, Cause::Lasts)) => "here, at once",
+            Some((_, Cause::Passes)) => "here, in time",
+            None if is_accepted(reason) || reason == OffloadedReason::Sending => "there",
+            None if [OffloadedReason::DaemonSet, OffloadedReason::Node].contains(&reason) => "nowhere",
+            None => "anew",
+        }
+    }
+
+    fn is_accepted(reason: OffloadedReason) -> bool {
+        reason == OffloadedReason::Offloaded || pods::INCOMPLETE.contains(&reason.as_str())
+    }
+
+    fn shown_by(reason: OffloadedReason) -> &'static str {
+        match reason {
+            // It has both.
+            OffloadedReason::NotReflected => "refusal, if the pod was not sent for it; else acceptance",
+            OffloadedReason::Sending => "sending",
+            OffloadedReason::Unschedulable => "scheduler there",
+            OffloadedReason::NotStarted => "kubelet there",
+            reason if is_accepted(reason) => "acceptance",
+            _ => "refusal",
+        }
+    }
+
     #[test]
-    fn the_page_says_of_each_reason_whether_its_pods_come_home() {
+    fn the_page_says_of_each_reason_what_shows_it_and_where_its_pods_run_in_the_end() {
         let page = include_str!("../../../../../docs/offloading.md");
         let rows: Vec<Vec<&str>> = page.lines().map(|line| line.split(" | ").collect()).collect();
-        for reason in OffloadedReason::ALL {
+        for &reason in OffloadedReason::ALL {
             let name = format!("`{reason}`");
-            let expected = match remembered(reason.as_str()) {
-                Some((_, Cause::Lasts)) => "at once",
-                Some((_, Cause::Passes)) => "in time",
-                None => "-",
-            };
-            let is_meant = |row: &&Vec<&str>| row.len() == 3 && row[0].starts_with("| `") && row[0].contains(&name);
-            let said: Vec<&str> = rows.iter().filter(is_meant).map(|row| row[1]).collect();
-            assert!(said.contains(&expected), "{reason} is {expected:?}, and docs/offloading.md says {said:?}");
+            let is_meant = |row: &&Vec<&str>| row.len() == 4 && row[0].starts_with("| `") && row[0].contains(&name);
+            let said: Vec<(&str, &str)> = rows.iter().filter(is_meant).map(|row| (row[1], row[2])).collect();
+            assert!(said.contains(&(shown_by(reason), in_the_end(reason))), "docs/offloading.md says of {reason}: {said:?}");
+        }
+        for shown_by in ["refusal", "acceptance", "sending", "scheduler there", "kubelet there"] {
+            let explained = rows.iter().filter(|row| row.len() == 4 && row[0] == format!("| {shown_by}"));
+            assert_eq!(explained.count(), 1, "{shown_by}");
         }
     }
 
@@ -308,9 +349,19 @@ mod tests {
         // From behind a broker, no API server is reached later either.
         assert_eq!((cause("NotAllowed"), cause("NoApiServer")), (Some(Cause::Lasts), Some(Cause::Lasts)));
         assert_eq!(remembered("ReasonOfALaterVersion"), Some((OffloadedReason::Refused, Cause::Lasts)));
-        let refusal =
-            NewRefusal { owner: "o", cluster: (&milan(), "milan"), reason: OffloadedReason::NotStarted, cause: Cause::Passes };
-        let refusals = Refusals::default().with(refusal, at(0)).unwrap();
-        assert_eq!((refusals.of_pod(&pod("o", None), at(9)).len(), refusals.of_pod(&pod("o", None), at(10)).len()), (1, 0));
+        let [milan, paris, oslo] = [2, 3, 4].map(|key| ClusterId::of_public_key(&[key; 32]));
+        let passing = |cluster, minutes: u64| NewRefusal {
+            cause: Cause::Passes,
+            refusal_timeout: Duration::from_mins(minutes),
+            ..lasting("o", (cluster, "milan"), OffloadedReason::NotStarted)
+        };
+        let avoided = |refusals: &Refusals, minute| refusals.of_pod(&pod("o", None), at(minute)).len();
+        let refusals = Refusals::default().with(passing(&milan, 5), at(0)).unwrap();
+        assert_eq!((avoided(&refusals, 9), avoided(&refusals, 10)), (1, 0));
+        let patient = Refusals::default().with(passing(&milan, 20), at(0)).unwrap();
+        assert_eq!((avoided(&patient, 39), avoided(&patient, 40)), (1, 0), "another provider has its turn before");
+        // The second and the third provider refuse it, too, each after its five minutes.
+        let refusals = refusals.with(passing(&paris, 5), at(5)).unwrap().with(passing(&oslo, 5), at(11)).unwrap();
+        assert_eq!((avoided(&refusals, 20), avoided(&refusals, 21)), (3, 0), "it comes home for some time");
     }
 }

@@ -27,7 +27,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use liqo_api::pods::REMOTE_POD_LOST;
+use liqo_api::pods::{self, REMOTE_POD_LOST};
 use liqo_api::{Key, OffloadedReason, ShadowPodPhase};
 use liqo_metering::Charges;
 use serde_json::Value;
@@ -37,7 +37,7 @@ use crate::namespace::mapped::{Destination, DestinationState};
 use crate::pod::admission::{OBJECT_TAKEN, Refusal};
 use crate::pod::carry::resize::{self, PendingResize};
 use crate::pod::ephemeral::{self, RefusedContainers};
-use crate::pod::local_status::{self, EPHEMERAL_STATUSES};
+use crate::pod::local_status::{self, EPHEMERAL_STATUSES, cut};
 use crate::pod::metering::{self, Metering};
 use crate::pod::recreated::RECREATED as REMOTE_POD_DELETED;
 use crate::pod::remote_pod::{End, RemotePod};
@@ -117,6 +117,8 @@ pub struct Snapshot {
     pub evicted_uid: Option<String>,
     /// Ephemeral containers that were refused.
     pub refused_containers: RefusedContainers,
+    /// Why the pod is not what its record of the applied generation says.
+    pub refused_change: Option<String>,
     /// Why the pod is not resized as its shadow pod asks.
     pub pending_resize: Option<PendingResize>,
     /// Time until that is tried again; zero means now, `None` that nothing but a change makes it possible.
@@ -298,6 +300,13 @@ impl Snapshot {
         Some(metering::gone(&self.reported, metering, self.shadow.charged_until(self.now)))
     }
 
+    /// Why the pod is not what its record says. What was told stays until the present record is judged.
+    fn refused_change(&self, shadow: &Shadow) -> Option<&String> {
+        let is_judged = self.applied_generation == Some(shadow.generation);
+        let told = self.reported.message.as_ref().filter(|_| self.reported.reason.as_deref() == Some(pods::CHANGE_REFUSED));
+        if is_judged { self.refused_change.as_ref() } else { told }
+    }
+
     fn record(&self, reported: ReportedStatus) -> Option<Step> {
         (self.reported != reported).then_some(Step::Report(reported))
     }
@@ -412,6 +421,10 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         wanted.charges = snapshot.charges_if_gone();
     }
     wanted.pod = ephemeral::with_refused(wanted.pod, &snapshot.refused_containers);
+    if let Some(message) = snapshot.refused_change(shadow).filter(|_| pod.end.is_none()) {
+        wanted.reason = Some(pods::CHANGE_REFUSED.to_owned());
+        wanted.message = Some(cut(message));
+    }
     let resize_retry = snapshot.resize_retry.filter(|_| pod.end.is_none());
     wanted.pod = resize::with_pending(wanted.pod, snapshot.pending_resize.as_ref().filter(|_| pod.end.is_none()));
     if leaving && pod.end.is_none() {

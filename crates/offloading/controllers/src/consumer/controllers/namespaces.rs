@@ -133,7 +133,7 @@ async fn reconcile_map(consumer: &Consumer, id: &ClusterId) -> Result<Next, Erro
     let api: Api<NamespaceMap> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
     let key = Key::new(&remote.connection.tenant_namespace, NAMESPACE_MAP);
     let failed = |source| Error::Map { cluster: id.clone(), source };
-    let domain = consumer.domain.as_deref();
+    let domain = consumer.context.cluster_domain.as_deref();
     match remote.map() {
         Some(live) => {
             let patch = placement::patch(&live, &wanted, us, runs);

@@ -61,6 +61,7 @@ use liqo_offloading_rules::pod::local_status::local_status_patch;
 use liqo_offloading_rules::pod::local_status::lost_patch;
 use liqo_offloading_rules::pod::local_status::not_ready_patch;
 use liqo_offloading_rules::pod::local_status::pod_addresses;
+use liqo_offloading_rules::pod::local_status::refused_behind;
 use liqo_offloading_rules::pod::local_status::refused_patch;
 use liqo_offloading_rules::pod::recreated::{RECREATED, RECREATED_MESSAGE, is_newly_recreated};
 use liqo_offloading_rules::pod::refusals::{self, Cause, NewRefusal};
@@ -154,7 +155,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         is_lent_on: local.as_ref().is_some_and(|pod| consumer.is_lent_on(&pod.key.namespace)),
         may_run_here: local.as_ref().and_then(|pod| may_run_here(consumer, &pod.key.namespace)),
         stuck: stuck.as_ref(),
-        refusal_timeout: Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into()),
+        refusal_timeout: refusal_timeout(consumer),
         now: consumer.context.now(),
     };
     if let (None, Some(shadow)) = (&local, &shadow)
@@ -187,6 +188,11 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
 /// What the user of a namespace says about pods at providers that do not answer.
 fn eviction_delay(consumer: &Consumer, namespace: &str) -> Option<EvictionDelay> {
     consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING))?.spec.eviction_delay
+}
+
+/// How long a pod waits for an obstacle to go.
+fn refusal_timeout(consumer: &Consumer) -> Duration {
+    Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into())
 }
 
 /// Whether new pods of a namespace may run in this cluster, too. `None` if that is not known yet, or where pods of a consumer are.
@@ -394,7 +400,11 @@ impl Pass<'_> {
         let missing = self.remote.and_then(|remote| missing(self.peer, remote, &Reference::all(self.pod)));
         let missing = missing.map(|missing| (pods::NOT_REFLECTED, missing.message));
         let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
-        let problem = problem.or_else(|| self.pod.refused_change().map(|message| (pods::CHANGE_REFUSED, message)));
+        let problem = problem.or_else(|| {
+            let there = (shadow.reason == pods::CHANGE_REFUSED).then(|| shadow.message.clone());
+            let refused = self.pod.refused_change().or(there).or_else(|| refused_behind(&status));
+            refused.map(|message| (pods::CHANGE_REFUSED, message))
+        });
         let link = Link {
             pod_ips: &addresses.here,
             host_ip: Some(self.consumer.context.pod_ip),
@@ -569,9 +579,9 @@ impl Pass<'_> {
             return Ok(Remembered::Since(entry.since));
         }
         let name = self.node.map_or("", |node| node.spec.cluster_name.as_str());
-        let all = owners
-            .iter()
-            .try_fold(known, |all, owner| all.with(NewRefusal { owner, cluster: (&self.peer.id, name), reason, cause }, now));
+        let refusal_timeout = refusal_timeout(self.consumer);
+        let refusal = |owner| NewRefusal { owner, cluster: (&self.peer.id, name), reason, cause, refusal_timeout };
+        let all = owners.iter().try_fold(known, |all, owner| all.with(refusal(owner), now));
         let Some(all) = all else { return Ok(Remembered::No) };
         // Other pods may be refused at the same time: nobody's entry is overwritten.
         let patch = json!({ "metadata": {

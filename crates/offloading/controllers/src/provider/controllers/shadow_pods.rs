@@ -21,6 +21,7 @@ use liqo_offloading_rules::json::{OFFER_RECLAIMED, items};
 use liqo_offloading_rules::namespace::mapped::{self, Destination};
 use liqo_offloading_rules::pod::admission::{Account, Offer, Refusal, negative_quantity, too_many_resources};
 use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
+use liqo_offloading_rules::pod::carry::images;
 use liqo_offloading_rules::pod::carry::placement::pool_nodes;
 use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, MissingContainer, RefusedContainers};
@@ -104,6 +105,8 @@ struct Memory {
     refused: Option<RefusedPod>,
     /// Ephemeral containers that were refused.
     refused_containers: RefusedContainers,
+    /// Why its pod is not what the shadow pod says.
+    refused_change: Option<RefusedChange>,
     /// Why the pod is not resized as the shadow pod asks.
     unresized: Option<Unresized>,
     /// What its pod used is stored, or nothing has to be.
@@ -122,6 +125,13 @@ struct RefusedPod {
     policy: ConsumerPolicy,
     overhead: ResourceList,
     at: Instant,
+}
+
+/// A change of a pod that the rules or the API server refused.
+struct RefusedChange {
+    message: String,
+    /// By which it was judged. Another one judges anew.
+    policy: Option<ConsumerPolicy>,
 }
 
 /// What the pod of a shadow pod is created from.
@@ -161,6 +171,8 @@ struct Changes {
     missing: Vec<MissingContainer>,
     /// How many of them the pod can get.
     room: usize,
+    /// Why a container keeps its image.
+    refused: Option<String>,
 }
 
 fn invalid(message: String) -> Refusal {
@@ -386,6 +398,21 @@ impl Pass<'_> {
         (!delay.is_zero()).then_some(delay)
     }
 
+    /// The generation that the pod was created from or updated to. None after a change of the policy that refused to update it.
+    fn applied_generation(&self, shadow: &Shadow) -> Option<i64> {
+        let judged = self.memory.refused_change.as_ref().map(|refused| &refused.policy);
+        if judged.is_some_and(|judged| *judged != self.policy()) {
+            return None;
+        }
+        // A shadow pod of the first generation was never changed.
+        self.memory.applied.or((shadow.generation <= 1).then_some(shadow.generation))
+    }
+
+    /// The policy that selects the consumer.
+    fn policy(&self) -> Option<ConsumerPolicy> {
+        self.provider.policy_of(&self.provider.tenant(&self.key.namespace)?.consumer)
+    }
+
     fn snapshot(&self, shadow: Arc<Shadow>, seen: Vec<Arc<RemotePod>>, destination: Destination) -> Snapshot {
         let reported = match &self.memory.status {
             StoredStatus::Known(status) => status.clone(),
@@ -403,13 +430,13 @@ impl Pass<'_> {
             live: Live::NotAsked,
             refusal: None,
             destination,
-            // A shadow pod of the first generation was never changed.
-            applied_generation: self.memory.applied.or((shadow.generation <= 1).then_some(shadow.generation)),
+            applied_generation: self.applied_generation(&shadow),
             unreported_for: self.memory.unreported_since.map(|since| since.elapsed()).unwrap_or_default(),
             reclaim: self.provider.reclaim_of(self.key, &shadow.pool),
             pool_nodes: self.offer(&shadow.pool).map(|offer| pool_nodes(&offer.nodes)),
             evicted_uid: self.memory.evicted.clone(),
             refused_containers: self.memory.refused_containers.clone(),
+            refused_change: self.memory.refused_change.as_ref().map(|refused| refused.message.clone()),
             pending_resize: self.memory.unresized.as_ref().map(|unresized| unresized.pending.clone()),
             resize_retry: self.resize_retry(&shadow.pool),
             metering: self.metering(&reported),
@@ -493,6 +520,7 @@ impl Pass<'_> {
             Ok(created) => {
                 tracing::debug!(pod = %key, shadow_pod = %self.key, "created a remote pod");
                 self.memory.applied = Some(if is_complete { input.generation } else { NO_GENERATION });
+                self.memory.refused_change = None;
                 let live = self.owner_of(created);
                 if let Live::Ours(pod) = &live {
                     // Admission plugins of this cluster may have raised what it requests.
@@ -646,7 +674,8 @@ impl Pass<'_> {
         let request = Request::new(Pod::url_path(&(), Some(&pod.key.namespace))).get(&pod.key.name, &GetParams::default());
         let request = request.map_err(kube::Error::BuildRequest).step("read", "Pod", &pod.key)?;
         let live = unless_gone(self.provider.context.client.request::<Value>(request).await).step("read", "Pod", &pod.key)?;
-        let Changes { asked, resize, if_resized, if_not_resized, missing, room } =
+        let policy = self.policy();
+        let Changes { asked, resize, if_resized, if_not_resized, missing, room, mut refused } =
             live.map(|live| self.changes(pod, &shadow.spec.pod, &live)).unwrap_or_default();
         // Before the patch that records what travelled.
         let is_resized = self.resize(pod, asked, resize).await?;
@@ -658,6 +687,9 @@ impl Pass<'_> {
                     if status.is_not_found() || status.is_conflict() || Refusal::is_meant_by(&status) =>
                 {
                     tracing::debug!(pod = %pod.key, error = %status, "a remote pod cannot be changed as its local pod was");
+                    if Refusal::is_meant_by(&status) {
+                        refused = Some(Refusal::of(&status).message);
+                    }
                 }
                 answer => {
                     answer.step("change", "Pod", &pod.key)?;
@@ -665,6 +697,7 @@ impl Pass<'_> {
                 }
             }
         }
+        self.memory.refused_change = refused.map(|message| RefusedChange { message, policy });
         self.add_ephemeral_containers(pod, missing, room).await?;
         // The watch shows what changed in the meantime.
         self.memory.applied = Some(generation);
@@ -694,6 +727,8 @@ impl Pass<'_> {
             if_not_resized: remote_patch(&carried, live, &of_patch, false),
             missing: ephemeral::missing(&carried, live, rules.as_ref()),
             room: ephemeral::room(live),
+            refused: images::refused_change(&carried, live, &of_patch)
+                .map(|refusal| if policy.is_some() { refusal.message } else { usage::not_shared().message }),
         }
     }
 

@@ -278,7 +278,7 @@ fn a_changed_policy_concerns_everything_of_the_tenants_that_it_changes_something
 }
 
 #[test]
-fn the_pods_of_a_tenant_are_all_or_those_without_a_remote_pod() {
+fn the_pods_of_a_tenant_are_all_or_those_that_wait_for_something() {
     let (waiting, running) =
         (shadow(|_| {}), shadow(|object| object["status"] = json!({ "phase": "Created", "remoteUID": "p" })));
     let (first, second, other) = (Key::new(tenant(), "a"), Key::new(tenant(), "b"), Key::new("another", "c"));
@@ -289,6 +289,9 @@ fn the_pods_of_a_tenant_are_all_or_those_without_a_remote_pod() {
     assert_eq!(concerned(Some("demo"), true), set([target(&first), target(&second)]));
     assert_eq!(concerned(Some("shop"), true), set([]));
     assert_eq!(concerned(None, false), set([target(&first)]));
+    let refused = shadow(|object| object["status"] = json!({ "phase": "Created", "remoteUID": "p", "reason": "ChangeRefused" }));
+    let all = [(&second, &running), (&first, &refused)];
+    assert_eq!(targets(&tenant_pods_changed(&pods_of_tenant(None, false), all)), set([target(&first)]), "a change waits");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use liqo_api::OffloadedReason;
 use serde_json::{Map, Value};
 
-use crate::json::{name, text};
-use crate::pod::carry::{CONTAINER_LISTS, ProviderRules, Refusal};
+use crate::json::{items, name, text};
+use crate::pod::carry::{CONTAINER_LISTS, ProviderRules, Refusal, last_travelled};
 
 /// Refuses a pod with an image that the provider's policy does not allow, in a container or in a volume.
 pub(super) fn allowed(spec: &Map<String, Value>, rules: &ProviderRules) -> Result<(), Refusal> {
@@ -17,18 +17,50 @@ pub(super) fn allowed(spec: &Map<String, Value>, rules: &ProviderRules) -> Resul
         list("volumes").iter().filter_map(|one| Some((format!("volume {}", name(one)), text(one, "/image/reference")?)));
     for (user, image) in containers.chain(volumes) {
         if !is_allowed(image, rules) {
-            let names = rules.images.as_deref().unwrap_or_default();
-            let instead = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            return Err(Refusal::new(
-                OffloadedReason::ImageNotAllowed.as_str(),
-                format!(
-                    "{user} uses the image {image:.253}, and the provider's PeeringPolicy {} allows only images of {instead}; use another, or keep the pod in its own cluster",
-                    rules.policy
-                ),
-            ));
+            return Err(refusal(&user, image, rules));
         }
     }
     Ok(())
+}
+
+fn refusal(user: &str, image: &str, rules: &ProviderRules) -> Refusal {
+    let names = rules.images.as_deref().unwrap_or_default();
+    let instead = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    Refusal::new(
+        OffloadedReason::ImageNotAllowed.as_str(),
+        format!(
+            "{user} uses the image {image:.253}, and the provider's PeeringPolicy {} allows only images of {instead}; use another, or keep the pod in its own cluster",
+            rules.policy
+        ),
+    )
+}
+
+/// The containers of a list that exist in the remote pod, and whose image is another one than the one that travelled.
+pub(super) fn changed<'a>(carried: &'a Value, live: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
+    let before = last_travelled(live);
+    let existing = items(live, &format!("/spec/{list}"));
+    items(carried, &format!("/spec/{list}"))
+        .iter()
+        .filter(|container| existing.iter().any(|known| name(known) == name(container)))
+        .filter(move |container| {
+            before.pointer("/images").and_then(|images| images.get(name(container))) != container.get("image")
+        })
+}
+
+/// Why containers of a remote pod keep an image that its local pod has no longer.
+pub fn refused_change(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Refusal> {
+    let is_live = |list: &str, container: &Value| {
+        let mut existing = items(live, &format!("/spec/{list}")).iter();
+        existing.any(|known| name(known) == name(container) && known.get("image") == container.get("image"))
+    };
+    ["containers", "initContainers"].into_iter().find_map(|list| {
+        // One that runs already was allowed when it began.
+        let mut changed = changed(carried, live, list).filter(|container| !is_live(list, container));
+        changed.find_map(|container| {
+            let image = text(container, "/image").filter(|image| !is_allowed(image, rules))?;
+            Some(refusal(&format!("container {}", name(container)), image, rules))
+        })
+    })
 }
 
 /// Whether the policy allows an image. A name of the policy matches at the end of a part of the image's name only: `example.com` is
@@ -73,6 +105,7 @@ pub(super) fn always_pull(spec: &mut Map<String, Value>) {
 
 #[cfg(test)]
 mod tests {
+    use liqo_api::annotations;
     use serde_json::json;
 
     use super::*;
@@ -124,6 +157,24 @@ mod tests {
         let volume = json!({ "volumes": [{ "name": "v", "image": { "reference": "b" } }, { "name": "w", "emptyDir": {} }] });
         assert!(allowed(volume.as_object().unwrap(), &rules(&["localhost"])).unwrap_err().message.starts_with("volume v "));
         assert!(allowed(volume.as_object().unwrap(), &rules(&["docker.io"])).is_ok());
+    }
+
+    #[test]
+    fn a_running_pod_keeps_its_image_if_the_new_one_is_not_allowed() {
+        let containers = |image: &str| json!([{ "name": "c", "image": image }, { "name": "d", "image": "localhost/d" }]);
+        let pod = |image: &str| json!({ "spec": { "containers": containers(image) } });
+        let mut live = pod("localhost/a:1");
+        let refused = |image: &str, live: &Value| refused_change(&pod(image), live, &rules(&["localhost"]));
+        assert!(refused("b", &live).unwrap().message.starts_with("container c uses the image b, and the provider's"));
+        assert_eq!(refused("localhost/a:2", &live), None, "an image that it gets");
+        // A policy that became stricter: what runs is no change.
+        live["spec"]["containers"] = containers("b");
+        assert_eq!(refused("b", &live), None);
+        // Admission of the provider's API server gave it another name.
+        live["spec"]["containers"] = containers("mirror/b");
+        live["metadata"]["annotations"] = json!({ annotations::TRAVELLED: r#"{"images":{"c":"b"}}"# });
+        assert_eq!(refused("b", &live), None);
+        assert!(refused("e", &live).is_some());
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! provider refuses, it adds the condition that a kubelet would write.
 
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
-use liqo_api::annotations;
 use liqo_api::requests::Effective;
 use liqo_quantity::Quantity;
 use serde::Deserialize as _;
@@ -13,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::json::{items, name};
 use crate::pod::admission::negative_quantity;
-use crate::pod::carry::{ProviderRules, amounts};
+use crate::pod::carry::{ProviderRules, amounts, last_travelled};
 use crate::pod::local_status::{RESIZE_PENDING, cut};
 use crate::pod::reported_status::PodStatusText;
 use crate::pod::usage::ConsumerPolicy;
@@ -152,8 +151,7 @@ fn completed(asked: &Value, carried: &Value, rules: &ProviderRules) -> Value {
 
 /// The amounts that travelled last; `None` for a pod of an earlier version.
 pub(crate) fn recorded(live: &Value) -> Option<Value> {
-    let record = live.pointer("/metadata/annotations")?.get(annotations::TRAVELLED)?.as_str()?;
-    let mut record: Value = serde_json::from_str(record).ok()?;
+    let mut record = last_travelled(live);
     record.get_mut("resources").map(Value::take).filter(Value::is_object)
 }
 
@@ -212,7 +210,7 @@ fn amounts_of(size: &Value) -> impl Iterator<Item = (&String, &String, &Value)> 
 #[cfg(test)]
 #[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
 mod tests {
-    use liqo_api::Charge;
+    use liqo_api::{Charge, annotations};
 
     use super::*;
     use crate::fixtures::policy;

@@ -43,6 +43,7 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         pool_nodes: None,
         evicted_uid: None,
         refused_containers: RefusedContainers::new(),
+        refused_change: None,
         pending_resize: None,
         resize_retry: None,
         metering: None,
@@ -369,6 +370,23 @@ fn a_refused_ephemeral_container_is_reported_at_once() {
     assert_eq!(status["ephemeralContainerStatuses"][0]["state"]["terminated"]["reason"], "NotAllowed");
     refused.reported.pod = Some(PodStatusText::of(&status));
     assert_eq!(decide(&refused), Step::Wait);
+}
+
+#[test]
+fn a_refused_change_is_told_until_the_next_record_is_judged() {
+    let mut refused = snapshot(created("Always", |_| {}));
+    refused.seen = vec![live("u1", "Running")];
+    refused.refused_change = Some("the image is not allowed".into());
+    let told = recorded(decide(&refused));
+    assert_eq!(told.reason.as_deref().zip(told.message.as_deref()), Some(("ChangeRefused", "the image is not allowed")));
+    refused.reported = told;
+    assert_eq!(decide(&refused), Step::Wait);
+    // The manager was started again, or the pod or the policy changed: nobody has judged it yet.
+    refused.refused_change = None;
+    refused.applied_generation = None;
+    assert_eq!(decide(&refused), Step::Update(live("u1", "Running")));
+    refused.applied_generation = Some(1);
+    assert_eq!(recorded(decide(&refused)).reason, None);
 }
 
 #[test]

@@ -133,7 +133,13 @@ impl Pass<'_> {
             Verdict::KeepBack(obstacle, again) => self.keep_back(obstacle, again).await,
             Verdict::Send { mut carried, api_server, without_api_server } => {
                 if let Some(addresses) = api_server {
-                    give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses, self.consumer.domain.as_deref());
+                    give(
+                        &mut carried,
+                        &self.pod.json(),
+                        &secret(&self.pod.uid),
+                        &addresses,
+                        self.consumer.context.cluster_domain.as_deref(),
+                    );
                     records::ensure_token(self.consumer, self.peer, remote, self.pod).await;
                 } else {
                     withhold(&mut carried, &self.pod.json());
@@ -312,7 +318,13 @@ impl Pass<'_> {
         let carried = carried.or_else(|| Some(with_unchanged(part?, recorded.as_ref()?)));
         let Some(mut carried) = carried else { return Ok(()) };
         if uses_api_server {
-            give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses, self.consumer.domain.as_deref());
+            give(
+                &mut carried,
+                &self.pod.json(),
+                &secret(&self.pod.uid),
+                &addresses,
+                self.consumer.context.cluster_domain.as_deref(),
+            );
         } else {
             withhold(&mut carried, &self.pod.json());
         }
