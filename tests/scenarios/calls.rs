@@ -7,6 +7,7 @@
 //!     flapping    fails its readiness probe, during a long answer
 //!     scaled      to zero and back, during a long answer
 //!     moved       loses the label that its Service selects, during a long answer
+//!   coloured      a Service that selects the rolling pods of one side, then of the other, during short calls
 //! ```
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
@@ -138,6 +139,17 @@ fn words(line: &str) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
+/// Waits until pods whose names begin so answer both clients for a Service.
+async fn answered(clients: &Clients<'_>, service: &str, beginning: &str) -> Result<()> {
+    eventually(&format!("{beginning} answers for {service}"), TIMEOUT, || async {
+        for (from, answer) in clients.run(&format!("timeout 5 wget -qO- http://{service}")).await? {
+            ensure!(answer.starts_with(beginning), "the client at {from} hears {answer:?}");
+        }
+        Ok(Some(()))
+    })
+    .await
+}
+
 /// Creates clients and servers at both sides, and waits until all of them reach each other.
 async fn begin(world: &World) -> Result<Clients<'_>> {
     let rome = &world.rome;
@@ -150,13 +162,15 @@ async fn begin(world: &World) -> Result<Clients<'_>> {
         rome.apply(&servers(NAMESPACE, &format!("client-{}", side.0), "client", 1, side.1)).await?;
     }
     rome.apply(&service("both", &json!({ "app": "rolling" })).to_string()).await?;
+    rome.apply(&service("coloured", &json!({ "called": "rolling-home" })).to_string()).await?;
     let mut clients = Clients { rome, pods: Vec::new() };
     for (side, _) in SIDES {
         let pod = rome.ready_pods(NAMESPACE, &format!("server=client-{side}"), 1).await?.remove(0);
         clients.pods.push((side, pod.name_any()));
     }
     settled(rome, "rolling", 2).await?;
-    clients.reach(&of_both_sides(&["rolling", "flapping", "scaled", "moved"])).await?;
+    let called = of_both_sides(&["rolling", "flapping", "scaled", "moved"]).into_iter().chain(["coloured".to_owned()]);
+    clients.reach(&called.collect::<Vec<_>>()).await?;
     // A Service of both sides has its usual name at both.
     for name in ["both", "both.calls"] {
         let line = format!("for i in $(seq 20); do timeout 5 wget -qO- http://{name}; done");
@@ -175,6 +189,11 @@ async fn begin(world: &World) -> Result<Clients<'_>> {
 /// Does with the pods of both sides what must lose no call, while the clients call.
 async fn change(rome: &Cluster, clients: &Clients<'_>) -> Result<()> {
     all(rome, &["rolling"], |name| words(&format!("rollout restart deployment/{name}"))).await?;
+    for (side, _) in SIDES.iter().rev() {
+        let selector = json!({ "spec": { "selector": { "called": format!("rolling-{side}") } } }).to_string();
+        rome.kubectl(&["-n", NAMESPACE, "patch", "service", "coloured", "-p", &selector]).await?;
+        answered(clients, "coloured", &format!("rolling-{side}-")).await?;
+    }
     all(rome, &["flapping"], |name| words(&format!("exec deployment/{name} -- touch /tmp/paused"))).await?;
     all(rome, &["moved"], |name| words(&format!("label pods -l server={name} called-"))).await?;
     all(rome, &["scaled"], |name| words(&format!("scale deployment/{name} --replicas=0"))).await?;
@@ -203,7 +222,7 @@ pub async fn no_call_is_lost_while_pods_are_replaced_fail_probes_end_or_leave_th
     let rome = &world.rome;
     let clients = begin(&world).await?;
     let targets = of_both_sides(&LONG).join(" ");
-    let short = "for t in rolling-home rolling-peer; do (made=0; lost=0; while [ ! -e /tmp/stop ]; do made=$((made+1)); \
+    let short = "for t in rolling-home rolling-peer coloured; do (made=0; lost=0; while [ ! -e /tmp/stop ]; do made=$((made+1)); \
                  timeout 8 wget -qO /dev/null http://$t || lost=$((lost+1)); sleep 0.2; done; echo $t $made $lost) & done; wait";
     let long = format!(
         "for t in {targets}; do (timeout 120 wget -qO /tmp/$t http://$t/cgi-bin/count?{NUMBERS}; \

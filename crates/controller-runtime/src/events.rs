@@ -22,6 +22,9 @@ use crate::clock::Clock;
 /// An event that comes again within this time is counted, and not written as a new one.
 const SERIES_GAP: SignedDuration = SignedDuration::from_mins(6);
 
+/// The API server takes at most this many bytes.
+const MAX_NOTE_LEN: usize = 1024;
+
 /// The object that an event is about. `api_version` is group and version, for example `v1` or `networking.k8s.io/v1`.
 pub fn object_ref(api_version: &str, kind: &str, key: &Key, uid: Option<String>) -> ObjectReference {
     ObjectReference {
@@ -60,9 +63,8 @@ impl Events {
         self.publish(object, "Normal", "Note", reason, note.into()).await;
     }
 
-    async fn publish(&self, object: &ObjectReference, kind: &str, action: &str, reason: &str, note: String) {
-        // The API server takes at most 1024 bytes.
-        let note: String = note.chars().take(250).collect();
+    async fn publish(&self, object: &ObjectReference, kind: &str, action: &str, reason: &str, mut note: String) {
+        note.truncate(note.floor_char_boundary(MAX_NOTE_LEN));
         // To Kubernetes' tools, events that differ only in their note are one. So each note gets its own action.
         let action = format!("{action}-{}", short_hash(&note));
         let (now, key) = (self.clock.now(), format!("{object:?} {kind} {reason} {action}"));
@@ -175,5 +177,9 @@ mod tests {
             format!("POST {} \"one\" null", name(1001)),
         ];
         assert_eq!(*seen.lock(), expected);
+
+        seen.lock().clear();
+        events.warning(&object, "Bad", "é".repeat(1000)).await;
+        assert_eq!(*seen.lock(), [format!("POST {} \"{}\" null", name(1001), "é".repeat(MAX_NOTE_LEN / 2))]);
     }
 }

@@ -136,6 +136,26 @@ async fn pods_whose_image_the_provider_cannot_pull_come_home_in_time_or_say_why_
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_that_none_of_three_providers_can_start_come_home_after_one_turn() {
+    const IMAGE: &str = "example.com/rare:1";
+    let providers = ["milan", "turin", "genoa"];
+    let world = World::start(&["rome", providers[0], providers[1], providers[2]], Start::default()).await;
+    for provider in 1..=providers.len() {
+        world.peer_and_wait(0, provider).await;
+        world.clusters[provider].settings.send_modify(|settings| _ = settings.missing_images.insert(IMAGE.to_owned()));
+    }
+    let rome = &world.clusters[0];
+    world.offload(0, "demo", "LocalAndRemote").await;
+    deploy(rome, "rare", IMAGE, &json!([])).await;
+    let are_home = async || {
+        let nodes = nodes(rome, "rare").await;
+        nodes.len() == REPLICAS && nodes.iter().all(|node| !providers.contains(&node.as_str()))
+    };
+    // Five minutes at each.
+    world.until("the pods run at home", 10 * SOON, are_home).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_whose_host_name_would_be_too_long_at_a_provider_comes_home_at_once() {
     let world = World::peered(Start::default()).await;
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
@@ -163,6 +183,30 @@ async fn a_pod_whose_host_name_would_be_too_long_at_a_provider_comes_home_at_onc
     let says =
         |event: &Event| event.message.as_deref().is_some_and(|text| text.contains("which has") && text.contains("characters"));
     assert!(events.iter().any(says), "an event says why");
+}
+
+#[tokio::test(start_paused = true)]
+async fn forty_pods_without_requests_all_run_although_their_provider_has_room_for_a_few() {
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    let share = Patch::Merge(json!({ "spec": { "provide": { "percentage": 1 } } }));
+    milan.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &share).await.unwrap();
+    world.offload(0, "demo", "LocalAndRemote").await;
+    let prefers = json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100,
+        "preference": { "matchExpressions": [{ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] }] } }] } });
+    let labels = json!({ "app": "small" });
+    let deployment: Deployment = object(json!({
+        "metadata": { "name": "small" },
+        "spec": { "replicas": 40, "selector": { "matchLabels": labels }, "template": {
+            "metadata": { "labels": labels },
+            "spec": { "affinity": prefers, "containers": [{ "name": "main", "image": "example.com/main:1" }] },
+        } },
+    }));
+    rome.api::<Deployment>("demo").create(&PostParams::default(), &deployment).await.unwrap();
+    world.until("all run", 6 * SOON, async || nodes(rome, "small").await.len() == 40).await;
+    let there = milan.pods_of("small").len();
+    println!("{there} of 40 pods run at milan");
+    assert!((1..40).contains(&there), "{there}");
 }
 
 #[tokio::test(start_paused = true)]

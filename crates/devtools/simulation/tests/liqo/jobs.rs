@@ -1,6 +1,10 @@
 //! Jobs whose pods run elsewhere.
 
-use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{Pod, Service},
+    discovery::v1::EndpointSlice,
+};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -76,6 +80,9 @@ async fn home_sees_how_a_pod_ended_that_somebody_holds_and_what_ended_one_of_a_j
         "spec": { "containers": [{ "name": "main", "image": "example.com/main:1" }] },
     }));
     pods.create(&PostParams::default(), &held).await.unwrap();
+    let service: Service = object(json!({ "metadata": { "name": "held" },
+        "spec": { "selector": { "app": "held" }, "ports": [{ "port": 80 }] } }));
+    rome.api::<Service>("demo").create(&PostParams::default(), &service).await.unwrap();
     for name in ["work", "held"] {
         world.until("the pod runs", SOON, async || is_in_phase(milan, name, "Running").await).await;
     }
@@ -94,6 +101,14 @@ async fn home_sees_how_a_pod_ended_that_somebody_holds_and_what_ended_one_of_a_j
     let (held, work) = (end("held").await.unwrap(), end("work").await.unwrap());
     let reason = &held["containerStatuses"][0]["state"]["terminated"]["reason"];
     assert!(reason == "Error" || reason == "Completed", "what the kubelet at milan says: {held}");
+    let code = &held["containerStatuses"][0]["state"]["terminated"]["exitCode"];
+    assert_eq!(held["phase"], if *code == 0 { "Succeeded" } else { "Failed" }, "{held}");
+    let serving = async || {
+        let slices = rome.api::<EndpointSlice>("demo").list(&ListParams::default()).await.unwrap();
+        let endpoints = slices.items.into_iter().flat_map(|slice| slice.endpoints);
+        endpoints.filter_map(|one| one.conditions?.serving).any(|serving| serving)
+    };
+    world.until("no endpoint serves", SOON, async || !serving().await).await;
     let cause = work["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "DisruptionTarget");
     assert_eq!(cause.map(|one| one["reason"].clone()), Some("EvictionByEvictionAPI".into()), "{work}");
 }

@@ -456,7 +456,8 @@ fn not_started(facts: &Facts, home: &LocalPod, (obstacle, stuck_for): (&Obstacle
             "it stays there, because the pods of its namespace run in other clusters only (podOffloadingStrategy Remote)"
         }
     };
-    let message = format!("{}; {stays}", obstacle.message);
+    // What it says at its end must fit into an event.
+    let message = format!("{:.700}; {stays}", obstacle.message);
     decision.actions.push(Action::Tell { reason: obstacle.reason.clone(), message });
 }
 

@@ -635,6 +635,9 @@ fn a_pod_that_no_node_there_can_take_comes_home_in_time_if_it_may_and_is_created
     let alone = home(json!({"metadata": {"ownerReferences": null}}));
     assert!(told(&stuck(&alone, unscheduled(), 300, Some(true))).contains("0/2 nodes; nothing creates it again"));
     assert!(told(&stuck(&pod, unscheduled(), 300, Some(false))).contains("podOffloadingStrategy Remote"));
+    let long = obstacle(Some((OffloadedReason::Unschedulable, &"0/9 nodes ".repeat(400))), None, false).unwrap();
+    let message = told(&stuck(&alone, long, 300, Some(true)));
+    assert!(message.len() < 1024 && message.contains("nothing creates it again"), "an event takes no more");
     assert_eq!(stuck(&pod, unscheduled(), 9_999, None).actions, [], "its consumer decides");
 }
 
