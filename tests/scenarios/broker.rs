@@ -19,6 +19,8 @@ use crate::{
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The notice with which milan ends to be a broker.
+const NOTICE_SECONDS: u8 = 5;
 pub const NAMESPACE: &str = "chain";
 /// Deployment and Service of the plugin.
 const PLUGIN: &str = "liqo-broker-plugin";
@@ -353,11 +355,8 @@ pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Res
     milan.kubectl(&["uncordon", "turin"]).await?;
 
     let at_milan = rome.remote_namespace(NAMESPACE, milan).await?;
-    rome.delete_namespace(NAMESPACE).await?;
-    eventually("the namespace is gone at the broker", Duration::from_secs(120), || async {
-        Ok(milan.object(&["namespace", &at_milan]).await?.is_none().then_some(()))
-    })
-    .await?;
+    let notice = |seconds: Value| json!({ "spec": { "provide": { "noticeSeconds": seconds } } }).to_string();
+    milan.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &notice(json!(NOTICE_SECONDS))]).await?;
     let said = milan.liqoctl(&["broker", "disable", "--yes"]).await?;
     ensure!(said.contains("lends nothing on any more under broker"), "{said}");
     ensure!(milan.object(&["peeringpolicy", "broker"]).await?.is_none(), "the policy still exists");
@@ -368,6 +367,23 @@ pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Res
     })
     .await?;
     rome.wait_for(&["node/milan"], "condition=Ready", 60).await?;
+
+    // The pool has its name still, and other nodes.
+    let begun = Instant::now();
+    eventually("the customer's pod has left turin", TIMEOUT, || async {
+        let pods = milan.pods(&at_milan, "app=web").await?;
+        let ready = pods.iter().filter(|pod| is_ready(pod)).map(node_of).collect::<Vec<_>>();
+        Ok((matches!(ready[..], [node] if node.starts_with("milan-"))).then_some(()))
+    })
+    .await?;
+    println!("a pod left the nodes of the former broker {:.1} s after the end, with a notice of {NOTICE_SECONDS} s", begun.elapsed().as_secs_f64());
+    rome.ready_pods(NAMESPACE, "app=web", 1).await?;
+    milan.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &notice(Value::Null)]).await?;
+    rome.delete_namespace(NAMESPACE).await?;
+    eventually("the namespace is gone at the former broker", Duration::from_secs(120), || async {
+        Ok(milan.object(&["namespace", &at_milan]).await?.is_none().then_some(()))
+    })
+    .await?;
     milan.liqoctl(&["unpeer", "turin", "--yes"]).await.map(drop)
 }
 

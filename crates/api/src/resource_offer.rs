@@ -78,6 +78,9 @@ pub struct ResourceOfferSpec {
     /// Time from which the provider ends pods that use more than the offer, the youngest first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<Time>,
+    /// Time from which the provider ends pods on nodes that the pool does not have any more, although it has others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_timestamp: Option<Time>,
     /// The prices of the resources now. If absent, they cost nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prices: Option<PriceList>,

@@ -156,7 +156,8 @@ impl Sight<'_> {
             let offer = self.offers.get(pool);
             let times = |offer: &ResourceOffer| {
                 let reclaim = offer.spec.reclaim_timestamp.clone().filter(|_| copy.spec.reclaim_timestamp.is_none());
-                offer.spec.withdrawal_timestamp.clone().into_iter().chain(reclaim).min_by_key(|time| time.0)
+                let drain = offer.spec.drain_timestamp.clone().filter(|_| copy.spec.drain_timestamp.is_none());
+                offer.spec.withdrawal_timestamp.clone().into_iter().chain(reclaim).chain(drain).min_by_key(|time| time.0)
             };
             let message = match offer.map(|offer| times(offer)) {
                 None if self.record.spec.ended.is_none() => "the offer went without a notice".to_owned(),

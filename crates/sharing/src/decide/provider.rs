@@ -196,6 +196,9 @@ fn reclaim(
         let offers = &requesters[allocation.requester].offers;
         let notices = allocation.offer_names().filter_map(|pool| offers.get(pool)?.spec.reclaim_timestamp.as_ref());
         let existing = notices.map(|time| time.0).min();
+        let drains = allocation.offer_names().filter_map(|pool| offers.get(pool)?.spec.drain_timestamp.as_ref());
+        let drain = drains.map(|time| time.0).min();
+        allocation.set_drain(drain, snapshot.wall_time);
         let Some(policy) = allocation.local_policy else {
             let is_over = exceeds(&allocation.in_use, &allocation.target, None, 0);
             allocation.set_reclaim(is_over, &allocation.target.clone(), existing, snapshot.wall_time);

@@ -5,9 +5,9 @@ use kube::{
     ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
-use liqo_api::{NamespaceOffloading, PeeringPolicy, Quantity};
+use liqo_api::{NamespaceOffloading, PeeringPolicy, Quantity, ResourceOffer};
 use liqoctl::manifests;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     json::object,
@@ -112,4 +112,53 @@ async fn a_broker_lends_the_sum_of_its_providers_and_one_that_leaves_and_returns
         .await;
     rome.scale("demo", "web", 12).await;
     world.until("twelve pods run", SOON, async || rome.ready_pods("demo").await.len() == 12).await;
+}
+
+/// The nodes of rome's pods at milan, and how many of rome's pods were evicted so far.
+async fn placed(rome: &Cluster, milan: &Cluster) -> (Vec<String>, usize) {
+    let pods = milan.all::<Pod>().list(&ListParams::default().labels("app=web")).await.unwrap();
+    let running =
+        pods.items.iter().filter(|pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running")));
+    let nodes = running.filter_map(|pod| pod.spec.as_ref()?.node_name.clone()).collect();
+    let here = rome.api::<Pod>("demo").list(&ListParams::default()).await.unwrap();
+    let evicted =
+        here.items.iter().filter(|pod| pod.status.as_ref().is_some_and(|status| status.reason.as_deref() == Some("Evicted")));
+    (nodes, evicted.count())
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_leave_the_nodes_that_a_pool_does_not_have_any_more_when_their_cluster_becomes_a_broker_and_ends_it() {
+    const PODS: usize = 4;
+    let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.peer_and_wait(1, 2).await;
+    let lend = async |provide: Value| {
+        let change = json!({ "spec": { "provide": provide } });
+        milan.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    };
+    lend(json!({ "percentage": 50, "noticeSeconds": 60 })).await;
+    world.peer_and_wait(0, 1).await;
+    world.offload(0, "demo", "Remote").await;
+    rome.deploy("demo", "web", 4).await;
+    let all_are_on = async |beginning: &str| {
+        let (nodes, _) = placed(rome, milan).await;
+        nodes.len() == PODS && nodes.iter().all(|node| node.starts_with(beginning))
+    };
+    world.until("the pods run on milan's own nodes", SOON, async || all_are_on("milan-").await).await;
+    let mut evicted = 0;
+    for (source, beginning) in [(json!({ "offers": {} }), "turin"), (Value::Null, "milan-"), (json!({ "offers": {} }), "turin")] {
+        lend(json!({ "source": source })).await;
+        tokio::time::sleep(std::time::Duration::from_secs(45)).await;
+        assert!(!all_are_on(beginning).await, "not before the notice");
+        let took = world.until("the pods have moved", SOON, async || all_are_on(beginning).await).await;
+        println!("on {beginning} {} s after the change", took.as_secs() + 45);
+        evicted += PODS;
+        assert_eq!(placed(rome, milan).await.1, evicted, "each of them was evicted once");
+        world
+            .until("nothing is announced any more", SOON, async || {
+                let offers = milan.all::<ResourceOffer>().list(&ListParams::default()).await.unwrap();
+                offers.items.iter().all(|offer| offer.spec.drain_timestamp.is_none())
+            })
+            .await;
+    }
 }

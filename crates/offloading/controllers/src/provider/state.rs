@@ -83,10 +83,7 @@ pub struct Provider {
     foreign_clusters: Cache<ForeignCluster>,
     /// The overhead of each `RuntimeClass`.
     runtime_classes: Cache<ResourceList>,
-    /// The networks of each real node that are not private.
-    nodes: Cache<BTreeSet<IpNet>>,
-    /// Since when each cordoned node is; this time is in the taint that Kubernetes gives it.
-    pub cordoned: Cache<Timestamp>,
+    pub nodes: Cache<LocalNode>,
     resolver: ResolverService,
     pub index: Arc<Mutex<PodIndex>>,
     pub shadow_index: Arc<Mutex<ShadowIndex>>,
@@ -99,6 +96,16 @@ pub struct Provider {
     pub parsing: Mutex<()>,
     /// Shadow pods whose pods must end because their room is taken back, by offer, with the reason for users.
     pub ending: Mutex<HashMap<Key, BTreeMap<Key, String>>>,
+}
+
+/// A node of this cluster, real or virtual.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LocalNode {
+    pub labels: BTreeMap<String, String>,
+    /// The networks of a real node that are not private.
+    networks: BTreeSet<IpNet>,
+    /// Since when it is cordoned; this time is in the taint that Kubernetes gives it.
+    pub cordoned_since: Option<Timestamp>,
 }
 
 /// The watch of one tenant namespace's Secrets. There is no right to read those of other namespaces.
@@ -271,16 +278,17 @@ impl Watches<'_> {
         })
     }
 
-    fn nodes(&self) -> Cache<BTreeSet<IpNet>> {
-        let real = Config::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-        let reduce = |node: Node| Some(isolation::networks_of_node(&node)).filter(|networks| !networks.is_empty());
-        self.all(real, reduce, |_, _, _| triggers::node_changed())
-    }
-
-    fn cordoned(&self, records: &Cache<Source>) -> Cache<Timestamp> {
+    fn nodes(&self, records: &Cache<Source>) -> Cache<LocalNode> {
         let records = records.clone();
-        self.all(Config::default().fields("spec.unschedulable=true"), cordoned_since, move |_, _, _| {
-            triggers::cordoned_changed(records.all().iter().map(|(_, source)| source.as_ref()))
+        self.all(Config::default(), LocalNode::reduce, move |_, old, new| {
+            let mut triggers = Vec::new();
+            if old.map(|node| &node.networks) != new.map(|node| &node.networks) {
+                triggers.extend(triggers::node_changed());
+            }
+            if old.and_then(|node| node.cordoned_since) != new.and_then(|node| node.cordoned_since) {
+                triggers.extend(triggers::cordoned_changed(records.all().iter().map(|(_, source)| source.as_ref())));
+            }
+            triggers
         })
     }
 
@@ -313,10 +321,9 @@ impl Provider {
         Self {
             shadows: watches.shadows(),
             pods: watches.pods(&namespaces),
-            cordoned: watches.cordoned(&records),
+            nodes: watches.nodes(&records),
             records,
             lent_on: watches.lent_on(&namespaces),
-            nodes: watches.nodes(),
             networks: watches.networks(&namespaces),
             resolver: watches.resolver(),
             recorder: Recorder::start(&context, labels::CONSUMER_ID, "provider"),
@@ -351,7 +358,6 @@ impl Provider {
             && self.runtime_classes.synced().await
             && self.networks.synced().await
             && self.nodes.synced().await
-            && self.cordoned.synced().await
             && self.resolver.synced().await
             && self.recorder.synced().await
     }
@@ -467,7 +473,7 @@ impl Provider {
     pub fn internal_networks(&self) -> BTreeSet<IpNet> {
         let networks = self.networks.all();
         let prefixes = networks.iter().flat_map(|network| network.prefixes());
-        let nodes = self.nodes.all().into_iter().flat_map(|(_, networks)| Arc::unwrap_or_clone(networks));
+        let nodes = self.nodes.all().into_iter().flat_map(|(_, node)| node.networks.clone());
         isolation::internal_networks(&self.context.config(), nodes.chain(prefixes))
     }
 
@@ -545,11 +551,23 @@ fn without_volatile(mut cluster: ForeignCluster) -> ForeignCluster {
 /// The taint that Kubernetes gives a cordoned node.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
+impl LocalNode {
+    #[allow(clippy::unnecessary_wraps, reason = "the cache keeps every node")]
+    fn reduce(node: Node) -> Option<Self> {
+        let (mut networks, cordoned_since) = (isolation::networks_of_node(&node), cordoned_since(&node));
+        let labels = node.metadata.labels.unwrap_or_default();
+        if labels.get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE) {
+            networks.clear();
+        }
+        Some(Self { labels, networks, cordoned_since })
+    }
+}
+
 /// Since when a node is cordoned; `None` until it has the taint. One that was made so has it without a time.
-fn cordoned_since(node: Node) -> Option<Timestamp> {
-    let taints = node.spec?.taints?;
-    let taint = taints.into_iter().find(|taint| taint.key == UNSCHEDULABLE)?;
-    taint.time_added.or(node.metadata.creation_timestamp).map(|time| time.0)
+fn cordoned_since(node: &Node) -> Option<Timestamp> {
+    let taints = node.spec.as_ref()?.taints.as_ref()?;
+    let taint = taints.iter().find(|taint| taint.key == UNSCHEDULABLE)?;
+    taint.time_added.as_ref().or(node.metadata.creation_timestamp.as_ref()).map(|time| time.0)
 }
 
 /// What a `RuntimeClass` adds to the requests of each pod.

@@ -1,12 +1,17 @@
 //! Offers, the accounts that pods are charged to, and why a pod is refused.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm, PodSpec};
 use kube::core::Status;
 use liqo_api::requests::{Effective, MAX_RESOURCES};
-use liqo_api::{Key, LargestPods, OfferPhase, OffloadedReason, ResourceOffer, requests};
+use liqo_api::{Key, LargestPods, OfferPhase, OffloadedReason, ResourceOffer, labels, requests};
 use liqo_quantity::ResourceList;
+use serde::Deserialize as _;
 use serde_json::Value;
+
+use crate::namespace::node_selector;
 
 /// Maximum length of the API server's message that the consumer gets.
 const MAX_MESSAGE_LEN: usize = 1000;
@@ -40,6 +45,8 @@ pub struct Offer {
     pub withdrawal: Option<Timestamp>,
     /// From then on, pods end that use more than is offered.
     pub reclaim: Option<Timestamp>,
+    /// From then on, pods end whose nodes the pool does not have any more.
+    pub drain: Option<Timestamp>,
     /// Name of the contract that keeps new pods away, because it is not in force for the pool.
     pub missing_contract: Option<String>,
     /// Keys of the labels that it advertises.
@@ -65,6 +72,7 @@ impl Offer {
             accepted: offer.status.is_some_and(|status| status.phase == OfferPhase::Accepted),
             withdrawal: offer.spec.withdrawal_timestamp.map(|time| time.0),
             reclaim: offer.spec.reclaim_timestamp.map(|time| time.0),
+            drain: offer.spec.drain_timestamp.map(|time| time.0),
             missing_contract: offer.spec.contract.filter(|contract| !contract.in_force).map(|contract| contract.name),
             advertised: offer.spec.labels.into_keys().collect(),
             nodes: offer
@@ -76,6 +84,15 @@ impl Offer {
                 .map(|term| serde_json::to_value(term).unwrap_or_default())
                 .collect(),
         })
+    }
+
+    /// Whether a node of this cluster is one of the pool.
+    pub fn has_node(&self, name: &str, node_labels: &BTreeMap<String, String>) -> bool {
+        if self.nodes.is_empty() {
+            return self.borrowed || node_labels.get(labels::TYPE).is_none_or(|kind| kind != labels::TYPE_VIRTUAL_NODE);
+        }
+        let terms = self.nodes.iter().filter_map(|term| NodeSelectorTerm::deserialize(term).ok()).collect();
+        node_selector::matches(Some(&NodeSelector { node_selector_terms: terms }), name, node_labels)
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A pool ends as a whole when the offer's withdrawal is due, or when the offer is gone. A pool that became smaller keeps its
 //! oldest pods: from the time of reclaim on, the youngest pods that use more than is offered end one after another, until the
-//! others fit.
+//! others fit. A pool that got other nodes under its name, such as a broker's own instead of borrowed ones, keeps no pods on the former:
+//! they end from the time of its drain on.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,6 +25,8 @@ pub struct ChargedPod {
     pub amounts: ResourceList,
     /// Whether it is ending already, so that its resources will be free.
     pub is_ending: bool,
+    /// Whether its node is one of the pool, or not known.
+    pub is_in_pool: bool,
 }
 
 /// The offer of a pool.
@@ -58,16 +61,17 @@ pub fn plan(name: &str, pool: Pool, pods: &[ChargedPod], now: Timestamp) -> Plan
     if offer.withdrawal.is_some_and(|due| due <= now) {
         return all(&format!("pool {name} was taken back as a whole"));
     }
-    let ending = match offer.reclaim {
-        Some(due) if due <= now => beyond(&offer.hard, staying().collect()),
-        _ => Vec::new(),
-    };
-    let reason = |short: &str| {
+    let is_due = |time: Option<Timestamp>| time.is_some_and(|due| due <= now);
+    let (staying, drained): (Vec<_>, Vec<_>) = staying().partition(|pod| pod.is_in_pool || !is_due(offer.drain));
+    let beyond = if is_due(offer.reclaim) { beyond(&offer.hard, staying) } else { Vec::new() };
+    let smaller = |short: &str| {
         format!("pool {name} became smaller, and the pod was among the youngest of those that use too much of {short}")
     };
-    let next = [offer.withdrawal, offer.reclaim].into_iter().flatten().filter(|due| *due > now).min();
+    let elsewhere = || format!("pool {name} has other nodes now, and the pod was on one that is not in it any more");
+    let beyond = beyond.into_iter().map(|(pod, short)| (pod.shadow.clone(), smaller(&short)));
+    let next = [offer.withdrawal, offer.reclaim, offer.drain].into_iter().flatten().filter(|due| *due > now).min();
     Plan {
-        ending: ending.into_iter().map(|(pod, short)| (pod.shadow.clone(), reason(&short))).collect(),
+        ending: drained.into_iter().map(|pod| (pod.shadow.clone(), elsewhere())).chain(beyond).collect(),
         again: next.map(|due| Duration::try_from(due.duration_since(now)).unwrap_or_default()),
     }
 }
@@ -108,7 +112,7 @@ mod tests {
 
     fn pod(uid: &str, created: i64, requests: &str) -> ChargedPod {
         let turn = Turn { created: at(created), uid: uid.into() };
-        ChargedPod { shadow: Key::new("t", uid), turn, amounts: list(requests), is_ending: false }
+        ChargedPod { shadow: Key::new("t", uid), turn, amounts: list(requests), is_ending: false, is_in_pool: true }
     }
 
     fn offer(hard: &str) -> Offer {
@@ -152,6 +156,17 @@ mod tests {
         assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["gpu"]);
         let why = plan("default", Pool::Offered(&offer), &pods, at(100)).ending.into_values().next().unwrap();
         assert!(why.contains("pool default") && why.ends_with("too much of nvidia.com/gpu"), "{why}");
+    }
+
+    #[test]
+    fn pods_on_former_nodes_end_when_the_drain_is_due_and_make_room_for_those_that_stay() {
+        let offer = Offer { drain: Some(at(100)), reclaim: Some(at(50)), ..offer("cpu=1,pods=9") };
+        let pods = [ChargedPod { is_in_pool: false, ..pod("former", 1, "cpu=1") }, pod("young", 9, "cpu=1")];
+        assert_eq!(plan("default", Pool::Offered(&offer), &pods, at(20)).again, Some(Duration::from_secs(30)));
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 99), ["young"], "before, the usual order counts");
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["former"]);
+        let why = plan("default", Pool::Offered(&offer), &pods, at(100)).ending.into_values().next().unwrap();
+        assert!(why.contains("pool default has other nodes now"), "{why}");
     }
 
     #[test]

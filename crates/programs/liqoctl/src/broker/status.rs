@@ -166,6 +166,9 @@ pub struct Offer {
     pub withdrawal_timestamp: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<String>,
+    /// From then on, the provider ends pods on nodes that the pool does not have any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_timestamp: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -460,5 +463,6 @@ fn offer(object: &ResourceOffer, facts: &Facts) -> Offer {
         notice_seconds: spec.notice_seconds,
         withdrawal_timestamp: spec.withdrawal_timestamp.as_ref().map(|time| time.0.to_string()),
         reclaim_timestamp: spec.reclaim_timestamp.as_ref().map(|time| time.0.to_string()),
+        drain_timestamp: spec.drain_timestamp.as_ref().map(|time| time.0.to_string()),
     }
 }

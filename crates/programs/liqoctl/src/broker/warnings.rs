@@ -71,6 +71,9 @@ fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>)
         if let Some(at) = &offer.reclaim_timestamp {
             warnings.push(format!("{what} is smaller than what is used of it: from {at} on, {name} ends pods beyond it"));
         }
+        if let Some(at) = &offer.drain_timestamp {
+            warnings.push(format!("{what} has other nodes now: from {at} on, {name} ends pods on the former ones"));
+        }
         if offer.phase != OfferPhase::Accepted {
             let why = offer.message.as_deref().map(|why| format!(" ({})", plain(why))).unwrap_or_default();
             warnings.push(format!("{what} is {:?}{why}, so nothing of it is lent on", offer.phase));
@@ -153,6 +156,9 @@ fn of_lent(customer: &str, lent: &Lent, status: &Status, warnings: &mut Vec<Stri
     }
     if let Some(at) = &offer.reclaim_timestamp {
         warnings.push(format!("{what} is smaller than what is used of it: from {at} on, this cluster ends pods beyond it"));
+    }
+    if let Some(at) = &offer.drain_timestamp {
+        warnings.push(format!("{what} has other nodes now: from {at} on, this cluster ends pods on the former ones"));
     }
     if offer.resources.is_zero() {
         warnings.push(format!("pool {} has nothing to lend to {customer} now", plain(&offer.pool)));

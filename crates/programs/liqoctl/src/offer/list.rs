@@ -65,6 +65,9 @@ pub struct Shown {
     /// From then on, the provider ends pods beyond the offer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<String>,
+    /// From then on, the provider ends pods on nodes that the pool does not have any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_timestamp: Option<String>,
     /// The price of each resource now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prices: Option<PriceList>,
@@ -120,6 +123,7 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             notice_seconds: offer.spec.notice_seconds,
             withdrawal_timestamp: offer.spec.withdrawal_timestamp.map(|time| time.0.to_string()),
             reclaim_timestamp: offer.spec.reclaim_timestamp.map(|time| time.0.to_string()),
+            drain_timestamp: offer.spec.drain_timestamp.map(|time| time.0.to_string()),
         });
     }
     let decisions: BTreeMap<_, _> = known
@@ -149,6 +153,7 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             notice_seconds: None,
             withdrawal_timestamp: None,
             reclaim_timestamp: None,
+            drain_timestamp: None,
             prices: None,
             price_per_hour: None,
         });
@@ -222,6 +227,9 @@ fn notes(one: &Shown, which: Which) -> Vec<String> {
     notes.extend(largest_pod(one));
     notes.extend(one.withdrawal_timestamp.as_ref().map(|at| format!("withdrawn, ends at {at}")));
     notes.extend(one.reclaim_timestamp.as_ref().map(|at| format!("from {at} on, the provider ends pods beyond the offer")));
+    notes.extend(
+        one.drain_timestamp.as_ref().map(|at| format!("from {at} on, the provider ends pods on former nodes of the pool")),
+    );
     notes
 }
 

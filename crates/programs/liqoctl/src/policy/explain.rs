@@ -179,6 +179,9 @@ pub struct Pool {
     /// From then on, the provider ends pods beyond the offer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<String>,
+    /// From then on, the provider ends pods on nodes that the pool does not have any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_timestamp: Option<String>,
 }
 
 /// Explains the decision.
@@ -344,6 +347,7 @@ fn pools(offers: &BTreeMap<String, ResourceOfferSpec>, standing: &BTreeMap<Strin
         prices: offer.prices.clone(),
         withdrawal_timestamp: offer.withdrawal_timestamp.as_ref().map(|time| time.0.to_string()),
         reclaim_timestamp: offer.reclaim_timestamp.as_ref().map(|time| time.0.to_string()),
+        drain_timestamp: offer.drain_timestamp.as_ref().map(|time| time.0.to_string()),
     };
     offers.iter().map(pool).collect()
 }

@@ -127,5 +127,8 @@ fn change(outcome: &Outcome, pool: &Pool) -> String {
     if let Some(at) = &pool.reclaim_timestamp {
         text = format!("{text}; from {at} on, this cluster ends pods beyond the offer");
     }
+    if let Some(at) = &pool.drain_timestamp {
+        text = format!("{text}; from {at} on, this cluster ends pods on nodes that the pool does not have any more");
+    }
     text
 }

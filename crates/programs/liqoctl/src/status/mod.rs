@@ -212,6 +212,9 @@ pub struct Offer {
     /// From then on, the provider ends pods beyond the offer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<String>,
+    /// From then on, the provider ends pods on nodes that the pool does not have any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_timestamp: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -158,6 +158,7 @@ fn offer(object: ResourceOffer) -> Offer {
         resources: object.spec.resource_quota.hard,
         withdrawal_timestamp: object.spec.withdrawal_timestamp.map(|time| time.0.to_string()),
         reclaim_timestamp: object.spec.reclaim_timestamp.map(|time| time.0.to_string()),
+        drain_timestamp: object.spec.drain_timestamp.map(|time| time.0.to_string()),
     }
 }
 

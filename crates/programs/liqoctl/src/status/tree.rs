@@ -219,6 +219,10 @@ fn offer(offer: &Offer, provider: Option<&str>, paint: Paint) -> Branch {
             .reclaim_timestamp
             .as_ref()
             .map(|at| format!("more is used than offered: from {at} on, the provider ends pods beyond the offer")),
+        offer
+            .drain_timestamp
+            .as_ref()
+            .map(|at| format!("the pool has other nodes now: from {at} on, the provider ends pods on the former ones")),
     ];
     if offer.phase == OfferPhase::Accepted && offer.resources.is_zero() {
         let who = provider.map_or_else(|| "we offer".to_owned(), |name| format!("{name} offers"));
@@ -304,6 +308,7 @@ mod tests {
             resources: resources(),
             withdrawal_timestamp: None,
             reclaim_timestamp: None,
+            drain_timestamp: None,
         }
     }
 
@@ -456,6 +461,7 @@ rome (ID {rome}, Liqo 0.1.0)
             resources: resources(),
             withdrawal_timestamp: None,
             reclaim_timestamp: None,
+            drain_timestamp: None,
         };
         let at = || Some("2026-01-01T00:05:00Z".to_owned());
         let node = |pool: &str| VirtualNode {

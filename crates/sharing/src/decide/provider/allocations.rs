@@ -39,6 +39,10 @@ pub struct PoolAllocation<'a> {
     pub target: ResourceList,
     /// When pods beyond the offer begin to end.
     pub reclaim_at: Option<Timestamp>,
+    /// Whether some of its pods are on nodes that it does not have any more, such as nodes of another source.
+    pub has_left_nodes: bool,
+    /// When these pods begin to end.
+    pub drain_at: Option<Timestamp>,
     /// The first overused resource: its name, what is used, and what is allowed.
     pub overuse: Option<(String, Quantity, Quantity)>,
     /// The least that the offer contains: what is used, unless that is being reclaimed.
@@ -107,6 +111,20 @@ impl PoolAllocation<'_> {
         self.overuse = first.map(|(name, used)| (name.to_owned(), used, due.get(name)));
     }
 
+    /// The same for pods on nodes that the pool does not have any more.
+    pub fn set_drain(&mut self, existing: Option<Timestamp>, wall_time: Timestamp) {
+        self.drain_at = self.has_left_nodes.then(|| existing.unwrap_or_else(|| notice_end(wall_time, self.notice_seconds)));
+    }
+
+    /// Whether a node with these is one of the pool, as far as its source says.
+    pub fn has_nodes_of(&self, partition: &NodePartition) -> bool {
+        match (self.local_policy, self.borrowed_hops) {
+            (Some(_), _) => self.includes(partition),
+            (None, Some(_)) => !partition.behind.contains(self.consumer),
+            (None, None) => partition.behind.is_empty(),
+        }
+    }
+
     /// The pool of one node of this one. `due` is what it may use of what it uses, `free` what the node has.
     pub fn of_node(&self, pool: &NodePool, amount: &ResourceList, due: &ResourceList, free: &ResourceList) -> Self {
         let NodePool { in_use, reserved, .. } = pool.clone();
@@ -122,6 +140,8 @@ impl PoolAllocation<'_> {
             nodes: PoolNodes::Single(pool.node.clone()),
             refused: pool.refused,
             reclaim_at: self.reclaim_at.filter(|_| overuse.is_some()),
+            // A pool that is one node ends with it.
+            drain_at: None,
             overuse: overuse.map(|(name, used)| (name.to_owned(), used, due.get(name))),
             target,
             floor,
@@ -168,6 +188,8 @@ pub fn allocations<'a>(
             in_use: ResourceList::new(),
             target,
             reclaim_at: None,
+            has_left_nodes: false,
+            drain_at: None,
             overuse: None,
             floor: ResourceList::new(),
             reserved: requester.standing.reserved(pool).cloned().unwrap_or_default(),

@@ -86,12 +86,8 @@ impl Description {
 /// The nodes of a pool. A plugin does not say which ones: they are all own nodes, or all virtual nodes that come through as many clusters
 /// as the plugin says, and not through the consumer.
 fn nodes_of<'a>(allocation: &PoolAllocation, partitions: &'a [NodePartition<'a>]) -> Vec<(&'a str, &'a LocalNode)> {
-    let in_pool = |partition: &&NodePartition| match (allocation.local_policy, allocation.borrowed_hops) {
-        (Some(_), _) => allocation.includes(partition),
-        (None, Some(_)) => !partition.behind.contains(allocation.consumer),
-        (None, None) => partition.behind.is_empty(),
-    };
-    let nodes = partitions.iter().filter(in_pool).flat_map(|partition| partition.nodes.iter().copied());
+    let in_pool = partitions.iter().filter(|partition| allocation.has_nodes_of(partition));
+    let nodes = in_pool.flat_map(|partition| partition.nodes.iter().copied());
     let nodes = nodes.filter(|(name, _)| allocation.single_node().is_none_or(|node| node == *name));
     nodes.filter(|(_, node)| allocation.borrowed_hops.is_none_or(|hops| upstream::hops(node) == Some(hops))).collect()
 }
@@ -122,7 +118,10 @@ impl<'a> Composer<'a> {
         let outdated = offer.is_some_and(|offer| offer.spec != wanted(offer));
         let policy_changed = self.policy_changed(requester);
         // The end of an old notice must be removed at once: the next notice would be over from the beginning.
-        let notice_ends = allocation.reclaim_at.is_none() && offer.is_some_and(|offer| offer.spec.reclaim_timestamp.is_some());
+        let notice_ends = offer.is_some_and(|ResourceOffer { spec, .. }| {
+            (allocation.reclaim_at.is_none() && spec.reclaim_timestamp.is_some())
+                || (allocation.drain_at.is_none() && spec.drain_timestamp.is_some())
+        });
         // A plugin says when something changes. What it promises beyond the nodes changes with every pod.
         let follows_plugin = allocation.local_policy.is_none() && !allocation.is_cut;
         let urgent = policy_changed || notice_ends || follows_plugin;
@@ -194,6 +193,7 @@ impl<'a> Composer<'a> {
             notice_seconds: Some(allocation.notice_seconds),
             withdrawal_timestamp: None,
             reclaim_timestamp: allocation.reclaim_at.map(Time),
+            drain_timestamp: allocation.drain_at.map(Time),
             // An amendment that is not signed changes nothing.
             prices: bound.map_or(prices, |terms| terms.prices.get(&allocation.pool).cloned()),
             contract: standing.of_offer(&allocation.pool),

@@ -192,7 +192,7 @@ impl Snapshot {
     }
 
     /// What pods of consumers use beyond what exists, if there are two pools: on nodes that own pods fill, and rome's without a
-    /// node while its pool has none. The pods keep it as long as they run.
+    /// node while its pool has none. The pods keep it until they end, for which they get a notice if their pool has other nodes.
     fn displaced(&self) -> Quantity {
         if self.policies.iter().all(|policy| policy.spec.provide.source.nodes.is_none()) {
             return Quantity::ZERO;

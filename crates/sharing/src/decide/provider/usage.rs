@@ -59,6 +59,15 @@ enum Charged {
     Nowhere,
 }
 
+/// Whether a pool does not have a node any more, because this cluster decided so. A borrowed node that is not lent on because its provider
+/// takes it back has an end of its own.
+fn has_left(allocation: &PoolAllocation, partition: &NodePartition, node: &str) -> bool {
+    let lends_on = allocation.borrowed_hops.is_some() || allocation.policy.source.offers.is_some();
+    let node = partition.nodes.iter().find(|(name, _)| *name == node);
+    let is_taken_back = node.and_then(|(_, node)| node.upstream.as_ref()).is_some_and(|upstream| upstream.offer.is_none());
+    !allocation.has_nodes_of(partition) && !(lends_on && is_taken_back)
+}
+
 /// What takes something from nodes and is charged to no pool that has nodes.
 #[derive(Default)]
 struct Displaced<'a> {
@@ -141,6 +150,9 @@ impl<'a> PoolUsage<'a> {
             };
             let charged = resources.charged(allocations[index].policy.usage.charge);
             allocations[index].charge(node_pool, charged);
+            if partition.is_some_and(|here| has_left(&allocations[index], &partitions[here], node)) {
+                allocations[index].has_left_nodes = true;
+            }
             let allocation = &allocations[index];
             let node_pool = node_pool.map(|at| &allocation.node_pools()[at]);
             match partition {

@@ -8,8 +8,9 @@ use std::{
 
 use liqo_api::Charge;
 use liqo_controller_runtime::{Key, Next, metrics};
-use liqo_offloading_rules::pod::admission::Account;
+use liqo_offloading_rules::pod::admission::{Account, Offer};
 use liqo_offloading_rules::pod::reclaim::{ChargedPod, Pool, plan};
+use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::shadow_pod::MAX_GRACE_SECONDS;
 use liqo_quantity::{Quantity, ResourceList};
 use parking_lot::Mutex;
@@ -60,8 +61,9 @@ impl Controller {
         self.show(key, offer.as_ref().map(|offer| &offer.hard), &used);
 
         // Listing the pods is only worth it while something is taken back.
-        let nothing_due = offer.as_ref().is_some_and(|offer| offer.withdrawal.is_none() && offer.reclaim.is_none());
-        let pods = if nothing_due { Vec::new() } else { charged_pods(provider, &account, charge) };
+        let nothing_due =
+            offer.as_ref().is_some_and(|offer| offer.withdrawal.is_none() && offer.reclaim.is_none() && offer.drain.is_none());
+        let pods = if nothing_due { Vec::new() } else { charged_pods(provider, &account, charge, offer.as_deref()) };
         let missing = {
             let mut missing = self.missing.lock();
             if offer.is_some() || pods.is_empty() {
@@ -121,7 +123,7 @@ impl Controller {
 }
 
 /// The pods that are charged to an account and have a shadow pod. All others end anyway.
-fn charged_pods(provider: &Provider, account: &Account, charge: Charge) -> Vec<ChargedPod> {
+fn charged_pods(provider: &Provider, account: &Account, charge: Charge, offer: Option<&Offer>) -> Vec<ChargedPod> {
     let pods = provider.pods.all().into_iter().map(|(_, pod)| pod);
     let charged = pods.filter(|pod| pod.counts() && pod.account() == *account);
     let ours = charged.filter(|pod| provider.is_mapped_for(&pod.key.namespace, &account.tenant));
@@ -133,10 +135,17 @@ fn charged_pods(provider: &Provider, account: &Account, charge: Charge) -> Vec<C
             shadow: key,
             amounts: pod.charge.charged(charge).clone(),
             // A pod with a longer grace counts as staying.
+            is_in_pool: offer.is_none_or(|offer| is_in_pool(provider, &pod, offer)),
             is_ending: pod.deletion_grace.is_some_and(|grace| grace <= MAX_GRACE_SECONDS) || shadow.deleted,
         })
     })
     .collect()
+}
+
+/// Whether the pool has the pod's node, or that is not known.
+fn is_in_pool(provider: &Provider, pod: &RemotePod, offer: &Offer) -> bool {
+    let node = pod.node.as_deref().and_then(|name| provider.nodes.get(&Key::new("", name)));
+    node.is_none_or(|node| offer.has_node(pod.node.as_deref().unwrap_or_default(), &node.labels))
 }
 
 type Labels = [(&'static str, String); 3];

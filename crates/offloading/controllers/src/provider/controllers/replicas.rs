@@ -259,7 +259,7 @@ impl Pass<'_> {
 
     fn drained(&self, pod: &RemotePod) -> Option<Leaving> {
         let node = pod.node.as_deref()?.to_owned();
-        let since = *self.provider.cordoned.get(&Key::new("", node.as_str()))?;
+        let since = self.provider.nodes.get(&Key::new("", node.as_str()))?.cordoned_since?;
         Some(Leaving::Drained { node, since })
     }
 

@@ -256,6 +256,14 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
                 advice,
             );
         }
+        if let Some(at) = &offer.spec.drain_timestamp {
+            let advice = "nothing, where controllers create pods again: they get one of the nodes that the pool has now";
+            return Finding::warn(
+                check,
+                format!("pool {pool} has other nodes now; pods on the former ones end from {} on", at.0),
+                advice,
+            );
+        }
         match status.phase {
             OfferPhase::Accepted if offer.spec.resource_quota.hard.is_zero() => Finding::warn(
                 check,

@@ -237,6 +237,41 @@ fn what_a_provider_takes_back_is_taken_back_from_the_consumers() {
 }
 
 #[test]
+fn pods_on_nodes_that_a_pool_does_not_have_any_more_get_a_notice_whatever_the_pool_is_called() {
+    let romes = || Some(owner("mapped-1", ROME, DEFAULT_POOL));
+    let drain = |snapshot: &Snapshot| snapshot.offer(ROME, DEFAULT_POOL).unwrap().drain_timestamp.map(|time| time.0.as_second());
+    let own = policy("default", 0, json!({ "provide": { "percentage": 100, "noticeSeconds": 60 } }));
+    let before = two_providers(&json!({})).asks(ROME, "").pod_at(TURIN, romes(), "cpu=1, pods=1").settled().at(1000);
+    assert_eq!(drain(&before), None);
+    // The cluster ends to be a broker.
+    let ended = Snapshot { policies: vec![own], ..before.clone() }.settled();
+    assert_eq!((ended.offer(ROME, DEFAULT_POOL).unwrap().hops, drain(&ended)), (1, Some(1060)));
+    assert_eq!(drain(&ended.clone().at(1200).settled()), Some(1060), "a notice does not begin anew");
+    assert_eq!(drain(&Snapshot { pods: Arc::default(), ..ended }.settled()), None, "the pods have left");
+    // It becomes one again, and its own nodes are not lent any more.
+    let begun = broker(&json!({})).borrows(TURIN, DEFAULT_POOL, "cpu=4, pods=10", |_| {}).asks(ROME, "");
+    let begun = begun.pod("mapped-1", Some(ROME), "cpu=1, pods=1").at(1000).settled();
+    assert_eq!(drain(&begun), Some(1060));
+    // Other labels are selected.
+    let selecting = json!({ "provide": { "percentage": 100, "source": { "nodes": { "selectors": [{ "matchLabels": { "gpu": "yes" } }] } } } });
+    let mut labelled = milan().node("b", "cpu=4, pods=10", &[("gpu", "yes")]).asks(ROME, "");
+    labelled.add(romes_pod(DEFAULT_POOL, "a", "cpu=1"));
+    assert_eq!(drain(&labelled.clone().settled()), None);
+    labelled.policies = vec![policy("default", 0, selecting)];
+    assert_eq!(drain(&labelled.at(1000).settled()), Some(1300));
+}
+
+#[test]
+fn a_node_that_its_provider_takes_back_keeps_its_pods_until_the_end_that_was_announced() {
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "");
+    snapshot = snapshot.pod_at(TURIN, Some(owner("mapped-1", ROME, DEFAULT_POOL)), "cpu=1, pods=1").settled();
+    snapshot.change_upstream_offer(TURIN, |spec| spec.withdrawal_timestamp = Some(liqo_api::Time(Timestamp::UNIX_EPOCH)));
+    let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
+    assert_eq!(selected(&offer, labels::REMOTE_CLUSTER_ID), [cluster(GENOA).to_string()]);
+    assert_eq!(offer.drain_timestamp, None);
+}
+
+#[test]
 fn a_pool_without_nodes_is_withdrawn_with_its_notice_and_stays_what_it_was() {
     for source in [json!({}), json!({ "ownNodes": true })] {
         let pool = if source == json!({}) { DEFAULT_POOL } else { "hops-2" };
