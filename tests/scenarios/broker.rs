@@ -372,12 +372,14 @@ pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Res
     let begun = Instant::now();
     eventually("the customer's pod has left turin", TIMEOUT, || async {
         let pods = milan.pods(&at_milan, "app=web").await?;
-        let ready = pods.iter().filter(|pod| is_ready(pod)).map(node_of).collect::<Vec<_>>();
-        Ok((matches!(ready[..], [node] if node.starts_with("milan-"))).then_some(()))
+        Ok(matches!(nodes(&pods)[..], [node] if node.starts_with("milan-")).then_some(()))
     })
     .await?;
-    println!("a pod left the nodes of the former broker {:.1} s after the end, with a notice of {NOTICE_SECONDS} s", begun.elapsed().as_secs_f64());
-    rome.ready_pods(NAMESPACE, "app=web", 1).await?;
+    println!(
+        "a pod left the nodes of the former broker {:.1} s after the end, with a notice of {NOTICE_SECONDS} s",
+        begun.elapsed().as_secs_f64()
+    );
+    rome.wait_for(&["-n", NAMESPACE, "deployment/web"], "condition=Available", 60).await?;
     milan.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &notice(Value::Null)]).await?;
     rome.delete_namespace(NAMESPACE).await?;
     eventually("the namespace is gone at the former broker", Duration::from_secs(120), || async {

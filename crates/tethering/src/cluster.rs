@@ -6,11 +6,13 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard, runtime::watcher::Config};
 use liqo_api::{
     ClusterId, ForeignCluster, Key, NAMESPACE_OFFLOADING, NamespaceOffloading, OfferPhase, PeeringPolicy, PodOffloadingStrategy,
-    ResourceOffer, ResourceRequest, TETHERING, VirtualNode, consumer_of_tenant_namespace, labels, policies::without_status,
+    ResourceOffer, ResourceRequest, TETHERING, VirtualNode, consumer_of_tenant_namespace, labels, links,
+    policies::without_status,
 };
 use liqo_controller_runtime::{
     Cache, Context, Queue,
     cache::whole,
+    foreign_clusters,
     writes::{Step as _, StepError},
 };
 
@@ -135,16 +137,25 @@ impl Cluster {
         }
     }
 
+    /// Whether a provider answers. One whose peering is gone says nothing any more.
+    fn is_heard(&self, provider: &ClusterId) -> bool {
+        let known = foreign_clusters::by_peer(&self.foreign_clusters);
+        let reachable = known.get(provider).and_then(|known| known.condition(links::PEER_REACHABLE));
+        reachable.is_some_and(|reachable| reachable.status == "True")
+    }
+
     fn pod_state(&self, pod: &Pod) -> PodState {
         let (meta, spec, status) = (&pod.metadata, pod.spec.as_ref(), pod.status.as_ref());
         let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
         let node = spec.and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+        let provider = self.nodes.get(&Key::new("", node));
         let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         PodState {
             key: Key::of(pod),
             uid: pod.uid().unwrap_or_default(),
             controller: controller.map(|owner| (owner.kind.clone(), owner.uid.clone())),
-            away: self.nodes.get(&Key::new("", node)).is_some(),
+            away: provider.is_some(),
+            is_heard_of: provider.is_some_and(|provider| self.is_heard(&provider)),
             ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             terminating: meta.deletion_timestamp.is_some(),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),

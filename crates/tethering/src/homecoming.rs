@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use liqo_api::links;
 use liqo_controller_runtime::{
     events::object_ref,
     eviction::{self, Outcome},
-    foreign_clusters,
     writes::{Step as _, StepError},
 };
 
@@ -33,22 +31,10 @@ pub async fn run(cluster: Arc<Cluster>) {
 
 async fn bring_home(cluster: &Cluster, namespace: &str) -> Result<(), StepError> {
     let pods = cluster.pods(namespace).await?;
-    let is_heard = peer_is_heard(cluster);
-    for pod in next(&pods, is_heard) {
+    for pod in next(&pods) {
         evict(cluster, pod).await?;
     }
     Ok(())
-}
-
-/// Whether the peer answers that this cluster was tethered to. If there is none any more, pods elsewhere are those of others.
-fn peer_is_heard(cluster: &Cluster) -> bool {
-    let config = cluster.context.config();
-    let Some(peer) = config.status.as_ref().and_then(|status| status.tethering.as_ref()?.cluster_id.as_ref()) else {
-        return true;
-    };
-    let known = foreign_clusters::by_peer(&cluster.foreign_clusters);
-    let reachable = known.get(peer).map(|known| known.condition(links::PEER_REACHABLE).is_some_and(|one| one.status == "True"));
-    reachable.unwrap_or(true)
 }
 
 async fn evict(cluster: &Cluster, pod: &Pod) -> Result<(), StepError> {

@@ -22,8 +22,10 @@ pub struct Pod {
     pub uid: String,
     /// Kind and UID of its controller.
     pub controller: Option<(String, String)>,
-    /// Whether it is on a virtual node of the peer.
+    /// Whether it is on a virtual node.
     pub away: bool,
+    /// Whether the provider of that node answers, and so says when the pod is gone.
+    pub is_heard_of: bool,
     pub ready: bool,
     pub terminating: bool,
     pub created: Option<Timestamp>,
@@ -38,19 +40,22 @@ impl Pod {
 
 /// The pods to evict now: of each controller at most one, the oldest. The next one follows when the new pod is ready, and the former one
 /// is gone; a silent peer does not say that it is, so then only the new pod counts where it does not wait for the former one itself.
-pub fn next(pods: &[Pod], peer_is_heard: bool) -> Vec<&Pod> {
+pub fn next(pods: &[Pod]) -> Vec<&Pod> {
     let mut of_controllers: BTreeMap<&(String, String), Vec<&Pod>> = BTreeMap::new();
     for pod in pods {
         if let Some(controller) = &pod.controller {
             of_controllers.entry(controller).or_default().push(pod);
         }
     }
-    of_controllers.into_iter().filter_map(|((kind, _), pods)| next_of(kind, &pods, peer_is_heard)).collect()
+    of_controllers.into_iter().filter_map(|((kind, _), pods)| next_of(kind, &pods)).collect()
 }
 
-fn next_of<'a>(kind: &str, pods: &[&'a Pod], peer_is_heard: bool) -> Option<&'a Pod> {
-    let waits_for_former = peer_is_heard || kind == ONE_AFTER_THE_OTHER;
-    let is_unsettled = |pod: &Pod| if pod.terminating { waits_for_former || !pod.away } else { !pod.away && !pod.ready };
+fn next_of<'a>(kind: &str, pods: &[&'a Pod]) -> Option<&'a Pod> {
+    let is_unsettled = |pod: &Pod| match (pod.terminating, pod.away) {
+        (true, true) => pod.is_heard_of || kind == ONE_AFTER_THE_OTHER,
+        (true, false) => true,
+        (false, away) => !away && !pod.ready,
+    };
     if pods.iter().any(|pod| is_unsettled(pod)) {
         return None;
     }
@@ -68,21 +73,22 @@ mod tests {
             uid: name.into(),
             controller: (!kind.is_empty()).then(|| (kind.to_owned(), format!("{kind}-uid"))),
             away,
+            is_heard_of: true,
             ready: true,
             terminating: false,
             created: Timestamp::from_second(created).ok(),
         }
     }
 
-    fn names(pods: &[Pod], heard: bool) -> Vec<&str> {
-        next(pods, heard).iter().map(|pod| pod.uid.as_str()).collect()
+    fn names(pods: &[Pod]) -> Vec<&str> {
+        next(pods).iter().map(|pod| pod.uid.as_str()).collect()
     }
 
     #[test]
     fn of_each_controller_the_oldest_comes_first_and_alone() {
         let pods =
             [pod("web-2", "ReplicaSet", true, 2), pod("web-1", "ReplicaSet", true, 1), pod("db-0", "StatefulSet", true, 3)];
-        assert_eq!(names(&pods, true), ["web-1", "db-0"]);
+        assert_eq!(names(&pods), ["web-1", "db-0"]);
     }
 
     #[test]
@@ -90,11 +96,11 @@ mod tests {
         let mut pods = vec![pod("web-1", "ReplicaSet", true, 1), pod("web-2", "ReplicaSet", true, 2)];
         pods[0].terminating = true;
         pods.push(Pod { ready: false, ..pod("web-3", "ReplicaSet", false, 9) });
-        assert!(names(&pods, true).is_empty());
+        assert!(names(&pods).is_empty());
         pods[2].ready = true;
-        assert!(names(&pods, true).is_empty(), "the former one still ends");
+        assert!(names(&pods).is_empty(), "the former one still ends");
         pods.remove(0);
-        assert_eq!(names(&pods, true), ["web-2"]);
+        assert_eq!(names(&pods), ["web-2"]);
     }
 
     #[test]
@@ -102,21 +108,22 @@ mod tests {
         for (kind, expected) in [("ReplicaSet", vec!["two"]), ("StatefulSet", vec![])] {
             let mut pods = vec![pod("one", kind, true, 1), pod("two", kind, true, 2), pod("three", kind, false, 3)];
             pods[0].terminating = true;
-            assert_eq!(names(&pods, false), expected, "{kind}");
+            pods[0].is_heard_of = false;
+            assert_eq!(names(&pods), expected, "{kind}");
             pods[2].ready = false;
-            assert!(names(&pods, false).is_empty(), "the new pod is not ready");
+            assert!(names(&pods).is_empty(), "the new pod is not ready");
         }
     }
 
     #[test]
     fn what_nobody_would_create_again_or_may_run_only_once_stays() {
         let pods = [pod("alone", "", true, 1), pod("task", "Job", true, 1), pod("agent", "DaemonSet", true, 1)];
-        assert!(names(&pods, true).is_empty());
+        assert!(names(&pods).is_empty());
         assert!(pods.iter().all(|pod| !pod.has_to_come_home()));
     }
 
     #[test]
     fn what_is_at_home_stays() {
-        assert!(names(&[pod("web-1", "ReplicaSet", false, 1)], true).is_empty());
+        assert!(names(&[pod("web-1", "ReplicaSet", false, 1)]).is_empty());
     }
 }

@@ -3,6 +3,7 @@
 use k8s_openapi::{
     api::{
         apps::v1::{Deployment, StatefulSet},
+        batch::v1::Job,
         core::v1::{ConfigMap, Event, Pod},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -207,6 +208,38 @@ async fn forty_pods_without_requests_all_run_although_their_provider_has_room_fo
     let there = milan.pods_of("small").len();
     println!("{there} of 40 pods run at milan");
     assert!((1..40).contains(&there), "{there}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_wait_for_a_full_provider_run_here_as_soon_as_they_may_and_those_that_run_there_stay() {
+    for strategy in ["Local", "LocalAndRemote"] {
+        let world = World::peered(Start::default()).await;
+        let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+        let share = Patch::Merge(json!({ "spec": { "provide": { "percentage": 1 } } }));
+        milan.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &share).await.unwrap();
+        world.offload(0, "demo", "Remote").await;
+        rome.deploy("demo", "web", 6).await;
+        rome.run_job("demo", "work", 1, 5, 1).await;
+        let ready = async || rome.ready_pods("demo").await.len();
+        world
+            .until("the provider is full", SOON, async || ready().await > 0 && milan.pods_of("web").len() == ready().await)
+            .await;
+        tokio::time::sleep(SOON).await;
+        let there = milan.pods_of("web").len();
+        assert!((1..6).contains(&there), "{there} of 6 pods are there");
+
+        let change = Patch::Merge(json!({ "spec": { "podOffloadingStrategy": strategy } }));
+        let offloadings = rome.api::<NamespaceOffloading>("demo");
+        offloadings.patch(NAMESPACE_OFFLOADING, &PatchParams::default(), &change).await.unwrap();
+        let took = world.until("all run", SOON, async || nodes(rome, "web").await.len() == 6).await;
+        println!("{strategy}: {there} of 6 pods were there, and the others run {} s after the change", took.as_secs());
+        assert_eq!(milan.pods_of("web").len(), there);
+        let is_complete = async || {
+            let job = rome.api::<Job>("demo").get("work").await.unwrap();
+            job.status.and_then(|status| status.succeeded) == Some(1)
+        };
+        world.until("the job is complete", SOON, is_complete).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,15 +3,16 @@
 //!
 //! Kubernetes lets a toleration be added to an existing pod, but no node affinity. So a pod that lacks only the toleration gets it.
 //! A pod that lacks affinity is deleted, if its controller creates it again. So is one that avoids a cluster which was closed when it was
-//! created, and is open now. One that the webhook held back, because its namespace had no strategy yet, goes where the strategy says.
+//! created, and is open now; and one that was created for virtual nodes only, while its namespace had the strategy `Remote`, and may run
+//! here now. One that the webhook held back, because its namespace had no strategy yet, goes where the strategy says.
 //!
 //! A pod that got a node of this cluster, although its namespace had the strategy `Remote` when it was created, is evicted, if its
 //! controller creates it again.
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use liqo_api::NamespaceOffloading;
+use jiff::{SignedDuration, Timestamp};
+use liqo_api::{NamespaceOffloading, PodOffloadingStrategy};
 use serde_json::{Value, json};
 
 use crate::json::items;
@@ -23,6 +24,9 @@ use crate::pod::scheduling::{Placement, is_held_back, must_leave};
 
 /// A pod gets this much time to be scheduled before anything but a toleration is due.
 const SETTLING_TIME: Duration = Duration::from_secs(10);
+
+/// For this long after a change of the strategy, a webhook whose watch lags may go by the former one.
+const WEBHOOK_LAG: SignedDuration = SignedDuration::from_secs(20);
 
 /// For this long, no pod of a controller is deleted that was created after the first deletion: it shows that the webhook does not
 /// see new pods.
@@ -126,6 +130,9 @@ pub struct Facts<'a> {
     pub avoids_in_vain: bool,
     /// Why a budget lets no cluster have it now.
     pub held: Option<&'a str>,
+    /// Since when pods of its namespace may run in this cluster, if they might not before, see [`strategy_since`]. `None` if they may not,
+    /// or nobody knows.
+    pub home_since: Option<Timestamp>,
     /// When the first pod of its controller was deleted, in the last [`RECREATION_INTERVAL`].
     pub recreated_since: Option<Timestamp>,
     pub now: Timestamp,
@@ -137,14 +144,20 @@ const ALONE: &str = "the pod lacks node affinity for other clusters: Liqo's webh
 const UNSEEN: &str = "the pod lacks node affinity for other clusters, and so did the one that it replaces: Liqo's webhook does not see new pods. \
      `liqoctl doctor` says why";
 
+const LEFT_BEHIND: &str = "the pod was created for other clusters only, and pods of its namespace may run in this cluster now. That cannot be changed \
+     in an existing pod: delete the pod and create it again";
+
 const CLOSED_BEFORE: &str = "the pod avoids a cluster that was closed to it when it was created, and is open now. \
      That cannot be changed in an existing pod: delete the pod and create it again";
 
 /// What to do about the pod.
 pub fn repair(facts: &Facts) -> Repair {
-    let Facts { pod, placement, refusals, avoids_in_vain, held, recreated_since, now } = *facts;
+    let Facts { pod, placement, refusals, avoids_in_vain, held, home_since, recreated_since, now } = *facts;
     if pod.held_back && placement.fits_held_back(&pod.json()) {
         return Repair::Release;
+    }
+    if pod.must_leave && home_since.is_some_and(|since| pod.created < since.saturating_add(WEBHOOK_LAG).unwrap_or(since)) {
+        return left_behind(facts);
     }
     let is_handled = placement.patch.is_empty();
     if placement.obstacle.is_some() || (is_handled && refusals.is_empty() && held.is_none() && !avoids_in_vain) {
@@ -176,6 +189,24 @@ pub fn repair(facts: &Facts) -> Repair {
     }
 }
 
+/// What to do about a pod that waits for a virtual node, and may run here by now. None of its containers ever started, so a Job may
+/// lose it, too.
+fn left_behind(facts: &Facts) -> Repair {
+    let Facts { pod, recreated_since, now, .. } = *facts;
+    if pod.gated {
+        return Repair::Nothing;
+    }
+    let age = Duration::try_from(now.duration_since(pod.created)).unwrap_or_default();
+    if let Some(rest) = SETTLING_TIME.checked_sub(age).filter(|rest| !rest.is_zero()) {
+        return Repair::Later(rest);
+    }
+    let is_created_again = pod.controller.as_ref().is_some_and(|controller| !has_pods_for_nodes(&controller.kind));
+    if is_created_again && recreated_since.is_none_or(|since| pod.created < since) {
+        return Repair::Recreate;
+    }
+    Repair::Tell(LEFT_BEHIND.to_owned())
+}
+
 const ALONE_HERE: &str = "the pod runs in this cluster, although pods of its namespace are to run in other clusters only: Liqo's webhook did not see \
      it. A running pod cannot be moved: delete it and create it again";
 
@@ -196,6 +227,11 @@ pub fn repair_here(facts: &Facts, since: Timestamp) -> Repair {
         Some(since) if pod.created >= since => Repair::Tell(UNSEEN_HERE.to_owned()),
         _ => Repair::Recreate,
     }
+}
+
+/// Whether pods of a namespace may run in this cluster, and perhaps might not before: see [`strategy_since`].
+pub fn may_have_changed_to_here(offloading: &NamespaceOffloading) -> bool {
+    offloading.metadata.generation != Some(1) && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Remote
 }
 
 /// Since when the namespace has the strategy that it has, or a later time. If the spec has changed, the API server notes who wrote the
@@ -244,7 +280,45 @@ mod tests {
 
     fn facts<'a>(pod: &'a UnscheduledPod, placement: &'a Placement, second: i64) -> Facts<'a> {
         let now = at(second);
-        Facts { pod, placement, refusals: &[], avoids_in_vain: false, held: None, recreated_since: None, now }
+        Facts { pod, placement, refusals: &[], avoids_in_vain: false, held: None, home_since: None, recreated_since: None, now }
+    }
+
+    #[test]
+    fn a_pod_that_was_to_leave_and_may_run_here_now_is_created_again_whoever_controls_it() {
+        let left_behind = |changes: &Value, since: i64, recreated: Option<i64>| {
+            let whole = pod(changes).unwrap();
+            let mut placed = whole.json();
+            let patch: json_patch::Patch = serde_json::from_value(place(&placed, Remote, None, &[]).patch.into()).unwrap();
+            json_patch::patch(&mut placed, &patch).unwrap();
+            let merged = json!({ "spec": placed["spec"] });
+            let mut changes = changes.clone();
+            json_patch::merge(&mut changes, &merged);
+            let pod = pod(&changes).unwrap();
+            assert!(pod.must_leave);
+            let placement = place(&pod.json(), Local, None, &[]);
+            let facts = facts(&pod, &placement, 100);
+            repair(&Facts { home_since: Some(at(since)), recreated_since: recreated.map(at), ..facts })
+        };
+        let job = json!({ "metadata": { "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "o", "controller": true }] } });
+        assert_eq!(left_behind(&json!({}), 50, None), Repair::Recreate);
+        assert_eq!(left_behind(&job, 50, None), Repair::Recreate, "none of its containers ever started");
+        assert_eq!(left_behind(&json!({}), -30, None), Repair::Nothing, "its template asks for virtual nodes");
+        assert_eq!(left_behind(&json!({}), -10, None), Repair::Recreate, "a webhook may have lagged");
+        for (changes, recreated) in [(json!({ "metadata": { "ownerReferences": null } }), None), (json!({}), Some(0))] {
+            let told = left_behind(&changes, 50, recreated);
+            assert!(matches!(told, Repair::Tell(why) if why.contains("may run in this cluster now")), "{changes}");
+        }
+    }
+
+    #[test]
+    fn a_strategy_that_never_changed_leaves_nobody_behind() {
+        let changed = |generation: i64, strategy: &str| {
+            let offloading = json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+                "metadata": { "name": "offloading", "generation": generation }, "spec": { "podOffloadingStrategy": strategy } });
+            may_have_changed_to_here(&serde_json::from_value(offloading).unwrap())
+        };
+        assert!(changed(2, "Local") && changed(2, "LocalAndRemote"));
+        assert!(!changed(2, "Remote") && !changed(1, "Local"));
     }
 
     fn repaired(changes: &Value, strategy: PodOffloadingStrategy, recreated_since: Option<Timestamp>) -> Repair {

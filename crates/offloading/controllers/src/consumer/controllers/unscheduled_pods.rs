@@ -19,6 +19,7 @@ use liqo_api::{ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadi
 use liqo_controller_runtime::{
     Key, Next,
     events::object_ref,
+    eviction::{self, Outcome},
     writes::{Step as _, StepError, delete_if_present, unless_changed, unless_gone},
 };
 use parking_lot::Mutex;
@@ -29,9 +30,10 @@ use crate::consumer::state::Consumer;
 use crate::webhook::Offloading;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::node::priced::PricedNode;
+use liqo_offloading_rules::pod::controller::Controller;
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::scheduling::{self, Placement, avoids_in_vain, tolerations};
-use liqo_offloading_rules::pod::unscheduled::{Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair};
+use liqo_offloading_rules::pod::unscheduled::{self, Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair};
 
 /// Pods that are handled at the same time.
 const CONCURRENCY: usize = 4;
@@ -56,6 +58,8 @@ struct Memory {
     last_deletion: Option<Instant>,
     /// When the user was told about a pod (its UID).
     told: HashMap<String, Instant>,
+    /// Since when pods of a namespace may run here, by the UID and generation of its `NamespaceOffloading`.
+    home_since: HashMap<String, ((Option<String>, Option<i64>), Option<Timestamp>)>,
 }
 
 impl Memory {
@@ -122,12 +126,14 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
     let (placement, refusals) = (offloading.place_anywhere(&json), offloading.refusals_of(&json, now));
     let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
     let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
+    let home_since = if pod.must_leave { home_since(consumer, memory, &object).await? } else { None };
     let facts = Facts {
         pod: &pod,
         placement: &placement,
         refusals: &refusals,
         avoids_in_vain: avoids_too_much(consumer, &offloading, &json, now),
         held: held.as_deref(),
+        home_since,
         recreated_since,
         now,
     };
@@ -142,7 +148,7 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
             if let Err(rest) = memory.lock().may_delete(Instant::now()) {
                 return Ok(Next::After(rest));
             }
-            if !delete(&consumer.context.client, key, &pod).await? {
+            if !remove(&consumer.context.client, key, &pod).await? {
                 // Only its status may have changed, which no watch reports here.
                 return Ok(Next::After(DELETION_RETRY));
             }
@@ -166,6 +172,29 @@ async fn tell(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key, pod: &Unsc
         let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
         consumer.context.events.warning(&object, "NotPlaced", message).await;
     }
+}
+
+/// Since when pods of a namespace may run in this cluster, if they might not before. Only the API server says when its strategy changed.
+async fn home_since(
+    consumer: &Consumer,
+    memory: &Mutex<Memory>,
+    known: &NamespaceOffloading,
+) -> Result<Option<Timestamp>, StepError> {
+    let key = Key::of(known);
+    let version = (known.metadata.uid.clone(), known.metadata.generation);
+    if !unscheduled::may_have_changed_to_here(known) {
+        return Ok(None);
+    }
+    if let Some((_, since)) = memory.lock().home_since.get(&key.namespace).filter(|(of, _)| *of == version) {
+        return Ok(*since);
+    }
+    let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), &key.namespace);
+    let live = unless_gone(api.get(NAMESPACE_OFFLOADING).await).step("read", "NamespaceOffloading", &key)?;
+    let since = live.filter(unscheduled::may_have_changed_to_here).as_ref().and_then(unscheduled::strategy_since);
+    let mut memory = memory.lock();
+    memory.home_since.retain(|namespace, _| consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some());
+    memory.home_since.insert(key.namespace, (version, since));
+    Ok(since)
 }
 
 /// Whether a pod avoids a cluster that a new one would not avoid.
@@ -245,6 +274,15 @@ pub async fn bring_home(client: &Client, namespace: &str) -> Result<bool, StepEr
 
 fn pods(client: &Client, namespace: &str) -> Api<JsonPod> {
     Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Pod>(&()))
+}
+
+/// Deletes this pod, so that its controller creates it again. One of a Job is evicted: a Job that ignores disruptions does not count it.
+async fn remove(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
+    if pod.controller.as_ref().is_some_and(Controller::recreates) {
+        return delete(client, key, pod).await;
+    }
+    let evicted = eviction::evict(client, key, &pod.uid, None).await.step("evict", "Pod", key)?;
+    Ok(matches!(evicted, Outcome::Accepted))
 }
 
 /// Deletes this pod, unless it changed since the watch showed it. Returns whether it did.

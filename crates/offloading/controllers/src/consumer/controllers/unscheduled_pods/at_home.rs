@@ -75,6 +75,7 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, namespace: &str)
             refusals: &[],
             avoids_in_vain: false,
             held: held.as_deref(),
+            home_since: None,
             recreated_since,
             now,
         };
