@@ -174,6 +174,17 @@ async fn the_admin_cannot_schedule_around_it(rome: &Cluster) -> Result<()> {
     only_in_an_emergency(rome, &["delete", tenant, "--dry-run=server"]).await?;
     only_in_an_emergency(rome, &["annotate", tenant, "note=mine"]).await?;
     only_in_an_emergency(rome, &["annotate", tenant, "note-"]).await?;
+    // Pods are not taken from the peer one by one either.
+    let offloading = ["-n", NAMESPACE, "delete", "namespaceoffloading", "offloading", "--dry-run=server"];
+    only_in_an_emergency(rome, &offloading).await?;
+    let strategy = r#"{"spec":{"podOffloadingStrategy":"Local"}}"#;
+    let change =
+        ["-n", NAMESPACE, "patch", "namespaceoffloading", "offloading", "--type=merge", "--dry-run=server", "-p", strategy];
+    only_in_an_emergency(rome, &change).await?;
+    for command in [&["unoffload", "namespace", NAMESPACE, "--yes"][..], &["unpeer", "milan", "--yes"], &["uninstall", "--yes"]] {
+        let refused = rome.try_liqoctl(command).await?;
+        ensure!(!refused.success && refused.stderr.contains("`liqoctl untether`"), "{command:?}: {}", refused.stderr);
+    }
     rome.kubectl(&["annotate", "namespace", NAMESPACE, "note=mine"]).await?;
     let on_a_node = r#"{"spec":{"nodeName":"rome-1"}}"#;
     let run = ["-n", NAMESPACE, "run", "mine", "--image=localhost/busybox:1", "--restart=Never"];

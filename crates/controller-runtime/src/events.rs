@@ -64,7 +64,8 @@ impl Events {
     }
 
     async fn publish(&self, object: &ObjectReference, kind: &str, action: &str, reason: &str, mut note: String) {
-        note.truncate(note.floor_char_boundary(MAX_NOTE_LEN));
+        let end = (0..=MAX_NOTE_LEN.min(note.len())).rev().find(|at| note.is_char_boundary(*at));
+        note.truncate(end.unwrap_or_default());
         // To Kubernetes' tools, events that differ only in their note are one. So each note gets its own action.
         let action = format!("{action}-{}", short_hash(&note));
         let (now, key) = (self.clock.now(), format!("{object:?} {kind} {reason} {action}"));

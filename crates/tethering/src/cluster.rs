@@ -16,7 +16,10 @@ use liqo_controller_runtime::{
     writes::{Step as _, StepError},
 };
 
-use crate::decide::{homecoming::Pod as PodState, namespaces::is_ours};
+use crate::decide::{
+    homecoming::{Place, Pod as PodState},
+    namespaces::is_ours,
+};
 
 /// How often pods are looked at while they come home.
 pub const COUNT_INTERVAL: Duration = Duration::from_secs(5);
@@ -154,8 +157,7 @@ impl Cluster {
             key: Key::of(pod),
             uid: pod.uid().unwrap_or_default(),
             controller: controller.map(|owner| (owner.kind.clone(), owner.uid.clone())),
-            away: provider.is_some(),
-            is_heard_of: provider.is_some_and(|provider| self.is_heard(&provider)),
+            place: provider.map_or(Place::Here, |provider| Place::Away { is_heard_of: self.is_heard(&provider) }),
             ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             terminating: meta.deletion_timestamp.is_some(),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),

@@ -16,6 +16,7 @@ use crate::{
     Error,
     cluster::{COUNT_INTERVAL, Cluster},
     decide::{
+        homecoming::Pod,
         machine::Effects,
         namespaces::{Change, change, is_taken_over},
     },
@@ -74,10 +75,10 @@ async fn reconcile(cluster: &Cluster, namespace: &str) -> Result<Next, Error> {
         return Ok(Next::OnChange);
     }
     let pods = if to.is_none() { cluster.pods(namespace).await? } else { Vec::new() };
-    let wanted = change(namespace, live.as_deref(), to.as_ref(), || pods.iter().any(|pod| pod.away));
+    let wanted = change(namespace, live.as_deref(), to.as_ref(), || pods.iter().any(Pod::is_away));
     apply(cluster, &key, wanted).await?;
     // A pod that ends changes no object that is watched here.
-    let waits = to.is_none() && pods.iter().any(|pod| pod.away);
+    let waits = to.is_none() && pods.iter().any(Pod::is_away);
     Ok(if waits { Next::After(COUNT_INTERVAL) } else { Next::OnChange })
 }
 

@@ -199,6 +199,9 @@ async fn unpeer(global: &Global, arguments: &Unpeer) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     let foreign = unpeer::find(&cluster, &arguments.name).await?;
     let options = unpeer::Options { incoming: arguments.incoming, now: arguments.now, timeout: arguments.timeout };
+    if tether::controlling_peer(&cluster).await?.is_some_and(|(peer, _)| peer == foreign.spec.cluster_id) {
+        tether::refuse_while_tethered(&cluster).await?;
+    }
     ask::confirm(&unpeer::question(&cluster, &foreign, &options).await?, arguments.yes)?;
     let unpeered = unpeer::unpeer(&cluster, &foreign, &options, &Progress::new()).await?;
     output::print(global.output, &unpeered, unpeer::table)
@@ -251,6 +254,7 @@ async fn unoffload(global: &Global, arguments: &UnoffloadNamespace) -> anyhow::R
     if global.output != Format::Table {
         return output::print(global.output, &endings, |_| String::new());
     }
+    tether::refuse_while_tethered(&cluster).await?;
     if let Some(question) = offload::question(&endings, arguments.now) {
         ask::confirm(&question, arguments.yes)?;
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::bail;
 use kube::{
-    Api, ResourceExt as _,
-    api::{Patch, PatchParams},
+    Api, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
 };
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, TetheringReason, TetheringState, TetheringStatus};
 use serde::Serialize;
@@ -46,6 +46,10 @@ pub async fn tether(
         && other != id
     {
         bail!("this cluster is {state:?} with {other} already; end that with `liqoctl untether` first");
+    }
+    if let Some(TetheringStatus { state: TetheringState::Releasing, deadline, .. }) = status(&config) {
+        let until = deadline.as_ref().map(|deadline| format!(", at the latest at {}", deadline.0)).unwrap_or_default();
+        bail!("this cluster takes back control: try again when `liqoctl status` says that it is autonomous{until}");
     }
     // A former refusal would be taken for the answer.
     if config.tethering().0 == TetheringState::Autonomous && status(&config).is_some() {
@@ -120,6 +124,25 @@ fn outcome(status: Option<&TetheringStatus>, peer: &ClusterId) -> Result<Poll<Te
 
 fn status(config: &ClusterConfig) -> Option<&TetheringStatus> {
     config.status.as_ref()?.tethering.as_ref()
+}
+
+/// The peer that controls this cluster, by its name or ID, if one does or is about to.
+pub async fn controlling_peer(cluster: &Cluster) -> anyhow::Result<Option<(ClusterId, String)>> {
+    let config = cluster.config().await?.unwrap_or_default();
+    let (TetheringState::Tethering | TetheringState::Tethered, Some(peer)) = config.tethering() else { return Ok(None) };
+    let peers = Api::<ForeignCluster>::all(cluster.client.clone()).list(&ListParams::default()).await.doing("list the peers")?;
+    let known = peers.items.iter().find(|one| one.spec.cluster_id == *peer);
+    Ok(Some((peer.clone(), known.map_or_else(|| peer.to_string(), ResourceExt::name_any))))
+}
+
+/// An error if a peer controls this cluster, whose pods are then where the peer puts them.
+pub async fn refuse_while_tethered(cluster: &Cluster) -> anyhow::Result<()> {
+    match controlling_peer(cluster).await? {
+        Some((_, peer)) => {
+            bail!("this cluster is tethered to {peer}, which decides where its pods run: end that with `liqoctl untether` first")
+        }
+        None => Ok(()),
+    }
 }
 
 async fn installed(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {

@@ -31,7 +31,7 @@ use crate::{
     progress::Progress,
     rollout,
     settings::{Present, Settings, Values},
-    unpeer,
+    tether, unpeer,
     wait::{Poll, until},
 };
 
@@ -57,12 +57,15 @@ pub struct InUse {
     pub namespaces: Vec<String>,
     /// How many receipts are kept of peerings that have ended.
     pub receipts: usize,
+    /// The peer that controls this cluster.
+    pub tethered_to: Option<String>,
 }
 
 impl InUse {
     /// What is in use, as text; nothing if nothing is.
     pub fn describe(&self) -> Option<String> {
-        let mut parts = self.peerings.clone();
+        let tethered = self.tethered_to.iter().map(|peer| format!("this cluster is tethered to {peer}"));
+        let mut parts: Vec<String> = tethered.chain(self.peerings.iter().cloned()).collect();
         if !self.namespaces.is_empty() {
             parts.push(format!("namespaces {} are offloaded", self.namespaces.join(", ")));
         }
@@ -76,7 +79,9 @@ impl InUse {
     }
 
     fn advice(&self) -> &'static str {
-        if self.peerings.is_empty() && self.namespaces.is_empty() {
+        if self.tethered_to.is_some() {
+            "First end that (`liqoctl untether`, then `liqoctl unpeer` and `liqoctl unoffload namespace`), or add --force"
+        } else if self.peerings.is_empty() && self.namespaces.is_empty() {
             "--force deletes them"
         } else {
             "First end that (`liqoctl unpeer`, `liqoctl unoffload namespace`), or add --force"
@@ -103,6 +108,7 @@ pub async fn in_use(cluster: &Cluster) -> anyhow::Result<InUse> {
     let kept = ListParams::default().labels(labels::FORMER_PEER_ID);
     let receipts = list_or_none(&Api::<Receipt>::namespaced(cluster.client.clone(), NAMESPACE), &kept).await;
     Ok(InUse {
+        tethered_to: tether::controlling_peer(cluster).await?.map(|(_, peer)| peer),
         receipts: receipts.doing("list the receipts of ended peerings")?.len(),
         peerings: foreign.iter().filter_map(peering).collect(),
         namespaces: offloadings.doing("list the offloaded namespaces")?.iter().filter_map(kube::ResourceExt::namespace).collect(),
@@ -506,9 +512,12 @@ mod tests {
     fn what_is_in_use_is_said_in_one_sentence() {
         assert_eq!(InUse::default().describe(), None);
         let peerings = vec!["this cluster lends to rome".into()];
-        let in_use = InUse { peerings, namespaces: vec!["demo".into()], receipts: 0 };
+        let in_use = InUse { peerings, namespaces: vec!["demo".into()], receipts: 0, tethered_to: None };
         assert_eq!(in_use.describe().unwrap(), "this cluster lends to rome; namespaces demo are offloaded");
         assert!(in_use.advice().contains("unpeer"));
+        let tethered = InUse { tethered_to: Some("milan".into()), ..in_use };
+        assert!(tethered.describe().unwrap().starts_with("this cluster is tethered to milan; "));
+        assert!(tethered.advice().contains("`liqoctl untether`"));
         let receipts = InUse { receipts: 3, ..InUse::default() };
         let expected = "3 receipts of ended peerings are stored here (`liqoctl receipt export csv` prints them)";
         assert_eq!((receipts.describe().unwrap().as_str(), receipts.advice()), (expected, "--force deletes them"));

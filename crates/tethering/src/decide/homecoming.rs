@@ -22,19 +22,29 @@ pub struct Pod {
     pub uid: String,
     /// Kind and UID of its controller.
     pub controller: Option<(String, String)>,
-    /// Whether it is on a virtual node.
-    pub away: bool,
-    /// Whether the provider of that node answers, and so says when the pod is gone.
-    pub is_heard_of: bool,
+    pub place: Place,
     pub ready: bool,
     pub terminating: bool,
     pub created: Option<Timestamp>,
 }
 
+/// Where a pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On a node of this cluster, or on none yet.
+    Here,
+    /// On a virtual node. If its provider answers, it says when the pod is gone.
+    Away { is_heard_of: bool },
+}
+
 impl Pod {
+    pub fn is_away(&self) -> bool {
+        self.place != Place::Here
+    }
+
     /// Whether it is away, and its controller creates another one.
     pub fn has_to_come_home(&self) -> bool {
-        self.away && self.controller.as_ref().is_some_and(|(kind, _)| RECREATING.contains(&kind.as_str()))
+        self.is_away() && self.controller.as_ref().is_some_and(|(kind, _)| RECREATING.contains(&kind.as_str()))
     }
 }
 
@@ -51,10 +61,10 @@ pub fn next(pods: &[Pod]) -> Vec<&Pod> {
 }
 
 fn next_of<'a>(kind: &str, pods: &[&'a Pod]) -> Option<&'a Pod> {
-    let is_unsettled = |pod: &Pod| match (pod.terminating, pod.away) {
-        (true, true) => pod.is_heard_of || kind == ONE_AFTER_THE_OTHER,
-        (true, false) => true,
-        (false, away) => !away && !pod.ready,
+    let is_unsettled = |pod: &Pod| match (pod.terminating, pod.place) {
+        (true, Place::Away { is_heard_of }) => is_heard_of || kind == ONE_AFTER_THE_OTHER,
+        (true, Place::Here) => true,
+        (false, place) => place == Place::Here && !pod.ready,
     };
     if pods.iter().any(|pod| is_unsettled(pod)) {
         return None;
@@ -72,8 +82,7 @@ mod tests {
             key: Key::new("demo", name),
             uid: name.into(),
             controller: (!kind.is_empty()).then(|| (kind.to_owned(), format!("{kind}-uid"))),
-            away,
-            is_heard_of: true,
+            place: if away { Place::Away { is_heard_of: true } } else { Place::Here },
             ready: true,
             terminating: false,
             created: Timestamp::from_second(created).ok(),
@@ -108,7 +117,7 @@ mod tests {
         for (kind, expected) in [("ReplicaSet", vec!["two"]), ("StatefulSet", vec![])] {
             let mut pods = vec![pod("one", kind, true, 1), pod("two", kind, true, 2), pod("three", kind, false, 3)];
             pods[0].terminating = true;
-            pods[0].is_heard_of = false;
+            pods[0].place = Place::Away { is_heard_of: false };
             assert_eq!(names(&pods), expected, "{kind}");
             pods[2].ready = false;
             assert!(names(&pods).is_empty(), "the new pod is not ready");

@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn lasting<'a>(owner: &'a str, cluster: (&'a ClusterId, &'a str), reason: OffloadedReason) -> NewRefusal<'a> {
-        NewRefusal { owner, cluster, reason, cause: Cause::Lasts, refusal_timeout: Duration::from_mins(5) }
+        NewRefusal { owner, cluster, reason, cause: Cause::Lasts, refusal_timeout: Duration::from_secs(300) }
     }
 
     fn pod(controller: &str, revision: Option<&str>) -> Value {
@@ -352,7 +352,7 @@ mod tests {
         let [milan, paris, oslo] = [2, 3, 4].map(|key| ClusterId::of_public_key(&[key; 32]));
         let passing = |cluster, minutes: u64| NewRefusal {
             cause: Cause::Passes,
-            refusal_timeout: Duration::from_mins(minutes),
+            refusal_timeout: Duration::from_secs(60 * minutes),
             ..lasting("o", (cluster, "milan"), OffloadedReason::NotStarted)
         };
         let avoided = |refusals: &Refusals, minute| refusals.of_pod(&pod("o", None), at(minute)).len();

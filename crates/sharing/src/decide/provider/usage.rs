@@ -65,7 +65,8 @@ fn has_left(allocation: &PoolAllocation, partition: &NodePartition, node: &str) 
     let lends_on = allocation.borrowed_hops.is_some() || allocation.policy.source.offers.is_some();
     let node = partition.nodes.iter().find(|(name, _)| *name == node);
     let is_taken_back = node.and_then(|(_, node)| node.upstream.as_ref()).is_some_and(|upstream| upstream.offer.is_none());
-    !allocation.has_nodes_of(partition) && !(lends_on && is_taken_back)
+    let has_own_end = lends_on && is_taken_back;
+    !has_own_end && !allocation.has_nodes_of(partition)
 }
 
 /// What takes something from nodes and is charged to no pool that has nodes.

@@ -58,8 +58,15 @@ struct Memory {
     last_deletion: Option<Instant>,
     /// When the user was told about a pod (its UID).
     told: HashMap<String, Instant>,
-    /// Since when pods of a namespace may run here, by the UID and generation of its `NamespaceOffloading`.
-    home_since: HashMap<String, ((Option<String>, Option<i64>), Option<Timestamp>)>,
+    /// For each namespace, what was read last.
+    strategies: HashMap<String, StrategyChange>,
+}
+
+/// When a `NamespaceOffloading` of this UID and generation got its strategy, if that is known.
+struct StrategyChange {
+    uid: Option<String>,
+    generation: Option<i64>,
+    at: Option<Timestamp>,
 }
 
 impl Memory {
@@ -181,19 +188,21 @@ async fn home_since(
     known: &NamespaceOffloading,
 ) -> Result<Option<Timestamp>, StepError> {
     let key = Key::of(known);
-    let version = (known.metadata.uid.clone(), known.metadata.generation);
+    let (uid, generation) = (known.metadata.uid.clone(), known.metadata.generation);
     if !unscheduled::may_have_changed_to_here(known) {
         return Ok(None);
     }
-    if let Some((_, since)) = memory.lock().home_since.get(&key.namespace).filter(|(of, _)| *of == version) {
-        return Ok(*since);
+    if let Some(change) = memory.lock().strategies.get(&key.namespace)
+        && (&change.uid, change.generation) == (&uid, generation)
+    {
+        return Ok(change.at);
     }
     let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), &key.namespace);
     let live = unless_gone(api.get(NAMESPACE_OFFLOADING).await).step("read", "NamespaceOffloading", &key)?;
     let since = live.filter(unscheduled::may_have_changed_to_here).as_ref().and_then(unscheduled::strategy_since);
     let mut memory = memory.lock();
-    memory.home_since.retain(|namespace, _| consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some());
-    memory.home_since.insert(key.namespace, (version, since));
+    memory.strategies.retain(|namespace, _| consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some());
+    memory.strategies.insert(key.namespace, StrategyChange { uid, generation, at: since });
     Ok(since)
 }
 
