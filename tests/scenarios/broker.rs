@@ -354,6 +354,13 @@ pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Res
     .await?;
     milan.kubectl(&["uncordon", "turin"]).await?;
 
+    end_broker(&world).await?;
+    milan.liqoctl(&["unpeer", "turin", "--yes"]).await.map(drop)
+}
+
+/// Milan is no broker any more. Rome's pod leaves turin within the notice: the pool has its name still, and other nodes.
+async fn end_broker(world: &World) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
     let at_milan = rome.remote_namespace(NAMESPACE, milan).await?;
     let notice = |seconds: Value| json!({ "spec": { "provide": { "noticeSeconds": seconds } } }).to_string();
     milan.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &notice(json!(NOTICE_SECONDS))]).await?;
@@ -367,8 +374,6 @@ pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Res
     })
     .await?;
     rome.wait_for(&["node/milan"], "condition=Ready", 60).await?;
-
-    // The pool has its name still, and other nodes.
     let begun = Instant::now();
     eventually("the customer's pod has left turin", TIMEOUT, || async {
         let pods = milan.pods(&at_milan, "app=web").await?;
@@ -385,8 +390,7 @@ pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Res
     eventually("the namespace is gone at the former broker", Duration::from_secs(120), || async {
         Ok(milan.object(&["namespace", &at_milan]).await?.is_none().then_some(()))
     })
-    .await?;
-    milan.liqoctl(&["unpeer", "turin", "--yes"]).await.map(drop)
+    .await
 }
 
 /// Runs `broker enable` at milan, for rome.
