@@ -58,6 +58,7 @@ fn pod(number: u32) -> PodUsage {
             namespace: format!("mapped-{peer_number}"),
             consumer: peer(peer_number).to_string(),
             pool: DEFAULT_POOL.to_owned(),
+            is_ending: false,
         }
     });
     let resources = list(&[("cpu", "250m"), ("memory", "512Mi"), ("pods", "1")]).into();
@@ -133,6 +134,7 @@ fn broker(policy: Arc<PeeringPolicy>) -> Snapshot {
             namespace: format!("mapped-{}", number % PROVIDERS),
             consumer: peer(number % PROVIDERS).to_string(),
             pool: DEFAULT_POOL.to_owned(),
+            is_ending: false,
         };
         PodUsage { node: Some(format!("node-{}", number / PROVIDERS)), owner: Some(owner), ..pod(number) }
     });

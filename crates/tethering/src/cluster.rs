@@ -1,6 +1,6 @@
 //! What the controllers know of this cluster: caches of the objects that they read, and two lists of pods that they need only at times.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard, runtime::watcher::Config};
@@ -128,11 +128,11 @@ impl Cluster {
     pub async fn pods(&self, namespace: &str) -> Result<Vec<PodState>, StepError> {
         let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
         let unfinished = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed").limit(PODS_PAGE);
-        let (mut all, mut page) = (Vec::new(), unfinished);
+        let (mut all, mut page, heard) = (Vec::new(), unfinished, self.heard());
         loop {
             let found = api.list(&page).await.step("list", "Pods", Key::new(namespace, ""))?;
             let next = found.metadata.continue_.clone().filter(|next| !next.is_empty());
-            all.extend(found.items.iter().map(|pod| self.pod_state(pod)));
+            all.extend(found.items.iter().map(|pod| self.pod_state(pod, &heard)));
             match next {
                 Some(next) => page = page.continue_token(&next),
                 None => return Ok(all),
@@ -140,14 +140,14 @@ impl Cluster {
         }
     }
 
-    /// Whether a provider answers. One whose peering is gone says nothing any more.
-    fn is_heard(&self, provider: &ClusterId) -> bool {
+    /// The peers that answer. One whose peering is gone says nothing any more.
+    fn heard(&self) -> BTreeSet<ClusterId> {
+        let answers = |known: &ForeignCluster| known.condition(links::PEER_REACHABLE).is_some_and(|one| one.status == "True");
         let known = foreign_clusters::by_peer(&self.foreign_clusters);
-        let reachable = known.get(provider).and_then(|known| known.condition(links::PEER_REACHABLE));
-        reachable.is_some_and(|reachable| reachable.status == "True")
+        known.into_iter().filter(|(_, known)| answers(known)).map(|(id, _)| id).collect()
     }
 
-    fn pod_state(&self, pod: &Pod) -> PodState {
+    fn pod_state(&self, pod: &Pod, heard: &BTreeSet<ClusterId>) -> PodState {
         let (meta, spec, status) = (&pod.metadata, pod.spec.as_ref(), pod.status.as_ref());
         let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
         let node = spec.and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
@@ -157,7 +157,7 @@ impl Cluster {
             key: Key::of(pod),
             uid: pod.uid().unwrap_or_default(),
             controller: controller.map(|owner| (owner.kind.clone(), owner.uid.clone())),
-            place: provider.map_or(Place::Here, |provider| Place::Away { is_heard_of: self.is_heard(&provider) }),
+            place: provider.map_or(Place::Here, |provider| Place::Away { is_heard_of: heard.contains(&*provider) }),
             ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             terminating: meta.deletion_timestamp.is_some(),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),

@@ -199,8 +199,8 @@ async fn unpeer(global: &Global, arguments: &Unpeer) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     let foreign = unpeer::find(&cluster, &arguments.name).await?;
     let options = unpeer::Options { incoming: arguments.incoming, now: arguments.now, timeout: arguments.timeout };
-    if tether::controlling_peer(&cluster).await?.is_some_and(|(peer, _)| peer == foreign.spec.cluster_id) {
-        tether::refuse_while_tethered(&cluster).await?;
+    if let Some((_, name)) = tether::controlling_peer(&cluster).await?.filter(|(id, _)| *id == foreign.spec.cluster_id) {
+        bail!(tether::refusal(&name));
     }
     ask::confirm(&unpeer::question(&cluster, &foreign, &options).await?, arguments.yes)?;
     let unpeered = unpeer::unpeer(&cluster, &foreign, &options, &Progress::new()).await?;

@@ -135,14 +135,31 @@ pub async fn controlling_peer(cluster: &Cluster) -> anyhow::Result<Option<(Clust
     Ok(Some((peer.clone(), known.map_or_else(|| peer.to_string(), ResourceExt::name_any))))
 }
 
+/// Takes the wish to be tethered back, and waits until no peer controls this cluster. Pods may still come home then.
+pub async fn take_back(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+    let Some((_, peer)) = controlling_peer(cluster).await? else { return Ok(()) };
+    write(cluster, None).await?;
+    let missing = format!("{peer} controls it still");
+    wait::until(
+        "this cluster is not tethered any more",
+        timeout,
+        |_| {},
+        || async { Ok(if controlling_peer(cluster).await?.is_none() { Poll::Done(()) } else { Poll::NotYet(missing.clone()) }) },
+    )
+    .await
+}
+
 /// An error if a peer controls this cluster, whose pods are then where the peer puts them.
 pub async fn refuse_while_tethered(cluster: &Cluster) -> anyhow::Result<()> {
     match controlling_peer(cluster).await? {
-        Some((_, peer)) => {
-            bail!("this cluster is tethered to {peer}, which decides where its pods run: end that with `liqoctl untether` first")
-        }
+        Some((_, peer)) => bail!(refusal(&peer)),
         None => Ok(()),
     }
+}
+
+/// Why something has to wait as long as this peer controls the cluster.
+pub fn refusal(peer: &str) -> String {
+    format!("this cluster is tethered to {peer}, which decides where its pods run: end that with `liqoctl untether` first")
 }
 
 async fn installed(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {

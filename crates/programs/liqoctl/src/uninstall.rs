@@ -197,6 +197,8 @@ async fn is_running(cluster: &Cluster) -> anyhow::Result<bool> {
 
 /// Lets the controllers clean up, here and at the peers.
 async fn end_use(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
+    // As long as a peer decides, nobody may end offloadings.
+    tether::take_back(cluster, timeout).await?;
     let offloadings: Api<NamespaceOffloading> = Api::all(cluster.client.clone());
     let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
     for offloading in list_or_none(&offloadings, &ListParams::default()).await.doing("list the offloaded namespaces")? {

@@ -140,7 +140,12 @@ mod tests {
     use crate::tests::list;
 
     fn pod(node: &str, consumer: Option<&str>, requests: &str) -> Arc<PodUsage> {
-        let owner = consumer.map(|consumer| ClaimedOwner { namespace: "n".into(), consumer: consumer.into(), pool: "p".into() });
+        let owner = consumer.map(|consumer| ClaimedOwner {
+            namespace: "n".into(),
+            consumer: consumer.into(),
+            pool: "p".into(),
+            is_ending: false,
+        });
         let node = Some(node.to_owned()).filter(|node| !node.is_empty());
         PodUsage { node, resources: list(requests).into(), owner, waits_for_node: false, ..PodUsage::default() }.into()
     }

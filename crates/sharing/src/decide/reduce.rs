@@ -94,6 +94,8 @@ pub struct ClaimedOwner {
     pub namespace: String,
     pub consumer: String,
     pub pool: String,
+    /// Whether the pod is being deleted.
+    pub is_ending: bool,
 }
 
 /// Reduces a pod; `None` if it is finished.
@@ -110,6 +112,7 @@ pub fn pod(pod: core::Pod) -> Option<PodUsage> {
         namespace: pod.metadata.namespace.unwrap_or_default(),
         consumer,
         pool: found.remove(labels::POOL).unwrap_or_else(|| DEFAULT_POOL.to_owned()),
+        is_ending: pod.metadata.deletion_timestamp.is_some(),
     });
     let waits = node.is_none() && spec.scheduling_gates.iter().flatten().next().is_none();
     Some(PodUsage {

@@ -152,6 +152,7 @@ fn running(kubelet: &Kubelet, pod: &Value, addresses: &mut Addresses, plan: &mut
     if !has_sandbox {
         let begin = time(&pod["status"]["startTime"]).map_or(now, |start| after(start, Behaviour::of(pod).start_seconds));
         if !plan.is_due(begin)
+            || snapshot.settings.has_no_pod_network
             || containers::missing_volume(pod, snapshot).is_some()
             || !set_address(kubelet, pod, &mut status, addresses)
         {

@@ -115,6 +115,8 @@ pub struct Settings {
     pub node_grace_seconds: i64,
     /// Images that no node can pull.
     pub missing_images: BTreeSet<String>,
+    /// Whether no node can make the network of a new pod.
+    pub has_no_pod_network: bool,
 }
 
 impl Default for Settings {
@@ -124,6 +126,7 @@ impl Default for Settings {
             nodes_without_power: BTreeSet::new(),
             node_grace_seconds: 40,
             missing_images: BTreeSet::new(),
+            has_no_pod_network: false,
         }
     }
 }

@@ -278,7 +278,8 @@ async fn a_pod_that_no_node_of_the_provider_has_room_for_runs_at_home_at_once() 
     world.until("the virtual node tells what is left", SOON, async || largest_pod_has(rome, "619m").await).await;
     assert_eq!(allocatable(rome, "milan", "cpu").await, "3438m", "by the sum, there is room for another one");
     rome.scale("demo", "large", 3).await;
-    world.until("three pods run", SOON / 12, async || rome.ready_pods("demo").await.len() == 3).await;
+    let took = world.until("three pods run", SOON / 12, async || rome.ready_pods("demo").await.len() == 3).await;
+    println!("no node with room, which was known: at home after {} s", took.as_secs());
     assert_eq!(milan.pods_of("large").len(), 2);
 }
 
@@ -289,7 +290,8 @@ async fn of_three_large_pods_at_once_the_one_that_fits_on_no_node_comes_home_in_
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
     world.offload(0, "demo", "LocalAndRemote").await;
     deploy_elsewhere(rome, "demo", 3, "1100m").await;
-    world.until("three pods run", 4 * SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    let took = world.until("three pods run", 4 * SOON, async || rome.ready_pods("demo").await.len() == 3).await;
+    println!("no node with room, which nobody knew: at home after {} s", took.as_secs());
     assert_eq!(milan.pods_of("large").len(), 2);
 }
 

@@ -300,7 +300,7 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     let (mut pod_labels, mut pod_annotations) = travelling(carried, rules);
     pod_annotations.insert(
         annotations::TRAVELLED.into(),
-        travelled(carried, &pod_labels, &pod_annotations, Some(&resize::sizes(carried)), rules).into(),
+        travelled(&Value::Null, carried, &pod_labels, &pod_annotations, Some(&resize::sizes(carried)), rules).into(),
     );
     pod_annotations.insert(annotations::POOL_NODES.into(), placement::pool_nodes(&rules.nodes).into());
     pod_annotations.extend(downward::local_values(&spec, carried));
@@ -371,7 +371,7 @@ pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules, is_res
     let before = last_travelled(live);
     let (pod_labels, mut pod_annotations) = travelling(carried, rules);
     let sizes = if is_resized { Some(resize::sizes(carried)) } else { resize::recorded(live) };
-    let now = travelled(carried, &pod_labels, &pod_annotations, sizes.as_ref(), rules);
+    let now = travelled(&before, carried, &pod_labels, &pod_annotations, sizes.as_ref(), rules);
     pod_annotations.insert(annotations::TRAVELLED.into(), now.into());
     if let Some(spec) = live.get("spec").and_then(Value::as_object) {
         pod_annotations.extend(downward::local_values(spec, carried));
@@ -510,8 +510,10 @@ fn last_travelled(live: &Value) -> Value {
     recorded.and_then(|recorded| serde_json::from_str(recorded).ok()).unwrap_or_default()
 }
 
-/// The record of what travelled. It shows which labels and annotations were removed later, and which images and amounts changed.
+/// The record of what travelled. It shows which labels and annotations were removed later, and which images and amounts changed. `before`
+/// is the former record: an image of it that a stricter policy forbids by now has travelled all the same.
 fn travelled(
+    before: &Value,
     carried: &Value,
     pod_labels: &Map<String, Value>,
     pod_annotations: &Map<String, Value>,
@@ -520,7 +522,11 @@ fn travelled(
 ) -> String {
     let keys = |map: &Map<String, Value>| map.keys().cloned().collect::<BTreeSet<_>>();
     let containers = items(carried, "/spec/containers").iter().chain(items(carried, "/spec/initContainers"));
-    let image = |container: &Value| text(container, "/image").filter(|image| images::is_allowed(image, rules)).map(Value::from);
+    let has_travelled = |container: &Value| before["images"].get(name(container)) == container.get("image");
+    let image = |container: &Value| {
+        let image = text(container, "/image")?;
+        (has_travelled(container) || images::is_allowed(image, rules)).then(|| Value::from(image))
+    };
     let images: Map<String, Value> =
         containers.filter_map(|container| Some((name(container).to_owned(), image(container)?))).collect();
     json!({"labels": keys(pod_labels), "annotations": keys(pod_annotations), "images": images, "resources": sizes}).to_string()

@@ -85,8 +85,9 @@ impl Refusals {
         serde_json::to_string(&self.0).unwrap_or_default()
     }
 
-    /// The list with one more refusal, and without expired ones; `None` if it contains that already, or is full. Other providers of the
-    /// same owner are avoided as long as this one: otherwise its pods would be tried by all providers in turns, and never come home.
+    /// The list with one more refusal, and without expired ones; `None` if it contains that already, or is full. If the cause
+    /// passes, other providers that refused the owner are avoided as long as this one: otherwise its pods would be tried by all of them in
+    /// turns, and never come home.
     pub fn with(&self, refusal: NewRefusal, now: Timestamp) -> Option<Self> {
         let NewRefusal { owner, cluster: (cluster_id, cluster_name), reason, cause, refusal_timeout } = refusal;
         let mut valid: Vec<RefusedOwner> = self.0.iter().filter(|one| one.until > now).cloned().collect();
@@ -94,9 +95,8 @@ impl Refusals {
             return None;
         }
         let until = now + cause.lifetime(refusal_timeout);
-        for other in valid.iter_mut().filter(|other| other.owner == owner) {
-            other.until = other.until.max(until);
-        }
+        let of_owner = valid.iter_mut().filter(|other| other.owner == owner && cause == Cause::Passes);
+        of_owner.for_each(|other| other.until = other.until.max(until));
         valid.push(RefusedOwner {
             owner: owner.to_owned(),
             cluster_id: cluster_id.clone(),
@@ -363,5 +363,8 @@ mod tests {
         // The second and the third provider refuse it, too, each after its five minutes.
         let refusals = refusals.with(passing(&paris, 5), at(5)).unwrap().with(passing(&oslo, 5), at(11)).unwrap();
         assert_eq!((avoided(&refusals, 20), avoided(&refusals, 21)), (3, 0), "it comes home for some time");
+        let refusals = Refusals::default().with(passing(&milan, 5), at(0)).unwrap();
+        let refusals = refusals.with(lasting("o", (&paris, "paris"), OffloadedReason::NotAllowed), at(5)).unwrap();
+        assert_eq!((avoided(&refusals, 9), avoided(&refusals, 10)), (2, 1), "milan may have room by then");
     }
 }

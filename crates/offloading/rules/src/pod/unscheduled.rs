@@ -145,7 +145,7 @@ const UNSEEN: &str = "the pod lacks node affinity for other clusters, and so did
      `liqoctl doctor` says why";
 
 const LEFT_BEHIND: &str = "the pod was created for other clusters only, and pods of its namespace may run in this cluster now. That cannot be changed \
-     in an existing pod: delete the pod and create it again";
+     in an existing pod: delete the pod and create it again. A Job creates it again by itself, and counts the deletion as a failure";
 
 const CLOSED_BEFORE: &str = "the pod avoids a cluster that was closed to it when it was created, and is open now. \
      That cannot be changed in an existing pod: delete the pod and create it again";
@@ -189,8 +189,7 @@ pub fn repair(facts: &Facts) -> Repair {
     }
 }
 
-/// What to do about a pod that waits for a virtual node, and may run here by now. None of its containers ever started, so a Job may
-/// lose it, too.
+/// What to do about a pod that waits for a virtual node, and may run here by now.
 fn left_behind(facts: &Facts) -> Repair {
     let Facts { pod, recreated_since, now, .. } = *facts;
     if pod.gated {
@@ -200,7 +199,7 @@ fn left_behind(facts: &Facts) -> Repair {
     if let Some(rest) = SETTLING_TIME.checked_sub(age).filter(|rest| !rest.is_zero()) {
         return Repair::Later(rest);
     }
-    let is_created_again = pod.controller.as_ref().is_some_and(|controller| !has_pods_for_nodes(&controller.kind));
+    let is_created_again = pod.controller.as_ref().is_some_and(Controller::recreates);
     if is_created_again && recreated_since.is_none_or(|since| pod.created < since) {
         return Repair::Recreate;
     }
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_to_leave_and_may_run_here_now_is_created_again_whoever_controls_it() {
+    fn a_pod_that_was_to_leave_and_may_run_here_now_is_created_again_unless_that_costs_something() {
         let left_behind = |changes: &Value, since: i64, recreated: Option<i64>| {
             let whole = pod(changes).unwrap();
             let mut placed = whole.json();
@@ -301,10 +300,11 @@ mod tests {
         };
         let job = json!({ "metadata": { "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "o", "controller": true }] } });
         assert_eq!(left_behind(&json!({}), 50, None), Repair::Recreate);
-        assert_eq!(left_behind(&job, 50, None), Repair::Recreate, "none of its containers ever started");
         assert_eq!(left_behind(&json!({}), -30, None), Repair::Nothing, "its template asks for virtual nodes");
         assert_eq!(left_behind(&json!({}), -10, None), Repair::Recreate, "a webhook may have lagged");
-        for (changes, recreated) in [(json!({ "metadata": { "ownerReferences": null } }), None), (json!({}), Some(0))] {
+        // A Job counts a deleted pod as a failure.
+        let alone = json!({ "metadata": { "ownerReferences": null } });
+        for (changes, recreated) in [(alone, None), (job, None), (json!({}), Some(0))] {
             let told = left_behind(&changes, 50, recreated);
             assert!(matches!(told, Repair::Tell(why) if why.contains("may run in this cluster now")), "{changes}");
         }

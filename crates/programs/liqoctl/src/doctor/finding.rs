@@ -94,6 +94,7 @@ checks! {
         ManagerRights = "manager-rights",
         FabricRights = "fabric-rights",
         BoundRoles = "bound-roles",
+        AdmissionPolicies = "admission-policies",
     }
     Clocks {
         OwnClock = "own-clock",

@@ -45,7 +45,7 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
     let api_server = reader.api_server(&cluster.server).await?;
     let all = ListParams::default();
     let of_liqo = ListParams::default().labels(labels::NAMESPACE_KIND);
-    let (liqo, definitions, pods, leases, slices, webhook, webhook_certificate, roles) = tokio::join!(
+    let (liqo, definitions, pods, leases, slices, webhook, webhook_certificate, rights) = tokio::join!(
         reader.liqo_objects(),
         reader.list(&all),
         reader.own_pods(),
@@ -53,7 +53,7 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
         reader.list_in(NAMESPACE, &all),
         reader.get_cluster_wide("liqo"),
         reader.webhook_certificate(),
-        reader.roles(),
+        reader.rights(),
     );
     let known = || liqo.peers.iter().flatten();
     let providers = known().filter(|peer| peer.wants_outgoing()).map(|peer| peer.spec.cluster_id.clone());
@@ -83,7 +83,7 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
         slices,
         webhook,
         webhook_certificate,
-        roles,
+        rights,
         nodes,
         components,
         namespaces,
@@ -200,9 +200,9 @@ impl Reader {
         Ok(text("ca.crt").zip(text("tls.crt")).map(|(ca, leaf)| WebhookCertificate { ca, leaf }))
     }
 
-    /// The roles and bindings that `liqoctl install` creates, as the cluster has them.
-    async fn roles(&self) -> Read<Vec<DynamicObject>> {
-        let wanted = wanted_roles()?;
+    /// The roles, admission policies and bindings that `liqoctl install` creates, as the cluster has them.
+    async fn rights(&self) -> Read<Vec<DynamicObject>> {
+        let wanted = wanted_rights()?;
         let present = stream::iter(wanted).map(|wanted| async move {
             let types = wanted.types.clone().unwrap_or_default();
             let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
@@ -294,11 +294,15 @@ impl Reader {
     }
 }
 
-/// The roles and bindings of an installation.
-pub fn wanted_roles() -> Read<Vec<DynamicObject>> {
+/// What gives an installation its rights, and what restricts them: roles, admission policies, and their bindings.
+pub fn wanted_rights() -> Read<Vec<DynamicObject>> {
     let values = Values::resolve(&Settings::default(), &Present::default(), "cluster");
     let objects = manifests::render(&values).map_err(|error| error.to_string())?;
-    Ok(objects.into_iter().filter(|object| manifests::group(object) == "rbac.authorization.k8s.io").collect())
+    let is_wanted = |object: &DynamicObject| {
+        manifests::group(object) == "rbac.authorization.k8s.io"
+            || manifests::kind(object).starts_with("ValidatingAdmissionPolicy")
+    };
+    Ok(objects.into_iter().filter(is_wanted).collect())
 }
 
 /// The statuses of a pod's containers, without init containers.

@@ -78,8 +78,8 @@ pub struct Facts {
     pub slices: Read<Vec<EndpointSlice>>,
     pub webhook: Read<Option<MutatingWebhookConfiguration>>,
     pub webhook_certificate: Read<Option<WebhookCertificate>>,
-    /// The roles and bindings in the cluster, of those that `liqoctl install` creates.
-    pub roles: Read<Vec<DynamicObject>>,
+    /// The roles, admission policies and bindings in the cluster, of those that `liqoctl install` creates.
+    pub rights: Read<Vec<DynamicObject>>,
     pub nodes: Read<Vec<Node>>,
     pub components: ClusterComponents,
     /// Namespaces that Liqo created.

@@ -12,7 +12,7 @@ use liqo_api::{ClusterId, Condition, annotations, gateway_lease, labels, links};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{ApiServer, ClusterComponents, Credential, Facts, LiqoObjects, PodDiagnostics, wanted_roles};
+use super::{ApiServer, ClusterComponents, Credential, Facts, LiqoObjects, PodDiagnostics, wanted_rights};
 use crate::{
     manifests::{FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER},
     version::CLIENT,
@@ -181,7 +181,7 @@ fn healthy() -> Facts {
         slices: Ok(["liqo-auth", "liqo-webhook", "liqo-dns"].map(|service| slice(service, true)).into()),
         webhook: Ok(Some(of(json!({ "metadata": { "name": "liqo" } })))),
         webhook_certificate: Ok(None),
-        roles: wanted_roles(),
+        rights: wanted_rights(),
         nodes: Ok(vec![of(json!({
             "metadata": { "name": "rome-1" },
             "status": {

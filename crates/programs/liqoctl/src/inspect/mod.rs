@@ -14,7 +14,7 @@ mod facts;
 pub mod fixtures;
 mod reader;
 
-pub use collect::{collect, is_fabric, statuses, usage, wanted_roles};
+pub use collect::{collect, is_fabric, statuses, usage, wanted_rights};
 pub use facts::{
     ApiServer, ClusterComponents, Credential, Facts, Gateway, Heartbeat, LiqoObjects, NodeUsage, PodDiagnostics, Read, Usage,
     WebhookCertificate, is_virtual,

@@ -12,7 +12,9 @@ use super::{
 use crate::decide::{
     granularity::Division,
     pools::{self, NodePartition},
+    reduce::LocalNode,
     snapshot::{Requester, Snapshot},
+    upstream,
 };
 
 /// One pool of one consumer.
@@ -116,11 +118,12 @@ impl PoolAllocation<'_> {
         self.drain_at = self.has_left_nodes.then(|| existing.unwrap_or_else(|| notice_end(wall_time, self.notice_seconds)));
     }
 
-    /// Whether a node with these is one of the pool, as far as its source says.
-    pub fn has_nodes_of(&self, partition: &NodePartition) -> bool {
+    /// Whether a node of this partition is one of the pool. A plugin does not say which ones it means: they are all own nodes, or all
+    /// virtual nodes that come through as many clusters as the plugin says, and not through the consumer.
+    pub fn has_node(&self, partition: &NodePartition, node: &LocalNode) -> bool {
         match (self.local_policy, self.borrowed_hops) {
             (Some(_), _) => self.includes(partition),
-            (None, Some(_)) => !partition.behind.contains(self.consumer),
+            (None, Some(hops)) => upstream::hops(node) == Some(hops) && !partition.behind.contains(self.consumer),
             (None, None) => partition.behind.is_empty(),
         }
     }

@@ -83,13 +83,11 @@ impl Description {
     }
 }
 
-/// The nodes of a pool. A plugin does not say which ones: they are all own nodes, or all virtual nodes that come through as many clusters
-/// as the plugin says, and not through the consumer.
+/// The nodes of a pool.
 fn nodes_of<'a>(allocation: &PoolAllocation, partitions: &'a [NodePartition<'a>]) -> Vec<(&'a str, &'a LocalNode)> {
-    let in_pool = partitions.iter().filter(|partition| allocation.has_nodes_of(partition));
-    let nodes = in_pool.flat_map(|partition| partition.nodes.iter().copied());
-    let nodes = nodes.filter(|(name, _)| allocation.single_node().is_none_or(|node| node == *name));
-    nodes.filter(|(_, node)| allocation.borrowed_hops.is_none_or(|hops| upstream::hops(node) == Some(hops))).collect()
+    let all = partitions.iter().flat_map(|partition| partition.nodes.iter().map(move |node| (partition, *node)));
+    let in_pool = all.filter(|(partition, (_, node))| allocation.has_node(partition, node)).map(|(_, node)| node);
+    in_pool.filter(|(name, _)| allocation.single_node().is_none_or(|node| node == *name)).collect()
 }
 
 impl<'a> Composer<'a> {

@@ -182,7 +182,7 @@ impl Snapshot {
 }
 
 pub(super) fn owner(namespace: &str, consumer: u8, pool: &str) -> ClaimedOwner {
-    ClaimedOwner { namespace: namespace.into(), consumer: cluster(consumer).to_string(), pool: pool.into() }
+    ClaimedOwner { namespace: namespace.into(), consumer: cluster(consumer).to_string(), pool: pool.into(), is_ending: false }
 }
 
 pub(super) fn write(consumer: u8, hard: &str) -> (ClusterId, String) {

@@ -59,14 +59,10 @@ enum Charged {
     Nowhere,
 }
 
-/// Whether a pool does not have a node any more, because this cluster decided so. A borrowed node that is not lent on because its provider
-/// takes it back has an end of its own.
+/// Whether a pool does not have a node of this partition any more. What a provider takes back is in no partition: it has an end of its own.
 fn has_left(allocation: &PoolAllocation, partition: &NodePartition, node: &str) -> bool {
-    let lends_on = allocation.borrowed_hops.is_some() || allocation.policy.source.offers.is_some();
-    let node = partition.nodes.iter().find(|(name, _)| *name == node);
-    let is_taken_back = node.and_then(|(_, node)| node.upstream.as_ref()).is_some_and(|upstream| upstream.offer.is_none());
-    let has_own_end = lends_on && is_taken_back;
-    !has_own_end && !allocation.has_nodes_of(partition)
+    let found = partition.nodes.binary_search_by_key(&node, |(name, _)| *name).ok().and_then(|at| partition.nodes.get(at));
+    found.is_some_and(|(_, node)| !allocation.has_node(partition, node))
 }
 
 /// What takes something from nodes and is charged to no pool that has nodes.
@@ -151,7 +147,7 @@ impl<'a> PoolUsage<'a> {
             };
             let charged = resources.charged(allocations[index].policy.usage.charge);
             allocations[index].charge(node_pool, charged);
-            if partition.is_some_and(|here| has_left(&allocations[index], &partitions[here], node)) {
+            if !owner.is_ending && partition.is_some_and(|here| has_left(&allocations[index], &partitions[here], node)) {
                 allocations[index].has_left_nodes = true;
             }
             let allocation = &allocations[index];

@@ -19,7 +19,6 @@ use liqo_api::{ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadi
 use liqo_controller_runtime::{
     Key, Next,
     events::object_ref,
-    eviction::{self, Outcome},
     writes::{Step as _, StepError, delete_if_present, unless_changed, unless_gone},
 };
 use parking_lot::Mutex;
@@ -30,7 +29,6 @@ use crate::consumer::state::Consumer;
 use crate::webhook::Offloading;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::node::priced::PricedNode;
-use liqo_offloading_rules::pod::controller::Controller;
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::scheduling::{self, Placement, avoids_in_vain, tolerations};
 use liqo_offloading_rules::pod::unscheduled::{self, Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair};
@@ -155,7 +153,7 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
             if let Err(rest) = memory.lock().may_delete(Instant::now()) {
                 return Ok(Next::After(rest));
             }
-            if !remove(&consumer.context.client, key, &pod).await? {
+            if !delete(&consumer.context.client, key, &pod).await? {
                 // Only its status may have changed, which no watch reports here.
                 return Ok(Next::After(DELETION_RETRY));
             }
@@ -283,15 +281,6 @@ pub async fn bring_home(client: &Client, namespace: &str) -> Result<bool, StepEr
 
 fn pods(client: &Client, namespace: &str) -> Api<JsonPod> {
     Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Pod>(&()))
-}
-
-/// Deletes this pod, so that its controller creates it again. One of a Job is evicted: a Job that ignores disruptions does not count it.
-async fn remove(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
-    if pod.controller.as_ref().is_some_and(Controller::recreates) {
-        return delete(client, key, pod).await;
-    }
-    let evicted = eviction::evict(client, key, &pod.uid, None).await.step("evict", "Pod", key)?;
-    Ok(matches!(evicted, Outcome::Accepted))
 }
 
 /// Deletes this pod, unless it changed since the watch showed it. Returns whether it did.

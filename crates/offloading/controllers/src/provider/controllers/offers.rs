@@ -134,18 +134,20 @@ fn charged_pods(provider: &Provider, account: &Account, charge: Charge, offer: O
             turn: shadow.turn(&key.name),
             shadow: key,
             amounts: pod.charge.charged(charge).clone(),
-            // A pod with a longer grace counts as staying.
             is_in_pool: offer.is_none_or(|offer| is_in_pool(provider, &pod, offer)),
+            // A pod with a longer grace counts as staying.
             is_ending: pod.deletion_grace.is_some_and(|grace| grace <= MAX_GRACE_SECONDS) || shadow.deleted,
         })
     })
     .collect()
 }
 
-/// Whether the pool has the pod's node, or that is not known.
+/// Whether the pool has the pod's node, or nobody knows, or it does not matter yet. A borrowed node that its provider takes back is cordoned,
+/// and has an end of its own.
 fn is_in_pool(provider: &Provider, pod: &RemotePod, offer: &Offer) -> bool {
-    let node = pod.node.as_deref().and_then(|name| provider.nodes.get(&Key::new("", name)));
-    node.is_none_or(|node| offer.has_node(pod.node.as_deref().unwrap_or_default(), &node.labels))
+    let (Some(_), Some(name)) = (offer.drain, pod.node.as_deref()) else { return true };
+    let Some(node) = provider.nodes.get(&Key::new("", name)) else { return true };
+    (offer.borrowed && node.cordoned_since.is_some()) || offer.has_node(name, &node.labels)
 }
 
 type Labels = [(&'static str, String); 3];

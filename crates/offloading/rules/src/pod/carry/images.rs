@@ -175,6 +175,12 @@ mod tests {
         live["metadata"]["annotations"] = json!({ annotations::TRAVELLED: r#"{"images":{"c":"b"}}"# });
         assert_eq!(refused("b", &live), None);
         assert!(refused("e", &live).is_some());
+        // Another change under that policy does not make it a new image.
+        let mut labelled = pod("b");
+        labelled["metadata"]["labels"] = json!({ "app": "web" });
+        let patch = crate::pod::carry::remote_patch(&labelled, &live, &rules(&["localhost"]), true).unwrap();
+        json_patch::merge(&mut live, &patch);
+        assert_eq!(refused("b", &live), None);
     }
 
     #[test]

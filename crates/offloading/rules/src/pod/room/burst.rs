@@ -203,6 +203,22 @@ fn avoided(pod: &Pod, providers: &[Provider], now: u64) -> Vec<bool> {
     providers.iter().map(|one| full.contains(&one.node.name.as_str()) || is_remembered(one)).collect()
 }
 
+fn refusal(provider: &Provider) -> NewRefusal<'_> {
+    NewRefusal {
+        owner: OWNER,
+        cluster: (&provider.id, &provider.node.name),
+        reason: OffloadedReason::Unschedulable,
+        cause: Cause::Passes,
+        refusal_timeout: Duration::from_secs(PATIENCE),
+    }
+}
+
+/// Whether some node could take a pod now.
+fn has_node(pod: &Pod, home: &[Node], providers: &[Provider]) -> bool {
+    let there = providers.iter().flat_map(|provider| &provider.nodes);
+    home.iter().chain(there).any(|node| pod.amounts.fit_in(node.free))
+}
+
 fn at(second: u64) -> Timestamp {
     Timestamp::from_second(i64::try_from(second).unwrap()).unwrap()
 }
@@ -268,14 +284,7 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
                 }
                 if rules == Rules::LargestAndReplacement && now >= since + PATIENCE {
                     provider.charged = provider.charged.minus(pod.amounts);
-                    let refusal = NewRefusal {
-                        owner: OWNER,
-                        cluster: (&provider.id, &provider.node.name),
-                        reason: OffloadedReason::Unschedulable,
-                        cause: Cause::Passes,
-                        refusal_timeout: Duration::from_secs(PATIENCE),
-                    };
-                    pod.remembered = pod.remembered.with(refusal, at(now)).unwrap();
+                    pod.remembered = pod.remembered.with(refusal(provider), at(now)).unwrap();
                     (pod.at, pod.admitted, pod.created, pod.replaced) = (None, false, now, pod.replaced + 1);
                     pod.avoided = avoided(&pod, &providers, now);
                     outcome.replaced += 1;
@@ -290,11 +299,8 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
             break;
         }
     }
-    let has_node = |pod: &Pod| {
-        let there = providers.iter().flat_map(|provider| &provider.nodes);
-        home.iter().chain(there).any(|node| pod.amounts.fit_in(node.free))
-    };
-    (outcome.pending, outcome.in_vain) = (waiting.len(), waiting.iter().filter(|pod| has_node(pod)).count());
+    outcome.in_vain = waiting.iter().filter(|pod| has_node(pod, &home, &providers)).count();
+    outcome.pending = waiting.len();
     outcome
 }
 

@@ -132,7 +132,7 @@ fn is_established(definition: &CustomResourceDefinition) -> bool {
 }
 
 /// Whether `have` contains everything in `want`; the API server adds default values.
-fn contains(have: &Value, want: &Value) -> bool {
+pub(super) fn contains(have: &Value, want: &Value) -> bool {
     match (have, want) {
         (_, Value::Null) => true,
         (Value::Object(have), Value::Object(want)) => {

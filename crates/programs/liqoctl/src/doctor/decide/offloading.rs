@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
 use kube::ResourceExt;
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, pods};
+use liqo_offloading_rules::namespace::lent_on::is_lent_on;
 
 use super::{count, some, unread};
 use crate::{
@@ -81,8 +82,10 @@ fn webhook(offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
         .filter(|expression| expression.operator == "In")
         .flat_map(|expression| expression.values.iter().flatten())
         .collect();
+    // In the namespaces of its customers, a broker places the pods itself.
     let needs = |offloading: &&NamespaceOffloading| {
-        offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local
+        !is_lent_on(offloading)
+            && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local
             && offloading.metadata.deletion_timestamp.is_none()
     };
     let missing: Vec<String> =

@@ -1,25 +1,31 @@
-//! Whether Liqo's programs have their rights: compares the roles in the cluster with those that this program would install.
+//! Whether Liqo's programs have their rights, and no more: compares roles and admission policies in the cluster with those that this
+//! program would install.
 
 use std::collections::BTreeSet;
 
 use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::Value;
 
-use super::{count, some, unread};
+use super::{cluster::contains, count, some, unread};
 use crate::{
     doctor::{Check, Finding},
-    inspect::{Facts, wanted_roles},
+    inspect::{Facts, wanted_rights},
     manifests::{FABRIC, MANAGER, RESOLVER, kind},
+    preflight::POLICIES_SINCE,
 };
 
 pub fn decide(facts: &Facts) -> Vec<Finding> {
-    let checks = [Check::ManagerRights, Check::FabricRights, Check::BoundRoles];
-    let both = facts.roles.as_ref().map_err(Clone::clone).and_then(|present| Ok((present, wanted_roles()?)));
+    let checks = [Check::ManagerRights, Check::FabricRights, Check::BoundRoles, Check::AdmissionPolicies];
+    let has_policies = facts.api_server.minor.is_none_or(|minor| minor >= POLICIES_SINCE);
+    let both = facts.rights.as_ref().map_err(Clone::clone).and_then(|present| Ok((present, wanted_rights()?)));
     let (present, wanted) = match both {
         Ok(both) => both,
         Err(why) => return checks.into_iter().map(|check| unread(check, &why)).collect(),
     };
     let of = |check| {
+        if check == Check::AdmissionPolicies && !has_policies {
+            return Finding::skipped(check, "this version of Kubernetes has none");
+        }
         let wanted: Vec<&DynamicObject> = wanted.iter().filter(|object| check_of(object) == check).collect();
         let missing: Vec<String> = wanted.iter().filter_map(|wanted| missing(wanted, present)).collect();
         if missing.is_empty() {
@@ -28,7 +34,7 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
         Finding::fail(
             check,
             some(&missing),
-            "run `liqoctl install` of the version that runs here: it repairs the roles, and restarts nothing",
+            "run `liqoctl install` of the version that runs here: it repairs that, and restarts nothing",
         )
     };
     checks.into_iter().map(of).collect()
@@ -36,6 +42,9 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
 
 /// The check for the program that the object gives rights to.
 fn check_of(object: &DynamicObject) -> Check {
+    if is_policy(object) {
+        return Check::AdmissionPolicies;
+    }
     match object.name_any().as_str() {
         // The resolver is the same program.
         MANAGER | RESOLVER => Check::ManagerRights,
@@ -44,7 +53,12 @@ fn check_of(object: &DynamicObject) -> Check {
     }
 }
 
-/// What is missing from a role or binding in the cluster, as text.
+/// Whether it is an admission policy or its binding.
+fn is_policy(object: &DynamicObject) -> bool {
+    kind(object).starts_with("ValidatingAdmissionPolicy")
+}
+
+/// What is missing from an object in the cluster, as text.
 fn missing(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<String> {
     let name = match wanted.namespace() {
         Some(namespace) => format!("{} {namespace}/{}", kind(wanted), wanted.name_any()),
@@ -54,6 +68,10 @@ fn missing(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<String> 
         kind(one) == kind(wanted) && one.name_any() == wanted.name_any() && one.namespace() == wanted.namespace()
     };
     let Some(present) = present.iter().find(same) else { return Some(format!("{name} is gone")) };
+    if is_policy(wanted) {
+        let is_other = !contains(&present.data["spec"], &wanted.data["spec"]);
+        return is_other.then(|| format!("{name} is not what this program installs"));
+    }
     if kind(wanted).ends_with("Binding") {
         let binds = |field: &str| present.data[field] == wanted.data[field];
         let subjects = |object: &DynamicObject| -> BTreeSet<String> {
@@ -129,7 +147,7 @@ mod tests {
 
     fn found(roles: Vec<DynamicObject>) -> Vec<Finding> {
         let mut facts = facts();
-        facts.roles = Ok(roles);
+        facts.rights = Ok(roles);
         decide(&facts)
     }
 
@@ -139,13 +157,13 @@ mod tests {
 
     #[test]
     fn what_this_program_installs_is_enough() {
-        let found = found(wanted_roles().unwrap());
-        assert_eq!(found.iter().map(|one| one.verdict).collect::<Vec<_>>(), [Verdict::Ok; 3]);
+        let found = found(wanted_rights().unwrap());
+        assert_eq!(found.iter().map(|one| one.verdict).collect::<Vec<_>>(), [Verdict::Ok; 4]);
     }
 
     #[test]
     fn a_right_that_was_taken_away_is_named() {
-        let mut roles = wanted_roles().unwrap();
+        let mut roles = wanted_rights().unwrap();
         let granted = find(&mut roles, "ClusterRole", FABRIC).data["rules"].as_array_mut().unwrap();
         granted.retain(|rule| rule["resources"] != json!(["nodes"]));
         let found = found(roles);
@@ -155,17 +173,33 @@ mod tests {
 
     #[test]
     fn a_binding_that_is_gone_or_binds_another_is_named() {
-        let mut roles = wanted_roles().unwrap();
+        let mut roles = wanted_rights().unwrap();
         roles.retain(|one| kind(one) != "ClusterRoleBinding" || one.name_any() != MANAGER);
         assert!(found(roles)[0].what.contains("ClusterRoleBinding liqo-controller-manager is gone"));
-        let mut roles = wanted_roles().unwrap();
+        let mut roles = wanted_rights().unwrap();
         find(&mut roles, "ClusterRoleBinding", FABRIC).data["subjects"][0]["name"] = json!("other");
         assert!(found(roles)[1].what.contains("does not bind what it should"));
     }
 
     #[test]
+    fn an_admission_policy_that_is_gone_or_binds_nothing_is_named() {
+        let (kind_of_binding, name) = ("ValidatingAdmissionPolicyBinding", "liqo-tethered");
+        let mut rights = wanted_rights().unwrap();
+        rights.retain(|one| kind(one) != kind_of_binding || one.name_any() != name);
+        let gone = &found(rights)[3];
+        assert!(gone.verdict == Verdict::Fail && gone.what.contains("ValidatingAdmissionPolicyBinding liqo-tethered is gone"));
+        let mut rights = wanted_rights().unwrap();
+        find(&mut rights, kind_of_binding, name).data["spec"]["validationActions"] = json!(["Audit"]);
+        assert!(found(rights)[3].what.contains("is not what this program installs"));
+        let mut old = facts();
+        old.api_server.minor = Some(29);
+        old.rights = Ok(Vec::new());
+        assert_eq!(decide(&old)[3].verdict, Verdict::Skipped);
+    }
+
+    #[test]
     fn more_rights_than_needed_are_no_fault_here() {
-        let mut roles = wanted_roles().unwrap();
+        let mut roles = wanted_rights().unwrap();
         let all = json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }]);
         find(&mut roles, "ClusterRole", liqo_api::roles::TENANT).data["rules"] = all;
         assert_eq!(found(roles)[2].verdict, Verdict::Ok);
@@ -174,7 +208,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_unknown() {
         let mut facts = facts();
-        facts.roles = Err("cannot read".to_owned());
+        facts.rights = Err("cannot read".to_owned());
         assert!(decide(&facts).iter().all(|one| one.verdict == Verdict::Unknown));
     }
 }
