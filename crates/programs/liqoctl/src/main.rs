@@ -488,7 +488,7 @@ async fn brokers(global: &Global, command: Broker) -> anyhow::Result<()> {
         }
         Broker::Enable(arguments) => enable_broker(global, &cluster, &arguments).await,
         Broker::Disable { policy, dry_run, yes } => {
-            let endings = broker::plan_endings(&cluster, policy.as_deref()).await?;
+            let (endings, plugins) = broker::plan_endings(&cluster, policy.as_deref()).await?;
             if dry_run && !endings.is_empty() {
                 return output::print(global.output, &endings, |endings| broker::endings(endings));
             }
@@ -496,7 +496,7 @@ async fn brokers(global: &Global, command: Broker) -> anyhow::Result<()> {
                 ask::confirm(&format!("{}\nContinue?", broker::endings(&endings)), yes)?;
                 broker::disable(&cluster, &endings).await?;
             }
-            output::print(global.output, &endings, |endings| broker::disabled(endings))
+            output::print(global.output, &endings, |endings| broker::disabled(endings, &plugins))
         }
     }
 }

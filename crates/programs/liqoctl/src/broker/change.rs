@@ -540,6 +540,22 @@ pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Uncl
     Ok(ending.collect())
 }
 
+/// The policies by whose plugins this cluster lends on. Nothing but another source in them ends that.
+pub fn by_plugins(present: Present) -> Vec<String> {
+    let policies = shared(present.policies);
+    let lends_on = |policy: &&PeeringPolicy| {
+        let under_it =
+            |foreign: &&ForeignCluster| policy_of(&policies, foreign).is_some_and(|one| one.name_any() == policy.name_any());
+        let mut customers = present.peers.iter().filter(under_it).map(|foreign| tenant_namespace(&foreign.spec.cluster_id));
+        let has_some = |namespace: String| {
+            let mut offers = present.offers.iter().filter(|offer| offer.namespace().as_ref() == Some(&namespace));
+            offers.any(|offer| offer.spec.is_borrowed() && offer.spec.withdrawal_timestamp.is_none())
+        };
+        policy.spec.provide.source.plugin.is_some() && customers.any(has_some)
+    };
+    present.policies.iter().filter(lends_on).map(kube::ResourceExt::name_any).collect()
+}
+
 fn was_created(policy: &PeeringPolicy) -> bool {
     policy.annotations().get(CREATED_BY_ANNOTATION).is_some_and(|command| command == CREATED_BY)
 }

@@ -139,9 +139,11 @@ async fn while_unchanged(
     write(version).await
 }
 
-/// What `disable` would write: for all policies that lend on, or for one.
-pub async fn plan_endings(cluster: &Cluster, only: Option<&str>) -> anyhow::Result<Vec<Ending>> {
-    Ok(change::endings(only, Lists::read(cluster).await?.present())?)
+/// What `disable` would write: for all policies that lend on, or for one. Also names the policies by whose plugins this cluster lends on,
+/// which it does not change.
+pub async fn plan_endings(cluster: &Cluster, only: Option<&str>) -> anyhow::Result<(Vec<Ending>, Vec<String>)> {
+    let lists = Lists::read(cluster).await?;
+    Ok((change::endings(only, lists.present())?, change::by_plugins(lists.present())))
 }
 
 /// Ends what was planned. Fails if somebody changed the spec of a policy after it was read.

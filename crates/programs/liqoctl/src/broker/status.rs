@@ -54,6 +54,9 @@ pub struct BrokerPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin: Option<Margin>,
     pub notice_seconds: u32,
+    /// Address of the plugin that decides what is lent on, if one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -194,7 +197,7 @@ pub(super) fn of(facts: &Facts) -> Status {
         name: foreign.name_any(),
         policy: facts.policy(foreign).map(kube::ResourceExt::name_any),
     };
-    let policies: Vec<BrokerPolicy> = facts.lending_on().filter_map(broker_policy).collect();
+    let policies: Vec<BrokerPolicy> = facts.lending_on().map(broker_policy).collect();
     let is_provider = |foreign: &&ForeignCluster| foreign.wants_resources() || facts.received_from(foreign).next().is_some();
     Status {
         cluster: facts.own_name.clone(),
@@ -221,7 +224,7 @@ pub(super) struct Facts {
     ready: BTreeSet<String>,
     cordoned: BTreeSet<String>,
     running: Vec<RunningPod>,
-    /// The nodes of each pool, by policy.
+    /// The nodes of each pool, by the policy that lends on. Those of a plugin are all that come through as many clusters as it says.
     pools: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
     /// The node of each pool of a single node, by policy, where customers may ask for these.
     single_nodes: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
@@ -256,7 +259,7 @@ impl Facts {
         };
         let single_nodes = choosing.map(by_node).collect();
         let named = |node: &VirtualNode| Some((node.status.as_ref()?.node_name.clone()?, node.clone()));
-        Self {
+        let mut facts = Self {
             own_name: name.to_owned(),
             own: own.clone(),
             peers,
@@ -269,14 +272,44 @@ impl Facts {
             running,
             pools,
             single_nodes,
+        };
+        let by_plugins = facts.pools_of_plugins();
+        facts.pools.extend(by_plugins);
+        facts
+    }
+
+    /// The nodes of the borrowed pools that plugins offer to peers, by policy.
+    fn pools_of_plugins(&self) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
+        let mut all = BTreeMap::<String, BTreeMap<String, BTreeSet<String>>>::new();
+        for foreign in &self.peers {
+            let Some(policy) = self.policy(foreign).filter(|policy| policy.spec.provide.source.plugin.is_some()) else {
+                continue;
+            };
+            let made =
+                self.made_to(foreign).filter(|offer| offer.spec.is_borrowed() && offer.spec.withdrawal_timestamp.is_none());
+            for offer in made {
+                let pools = all.entry(policy.name_any()).or_default();
+                pools.entry(offer.name_any()).or_default().extend(self.nodes_through(offer.spec.hops, &foreign.spec.cluster_id));
+            }
         }
+        all
+    }
+
+    /// The virtual nodes that come through this many clusters, with this one, and not through the customer.
+    fn nodes_through(&self, hops: u8, customer: &ClusterId) -> impl Iterator<Item = String> {
+        let is_meant = move |node: &VirtualNode| {
+            let mut offers = self.offers_in(provider_namespace(&node.spec.cluster_id));
+            let offer = offers.find(|offer| offer.spec.pool == node.spec.pool);
+            offer.is_some_and(|offer| offer.spec.hops.saturating_add(1) == hops && !offer.spec.path.contains(customer))
+        };
+        self.virtual_nodes.iter().filter(move |(_, node)| is_meant(node)).map(|(name, _)| name.clone())
     }
 
     /// The policies that lend on what is borrowed.
     fn lending_on(&self) -> impl Iterator<Item = &PeeringPolicy> {
         let exists = |policy: &&Arc<PeeringPolicy>| policy.metadata.deletion_timestamp.is_none();
         let policies = self.policies.iter().filter(exists).map(|policy| &**policy);
-        policies.filter(|policy| policy.spec.provide.source.offers.is_some())
+        policies.filter(|policy| self.pools.contains_key(&policy.name_any()))
     }
 
     /// The policy that applies to a peer.
@@ -344,16 +377,17 @@ fn running(pod: Pod, owners: &BTreeMap<String, ClusterId>) -> Option<RunningPod>
     })
 }
 
-fn broker_policy(policy: &PeeringPolicy) -> Option<BrokerPolicy> {
-    let offers = policy.spec.provide.source.offers.as_ref()?;
-    Some(BrokerPolicy {
+fn broker_policy(policy: &PeeringPolicy) -> BrokerPolicy {
+    let source = &policy.spec.provide.source;
+    BrokerPolicy {
         name: policy.name_any(),
         peers: policy::peers(&policy.spec.peers),
         percentage: policy.spec.provide.percentage,
-        own_nodes: offers.own_nodes,
-        margin: offers.margin.clone(),
+        own_nodes: source.offers.as_ref().is_some_and(|offers| offers.own_nodes),
+        margin: source.offers.as_ref().and_then(|offers| offers.margin.clone()),
         notice_seconds: policy.spec.provide.notice_seconds,
-    })
+        plugin: source.plugin.as_ref().map(|plugin| plugin.address.clone()),
+    }
 }
 
 fn customer(foreign: &ForeignCluster, facts: &Facts) -> Customer {

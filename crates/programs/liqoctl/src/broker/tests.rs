@@ -185,6 +185,30 @@ fn a_cluster_that_lends_nothing_on_is_no_broker_and_says_how_to_become_one() {
 }
 
 #[test]
+fn a_broker_by_a_plugin_is_one_and_only_another_source_ends_it() {
+    let plugin = json!({ "metadata": { "name": "default" },
+        "spec": { "provide": { "source": { "plugin": { "address": "plugin.liqo:6001" } } } } });
+    let mut by_plugin = lists();
+    by_plugin.policies = objects(json!([plugin]));
+    let (policies, peers, offers) = (by_plugin.policies.clone(), by_plugin.foreign_clusters.clone(), by_plugin.offers.clone());
+    let status = of(by_plugin);
+    assert!(status.broker);
+    assert_eq!(status.warnings, [WAITS], "turin's node is lent on, and nothing ends");
+    assert_eq!(status.providers[0].offers[0].lent_in, ["default/default"]);
+    assert_eq!(
+        (status.customers[0].offers[0].from[0].cluster.as_str(), status.customers[0].offers[0].from[0].pods),
+        ("turin", 2)
+    );
+    let said = render(&status, Paint::off());
+    assert!(said.contains("policy default: as much of it as plugin plugin.liqo:6001 says, to everybody"), "{said}");
+    let present = Present { policies: &policies, peers: &peers, offers: &offers };
+    assert_eq!(change::endings(None, present).unwrap(), []);
+    let plugins = change::by_plugins(present);
+    assert_eq!(plugins, ["default"]);
+    assert!(disabled(&[], &plugins).starts_with("Nothing was changed. It lends on by the plugin of policy default, which"));
+}
+
+#[test]
 fn customers_keep_what_they_have_until_it_ends() {
     let mut ended = lists();
     ended.policies = objects(json!([default_policy()]));
@@ -417,7 +441,7 @@ fn disabling_restores_what_was_before() {
     assert!(endings(&all).contains("  rome is then under policy default: 90 % of all nodes"), "{}", endings(&all));
     assert_eq!(of(Some("customers")).unwrap().len(), 1);
     assert!(of(Some("default")).unwrap().is_empty() && of(Some("nope")).is_err());
-    assert!(disabled(&[]).contains("nothing was changed"));
+    assert!(disabled(&[], &[]).contains("nothing was changed"));
     let alone = [policies[1].clone()];
     let nothing = change::endings(None, Present { policies: &alone, peers: &peers, offers: &[] }).unwrap();
     assert!(endings(&nothing).contains("rome is then under no policy"), "{}", endings(&nothing));

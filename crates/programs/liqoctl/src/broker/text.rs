@@ -58,7 +58,10 @@ pub fn endings(endings: &[Ending]) -> String {
         });
         lines.extend(ending.customers.iter().map(afterwards));
     }
-    lines.push("Customers' pods on what is borrowed end after the notice of the policy.".to_owned());
+    lines.push(
+        "Customers' pods on what is borrowed end after the notice of the policy that applies then, unless a plugin lends it on."
+            .to_owned(),
+    );
     lines.join("\n")
 }
 
@@ -69,11 +72,19 @@ fn afterwards(customer: &Afterwards) -> String {
     }
 }
 
-/// The result of `disable`.
-pub fn disabled(endings: &[Ending]) -> String {
-    if endings.is_empty() {
-        return "This cluster lends nothing on: nothing was changed.".to_owned();
-    }
+/// The result of `disable`. `plugins` are the policies by whose plugins this cluster lends on all the same.
+pub fn disabled(endings: &[Ending], plugins: &[String]) -> String {
     let names: Vec<&str> = endings.iter().map(|ending| ending.policy.as_str()).collect();
-    format!("This cluster lends nothing on any more under {}. `liqoctl policy list` shows what applies now.", names.join(", "))
+    let done = match (endings, plugins) {
+        ([], []) => return "This cluster lends nothing on: nothing was changed.".to_owned(),
+        ([], _) => "Nothing was changed".to_owned(),
+        _ => format!("This cluster lends nothing on any more under {}", names.join(", ")),
+    };
+    if plugins.is_empty() {
+        return format!("{done}. `liqoctl policy list` shows what applies now.");
+    }
+    format!(
+        "{done}. It lends on by the plugin of policy {}, which this command does not end: give that another source (spec.provide.source).",
+        plugins.join(", ")
+    )
 }

@@ -46,7 +46,10 @@ fn policy(policy: &BrokerPolicy) -> String {
             format!("; margin {} %{fixed} ({})", margin.percent, margin.currency)
         }
     };
-    format!("policy {}: {} % of it{own} to {}{price}", policy.name, policy.percentage, policy.peers)
+    match &policy.plugin {
+        Some(address) => format!("policy {}: as much of it as plugin {address} says, to {}", policy.name, policy.peers),
+        None => format!("policy {}: {} % of it{own} to {}{price}", policy.name, policy.percentage, policy.peers),
+    }
 }
 
 /// Whether a cluster answers.

@@ -276,6 +276,12 @@ mod tests {
         let mut facts = world("Remote");
         facts.webhook = Ok(Some(of(json!({ "metadata": {} }))));
         assert!(verdict(&facts, Check::NamespaceWebhook).what.ends_with("in: demo"));
+        // A broker places the pods of its customers itself; those of a tethered cluster's user pass through the webhook.
+        for (label, expected) in [("liqo.io/managed", Verdict::Ok), ("liqo.io/tethered", Verdict::Fail)] {
+            let mut labelled = facts.clone();
+            labelled.liqo.offloadings.as_mut().unwrap()[0].metadata.labels = Some([(label.to_owned(), "true".to_owned())].into());
+            assert_eq!(verdict(&labelled, Check::NamespaceWebhook).verdict, expected, "{label}");
+        }
         facts.liqo.offloadings = world("Local").liqo.offloadings;
         assert_eq!(verdict(&facts, Check::NamespaceWebhook).verdict, Verdict::Ok);
     }
