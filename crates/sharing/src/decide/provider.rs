@@ -51,6 +51,7 @@ use self::{
 use super::{
     pools::{self, Lender, NodePartition},
     publish::{self, OfferState},
+    reduce::LocalNode,
     shares::{self, Claimant, PartitionBudget, Shares},
     snapshot::{Plan, Requester, Snapshot},
     upstream,
@@ -199,8 +200,9 @@ fn reclaim(
         let drains = allocation.offer_names().filter_map(|pool| offers.get(pool)?.spec.drain_timestamp.as_ref());
         let drain = drains.map(|time| time.0).min();
         allocation.set_drain(drain, snapshot.wall_time);
+        let is_held = is_held(snapshot, allocation, partitions);
         let Some(policy) = allocation.local_policy else {
-            let is_over = exceeds(&allocation.in_use, &allocation.target, None, 0);
+            let is_over = !is_held && exceeds(&allocation.in_use, &allocation.target, None, 0);
             allocation.set_reclaim(is_over, &allocation.target.clone(), existing, snapshot.wall_time);
             continue;
         };
@@ -209,7 +211,8 @@ fn reclaim(
         // Caps limit all pools of a consumer together.
         let capped = exceeds(&used[&allocation.requester], &policy_limit(allocation.policy), Some(&allocation.policy.caps), 0);
         let crowded = mine.is_empty() || mine.iter().any(|&index| overused[index].contains(&policy));
-        let is_over = (capped || crowded)
+        let is_over = !is_held
+            && (capped || crowded)
             && exceeds(&allocation.in_use, &due, None, if capped { 0 } else { allocation.policy.threshold() });
         allocation.set_reclaim(is_over, &due, existing, snapshot.wall_time);
     }
@@ -227,6 +230,15 @@ fn reclaim(
         }
     }
     requeue_after
+}
+
+/// Whether nothing is taken back of a pool now, because neither its consumer nor a cluster behind it answers: then this cluster itself may be
+/// cut off. Nobody reads its notices, and nobody else can use what does not answer.
+fn is_held(snapshot: &Snapshot, allocation: &PoolAllocation, partitions: &[NodePartition]) -> bool {
+    let is_silent = snapshot.silences.get(allocation.consumer).is_some_and(|silence| silence.lasts.is_some());
+    let nodes = || partitions.iter().flat_map(|partition| partition.nodes.iter().map(move |(_, node)| (partition, *node)));
+    let is_out = |node: &LocalNode| node.upstream.is_some() && !node.eligible;
+    is_silent && nodes().any(|(partition, node)| is_out(node) && allocation.has_node(partition, node))
 }
 
 /// The end of a notice that begins now.

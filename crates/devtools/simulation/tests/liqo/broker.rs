@@ -1,5 +1,7 @@
 //! A broker: rome borrows from milan what milan borrows from others.
 
+use std::{collections::BTreeSet, time::Duration};
+
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
     ResourceExt,
@@ -148,7 +150,7 @@ async fn pods_leave_the_nodes_that_a_pool_does_not_have_any_more_when_their_clus
     let (mut evicted, mut former) = (0, "milan-");
     for (source, beginning) in [(json!({ "offers": {} }), "turin"), (Value::Null, "milan-"), (json!({ "offers": {} }), "turin")] {
         lend(json!({ "source": source })).await;
-        tokio::time::sleep(std::time::Duration::from_secs(45)).await;
+        tokio::time::sleep(Duration::from_secs(45)).await;
         assert!(all_are_on(former).await, "not before the notice");
         former = beginning;
         let took = world.until("the pods have moved", SOON, async || all_are_on(beginning).await).await;
@@ -162,4 +164,36 @@ async fn pods_leave_the_nodes_that_a_pool_does_not_have_any_more_when_their_clus
             })
             .await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_was_cut_off_from_everybody_has_ended_nothing_when_it_is_back() {
+    const PODS: usize = 8;
+    let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
+    let (rome, milan, turin) = (&world.clusters[0], &world.clusters[1], &world.clusters[2]);
+    world.peer_and_wait(1, 2).await;
+    let lends_on = json!({ "spec": { "provide": { "percentage": 100, "noticeSeconds": 30, "source": { "offers": {} } } } });
+    milan.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &Patch::Merge(lends_on)).await.unwrap();
+    world.peer_and_wait(0, 1).await;
+    world.offload(0, "demo", "Remote").await;
+    rome.deploy("demo", "web", 8).await;
+    world.until("all run at turin", SOON, async || turin.pods_of("web").len() == PODS).await;
+    world.until("all are ready at home", SOON, async || rome.ready_pods("demo").await.len() == PODS).await;
+    let uids = || -> BTreeSet<String> {
+        turin.pods_of("web").iter().filter_map(|pod| pod["metadata"]["uid"].as_str().map(str::to_owned)).collect()
+    };
+    let before = uids();
+    for other in [rome, turin] {
+        for (here, there) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            world.internet.cut(milan.address(here), other.address(there));
+            world.internet.cut(other.address(there), milan.address(here));
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(150)).await;
+    assert!(!milan.node_is_ready("turin").await, "milan does not hear turin");
+    world.internet.heal();
+    world.until("all are ready at home again", SOON, async || rome.ready_pods("demo").await.len() == PODS).await;
+    tokio::time::sleep(SOON).await;
+    assert_eq!(uids(), before, "no pod ended");
+    assert_eq!(placed(rome, milan).await.1, 0, "none was evicted");
 }

@@ -237,6 +237,32 @@ fn what_a_provider_takes_back_is_taken_back_from_the_consumers() {
 }
 
 #[test]
+fn a_broker_that_hears_neither_its_customer_nor_its_provider_takes_nothing_back() {
+    let romes = owner("mapped-1", ROME, DEFAULT_POOL);
+    let both = two_providers(&json!({})).asks(ROME, "").pod_at(GENOA, Some(romes), "cpu=5, pods=1").settled().at(1000);
+    let silence = || Silence { lasts: Some(Duration::from_secs(1)), ended_offers: false };
+    let reclaim = |rome_is_silent: bool, genoa_is_silent: bool| {
+        let mut snapshot = both.clone();
+        snapshot.change_node(GENOA, |node| node.eligible = !genoa_is_silent);
+        if rome_is_silent {
+            snapshot.silences = HashMap::from([(cluster(ROME), silence())]);
+        }
+        snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap().reclaim_timestamp.map(|time| time.0.as_second())
+    };
+    assert_eq!(reclaim(false, true), Some(1060), "the customer reads that a provider is down");
+    assert_eq!(reclaim(true, true), None, "the broker may be cut off");
+    // Silence alone keeps nobody's room beyond what the policy says.
+    let mut capped = both.clone();
+    capped.policies = vec![policy(
+        "default",
+        0,
+        json!({ "provide": { "percentage": 100, "noticeSeconds": 60, "caps": { "cpu": "2" }, "source": { "offers": {} } } }),
+    )];
+    capped.silences = HashMap::from([(cluster(ROME), silence())]);
+    assert!(capped.settled().offer(ROME, DEFAULT_POOL).unwrap().reclaim_timestamp.is_some());
+}
+
+#[test]
 fn pods_on_nodes_that_a_pool_does_not_have_any_more_get_a_notice_whatever_the_pool_is_called() {
     let romes = || Some(owner("mapped-1", ROME, DEFAULT_POOL));
     let drain = |snapshot: &Snapshot| snapshot.offer(ROME, DEFAULT_POOL).unwrap().drain_timestamp.map(|time| time.0.as_second());
