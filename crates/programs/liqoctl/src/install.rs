@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::{
     apply,
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
-    manifests::{self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, NAMESPACE, RESOLVER, group, kind},
+    manifests::{self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, NAMESPACE, RESOLVER, group, is_admission_policy, kind},
     preflight,
     progress::Progress,
     readiness, replicas, rollout,
@@ -213,7 +213,7 @@ fn has_a_use(object: &DynamicObject, values: &Values) -> bool {
 
 /// The custom resource definitions must be served before the rest is applied.
 fn stages<'a>(objects: &'a [DynamicObject], values: &Values, admission_policies: bool) -> Vec<Vec<&'a DynamicObject>> {
-    let is_served = |object: &DynamicObject| admission_policies || !kind(object).starts_with("ValidatingAdmissionPolicy");
+    let is_served = |object: &DynamicObject| admission_policies || !is_admission_policy(object);
     let fits = |object: &&DynamicObject| is_served(object) && has_a_use(object, values);
     let (definitions, rest): (Vec<_>, Vec<_>) =
         objects.iter().filter(fits).partition(|object| group(object) == "apiextensions.k8s.io");
@@ -343,13 +343,8 @@ mod tests {
     fn admission_policies_are_left_out_where_they_are_not_served() {
         let values = Values::resolve(&Settings::default(), &Present::default(), "x");
         let objects = manifests::render(&values).unwrap();
-        let count = |served| {
-            stages(&objects, &values, served)
-                .concat()
-                .iter()
-                .filter(|object| kind(object).starts_with("ValidatingAdmissionPolicy"))
-                .count()
-        };
+        let count =
+            |served| stages(&objects, &values, served).concat().iter().filter(|object| is_admission_policy(object)).count();
         assert_eq!((count(true), count(false)), (26, 0));
         assert!(stages(&objects, &values, true)[0].iter().all(|object| kind(object) == "CustomResourceDefinition"));
     }

@@ -123,6 +123,11 @@ fn label(object: &mut DynamicObject) {
     labels.insert("app.kubernetes.io/part-of".to_owned(), "liqo".to_owned());
 }
 
+/// Whether an object is an admission policy or its binding.
+pub fn is_admission_policy(object: &DynamicObject) -> bool {
+    kind(object).starts_with("ValidatingAdmissionPolicy")
+}
+
 /// The kind of an object.
 pub fn kind(object: &DynamicObject) -> &str {
     object.types.as_ref().map_or("", |types| &types.kind)

@@ -23,16 +23,19 @@ use crate::{
 
 const REPLICAS: usize = 4;
 
+fn prefers_virtual_nodes() -> Value {
+    let preference = json!({ "matchExpressions": [{ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] }] });
+    json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100, "preference": preference }] } })
+}
+
 /// A Deployment whose pods prefer virtual nodes.
 async fn deploy(rome: &Cluster, name: &str, image: &str, volumes: &Value) {
-    let preference = json!({ "matchExpressions": [{ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] }] });
-    let preferred = json!({ "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100, "preference": preference }] });
     let requests = json!({ "requests": { "cpu": "10m", "memory": "32Mi" } });
     let deployment: Deployment = object(json!({
         "metadata": { "name": name },
         "spec": { "replicas": REPLICAS, "selector": { "matchLabels": { "app": name } }, "template": {
             "metadata": { "labels": { "app": name } },
-            "spec": { "affinity": { "nodeAffinity": preferred }, "volumes": volumes,
+            "spec": { "affinity": prefers_virtual_nodes(), "volumes": volumes,
                 "containers": [{ "name": "main", "image": image, "resources": requests }] },
         } },
     }));
@@ -143,7 +146,7 @@ async fn pods_for_which_a_provider_makes_no_network_come_home_in_time_also_when_
     deploy(&world.clusters[0], "web", "example.com/main:1", &json!([])).await;
     let created = Instant::now();
     tokio::time::sleep(SOON).await;
-    // The new process counts the time anew.
+    // The new process begins to count again.
     world.clusters[0].manager(1).kill();
     world.clusters[0].restart_manager(1);
     let rome = &world.clusters[0];
@@ -182,13 +185,11 @@ async fn a_pod_whose_host_name_would_be_too_long_at_a_provider_comes_home_at_onc
     let world = World::peered(Start::default()).await;
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
     world.offload(0, "demo", "LocalAndRemote").await;
-    let prefers = json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100,
-        "preference": { "matchExpressions": [{ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] }] } }] } });
     // At home, demo.svc.cluster.local follows; at milan, the namespace has a longer name.
     let replicas = |name: &str| {
         json!({ "metadata": { "name": name }, "spec": { "replicas": 2,
         "selector": { "matchLabels": { "app": name } }, "template": { "metadata": { "labels": { "app": name } }, "spec": {
-            "affinity": prefers, "setHostnameAsFQDN": true, "subdomain": "web", "containers": [{ "name": "main", "image": "i" }] } } } })
+            "affinity": prefers_virtual_nodes(), "setHostnameAsFQDN": true, "subdomain": "web", "containers": [{ "name": "main", "image": "i" }] } } } })
     };
     for name in ["short", "a-name-of-the-main-database"] {
         rome.api::<StatefulSet>("demo").create(&PostParams::default(), &object(replicas(name))).await.unwrap();
@@ -214,14 +215,12 @@ async fn forty_pods_without_requests_all_run_although_their_provider_has_room_fo
     let share = Patch::Merge(json!({ "spec": { "provide": { "percentage": 1 } } }));
     milan.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &share).await.unwrap();
     world.offload(0, "demo", "LocalAndRemote").await;
-    let prefers = json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100,
-        "preference": { "matchExpressions": [{ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] }] } }] } });
     let labels = json!({ "app": "small" });
     let deployment: Deployment = object(json!({
         "metadata": { "name": "small" },
         "spec": { "replicas": 40, "selector": { "matchLabels": labels }, "template": {
             "metadata": { "labels": labels },
-            "spec": { "affinity": prefers, "containers": [{ "name": "main", "image": "example.com/main:1" }] },
+            "spec": { "affinity": prefers_virtual_nodes(), "containers": [{ "name": "main", "image": "example.com/main:1" }] },
         } },
     }));
     rome.api::<Deployment>("demo").create(&PostParams::default(), &deployment).await.unwrap();

@@ -193,7 +193,7 @@ async fn a_running_pod_whose_new_image_is_not_allowed_keeps_the_old_one_and_says
     runs("example.com/other:1").await;
     world.until("the refusal is shown", SOON, async || is_shown("ChangeRefused").await).await;
     world.until("an event names the image", SOON, async || warned(rome, "ChangeRefused", "example.com/other:1").await).await;
-    // Another manager judges it anew.
+    // Another manager leads, and has to judge the change itself.
     world.clusters[1].kill_leader().await;
     tokio::time::sleep(2 * SOON).await;
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);

@@ -299,8 +299,7 @@ pub fn wanted_rights() -> Read<Vec<DynamicObject>> {
     let values = Values::resolve(&Settings::default(), &Present::default(), "cluster");
     let objects = manifests::render(&values).map_err(|error| error.to_string())?;
     let is_wanted = |object: &DynamicObject| {
-        manifests::group(object) == "rbac.authorization.k8s.io"
-            || manifests::kind(object).starts_with("ValidatingAdmissionPolicy")
+        manifests::group(object) == "rbac.authorization.k8s.io" || manifests::is_admission_policy(object)
     };
     Ok(objects.into_iter().filter(is_wanted).collect())
 }

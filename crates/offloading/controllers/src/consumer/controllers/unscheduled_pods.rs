@@ -56,7 +56,7 @@ struct Memory {
     last_deletion: Option<Instant>,
     /// When the user was told about a pod (its UID).
     told: HashMap<String, Instant>,
-    /// For each namespace, what was read last.
+    /// When the strategy of each namespace changed, as it was read last.
     strategies: HashMap<String, StrategyChange>,
 }
 
@@ -179,7 +179,8 @@ async fn tell(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key, pod: &Unsc
     }
 }
 
-/// Since when pods of a namespace may run in this cluster, if they might not before. Only the API server says when its strategy changed.
+/// Since when pods of a namespace may run in this cluster, if its strategy has changed. The cache does not tell, so this asks the API server
+/// once for each change.
 async fn home_since(
     consumer: &Consumer,
     memory: &Mutex<Memory>,

@@ -130,7 +130,7 @@ struct RefusedPod {
 /// A change of a pod that the rules or the API server refused.
 struct RefusedChange {
     message: String,
-    /// By which it was judged. Another one judges anew.
+    /// The policy that it was judged by. After a change of it, the change is tried again.
     policy: Option<ConsumerPolicy>,
 }
 
@@ -398,7 +398,7 @@ impl Pass<'_> {
         (!delay.is_zero()).then_some(delay)
     }
 
-    /// The generation that the pod was created from or updated to. None after a change of the policy that refused to update it.
+    /// The generation that the pod was created from or updated to. `None` if the policy has changed that refused an update.
     fn applied_generation(&self, shadow: &Shadow) -> Option<i64> {
         let judged = self.memory.refused_change.as_ref().map(|refused| &refused.policy);
         if judged.is_some_and(|judged| *judged != self.policy()) {

@@ -10,7 +10,7 @@ use super::{cluster::contains, count, some, unread};
 use crate::{
     doctor::{Check, Finding},
     inspect::{Facts, wanted_rights},
-    manifests::{FABRIC, MANAGER, RESOLVER, kind},
+    manifests::{FABRIC, MANAGER, RESOLVER, is_admission_policy, kind},
     preflight::POLICIES_SINCE,
 };
 
@@ -42,7 +42,7 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
 
 /// The check for the program that the object gives rights to.
 fn check_of(object: &DynamicObject) -> Check {
-    if is_policy(object) {
+    if is_admission_policy(object) {
         return Check::AdmissionPolicies;
     }
     match object.name_any().as_str() {
@@ -51,11 +51,6 @@ fn check_of(object: &DynamicObject) -> Check {
         FABRIC => Check::FabricRights,
         _ => Check::BoundRoles,
     }
-}
-
-/// Whether it is an admission policy or its binding.
-fn is_policy(object: &DynamicObject) -> bool {
-    kind(object).starts_with("ValidatingAdmissionPolicy")
 }
 
 /// What is missing from an object in the cluster, as text.
@@ -68,7 +63,7 @@ fn missing(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<String> 
         kind(one) == kind(wanted) && one.name_any() == wanted.name_any() && one.namespace() == wanted.namespace()
     };
     let Some(present) = present.iter().find(same) else { return Some(format!("{name} is gone")) };
-    if is_policy(wanted) {
+    if is_admission_policy(wanted) {
         let is_other = !contains(&present.data["spec"], &wanted.data["spec"]);
         return is_other.then(|| format!("{name} is not what this program installs"));
     }

@@ -133,13 +133,7 @@ impl Pass<'_> {
             Verdict::KeepBack(obstacle, again) => self.keep_back(obstacle, again).await,
             Verdict::Send { mut carried, api_server, without_api_server } => {
                 if let Some(addresses) = api_server {
-                    give(
-                        &mut carried,
-                        &self.pod.json(),
-                        &secret(&self.pod.uid),
-                        &addresses,
-                        self.consumer.context.cluster_domain.as_deref(),
-                    );
+                    self.give_api_server(&mut carried, &addresses);
                     records::ensure_token(self.consumer, self.peer, remote, self.pod).await;
                 } else {
                     withhold(&mut carried, &self.pod.json());
@@ -294,6 +288,12 @@ impl Pass<'_> {
         Some(how_to_start(required, allowed, self.api_server_addresses(), bound_for.filter(|_| has_network)))
     }
 
+    /// Lets a pod that is sent find our API servers at these addresses.
+    fn give_api_server(&self, carried: &mut Value, addresses: &[IpAddr]) {
+        let domain = self.consumer.context.cluster_domain.as_deref();
+        give(carried, &self.pod.json(), &secret(&self.pod.uid), addresses, domain);
+    }
+
     /// Where pods at this provider reach our API servers; nothing where they may not, or cannot.
     fn api_server_addresses(&self) -> Vec<IpAddr> {
         let network = self.consumer.networks.of(&self.peer.id).filter(|network| network.api_server);
@@ -318,13 +318,7 @@ impl Pass<'_> {
         let carried = carried.or_else(|| Some(with_unchanged(part?, recorded.as_ref()?)));
         let Some(mut carried) = carried else { return Ok(()) };
         if uses_api_server {
-            give(
-                &mut carried,
-                &self.pod.json(),
-                &secret(&self.pod.uid),
-                &addresses,
-                self.consumer.context.cluster_domain.as_deref(),
-            );
+            self.give_api_server(&mut carried, &addresses);
         } else {
             withhold(&mut carried, &self.pod.json());
         }
