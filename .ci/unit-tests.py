@@ -2,8 +2,9 @@
 """Runs all tests of the workspace but the scenarios, several programs side by side: cargo runs one after another, and most of them wait.
 
     cargo test --workspace --locked --no-run --message-format json >FILE
-    .ci/unit-tests.py FILE [PROGRAMS AT A TIME]
+    .ci/unit-tests.py real|simulated|all FILE [PROGRAMS AT A TIME]
 
+Those that are simulated, and examples in the documentation, wait for nothing: however slowly they run, their outcome is the same.
 Prints the output of each program when it has ended, and at the end how long the slowest took.
 """
 
@@ -17,15 +18,21 @@ import time
 # They wait most, so they begin first.
 SLOW = ("node", "plugin_new", "nodes", "tunnel", "one_cluster", "liqo")
 SCENARIOS = "scenarios"
+SIMULATED = "liqo"
 DOCUMENTATION = ("examples in the documentation", ["cargo", "test", "--workspace", "--locked", "--doc", "--quiet"], os.getcwd())
 
 
-def programs(messages):
-    """The test programs, each with the folder of its package, in which cargo would run it."""
+def programs(messages, kind):
+    """The test programs of a kind, each with the folder of its package, in which cargo would run it."""
     for line in messages:
         message = json.loads(line)
-        if message.get("executable") and message["profile"]["test"] and message["target"]["name"] != SCENARIOS:
-            yield message["target"]["name"], [message["executable"]], os.path.dirname(message["manifest_path"])
+        if not message.get("executable") or not message["profile"]["test"]:
+            continue
+        name = message["target"]["name"]
+        if name != SCENARIOS and kind in ("all", "simulated" if name == SIMULATED else "real"):
+            yield name, [message["executable"]], os.path.dirname(message["manifest_path"])
+    if kind != "real":
+        yield DOCUMENTATION
 
 
 def run(program):
@@ -36,10 +43,10 @@ def run(program):
 
 
 def main():
-    at_a_time = int(sys.argv[2]) if len(sys.argv) > 2 else 2
-    with open(sys.argv[1], encoding="utf-8") as messages:
-        everything = sorted(programs(messages), key=lambda program: program[0] not in SLOW)
-    everything.append(DOCUMENTATION)
+    kind, file = sys.argv[1:3]
+    at_a_time = int(sys.argv[3]) if len(sys.argv) > 3 else 2
+    with open(file, encoding="utf-8") as messages:
+        everything = sorted(programs(messages, kind), key=lambda program: program[0] not in SLOW)
     failed, times = [], []
     with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
         for ended in concurrent.futures.as_completed([pool.submit(run, program) for program in everything]):

@@ -17,6 +17,7 @@ use libtest_mimic::{Arguments, Trial};
 use liqo_tests::{
     Baseline, Built, Clusters, Fixture, World,
     attacks::{self, Attack},
+    turns,
 };
 use tokio::{
     runtime::Runtime,
@@ -176,6 +177,11 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         Ok(attacks) => attacks,
         Err(error) => return fail(&anyhow::anyhow!("docs/SECURITY.md: {error}")),
     };
+    // Who names scenarios wants these, whosever turn it is.
+    let waiting = match if filters.is_none() { turns::waiting() } else { Ok(Vec::new()) } {
+        Ok(waiting) => waiting,
+        Err(error) => return fail(&error),
+    };
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
@@ -205,8 +211,10 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
                         .unwrap_or_else(|_| Err("the clusters were not started".to_owned()))
                         .map_err(Into::into)
                 });
+                let waits = !arguments.include_ignored && waiting.iter().any(|name| name == scenario.name);
+                let trial = trial.with_ignored_flag(waits);
                 trials.push(if is_attack { trial.with_kind(ATTACK) } else { trial });
-                if !arguments.list && !arguments.ignored {
+                if !arguments.list && !arguments.ignored && !waits {
                     tasks.push(Task { scenario, report });
                 }
             }
@@ -237,6 +245,9 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     }
     show_attacks(&attacks, &scenarios);
     show_slowest(&mut scenarios, begun.elapsed());
+    if !waiting.is_empty() {
+        println!("{} scenarios wait for their turn (tests/scenarios-by-turns.md)", waiting.len());
+    }
     show_failed(&scenarios);
     conclusion.exit_code()
 }

@@ -18,6 +18,7 @@ pub mod docs;
 mod get;
 pub mod load;
 mod measurement;
+pub mod turns;
 mod wait;
 mod world;
 
