@@ -16,13 +16,13 @@ use serde_json::json;
 use crate::network::{ABROAD, AT_HOME, ask, connected, endpoint, exec, seen, servers};
 
 /// Addresses by family, as `EndpointSlice`s name them.
-type ByFamily = BTreeMap<&'static str, BTreeSet<String>>;
+pub type ByFamily = BTreeMap<&'static str, BTreeSet<String>>;
 
 fn family(address: &str) -> &'static str {
     if address.contains(':') { "IPv6" } else { "IPv4" }
 }
 
-fn by_family<'a>(addresses: impl IntoIterator<Item = &'a String>) -> ByFamily {
+pub fn by_family<'a>(addresses: impl IntoIterator<Item = &'a String>) -> ByFamily {
     let mut all = ByFamily::new();
     for address in addresses {
         all.entry(family(address)).or_default().insert(address.clone());
@@ -52,7 +52,7 @@ fn service(namespace: &str, name: &str, policy: &str, families: &[&str]) -> Stri
 }
 
 /// Waits until a Service has these endpoints.
-async fn has_endpoints(cluster: &Cluster, namespace: &str, service: &str, wanted: &ByFamily) -> Result<()> {
+pub async fn has_endpoints(cluster: &Cluster, namespace: &str, service: &str, wanted: &ByFamily) -> Result<()> {
     eventually(&format!("Service {service} at {} has endpoints {wanted:?}", cluster.name), Duration::from_secs(30), || async {
         let label = format!("kubernetes.io/service-name={service}");
         let mut found = BTreeSet::new();
@@ -70,7 +70,7 @@ async fn has_endpoints(cluster: &Cluster, namespace: &str, service: &str, wanted
 }
 
 /// Waits until both pods answer at each address of a Service.
-async fn both_answer(world: &World, namespace: &str, caller: &str, services: &[String], pods: [&str; 2]) -> Result<()> {
+pub async fn both_answer(world: &World, namespace: &str, caller: &str, services: &[String], pods: [&str; 2]) -> Result<()> {
     for address in services {
         eventually(&format!("{caller} reaches both pods at {address}"), Duration::from_secs(30), || async {
             let line = format!("i=0; while [ $i -lt 20 ]; do timeout 3 wget -qO- http://{}; i=$((i+1)); done", host(address));
@@ -84,7 +84,7 @@ async fn both_answer(world: &World, namespace: &str, caller: &str, services: &[S
 }
 
 /// The addresses of a Service.
-async fn cluster_ips(cluster: &Cluster, namespace: &str, name: &str) -> Result<Vec<String>> {
+pub async fn cluster_ips(cluster: &Cluster, namespace: &str, name: &str) -> Result<Vec<String>> {
     let found = cluster.object(&["-n", namespace, "service", name]).await?.context("no such Service")?;
     Ok(serde_json::from_value(found["spec"]["clusterIPs"].clone())?)
 }

@@ -12,6 +12,7 @@ use liqo_tests::{Cluster, Fixture, World, eventually, still};
 use serde_json::json;
 
 use crate::{
+    dual_stack::{both_answer, by_family, cluster_ips, has_endpoints},
     pods::{deployment, name_of, node_of},
     policies::{allocatable, apply_policy},
 };
@@ -127,13 +128,13 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(worl
     // A cluster that controls another one is controlled by nobody.
     refused(milan, "rome", "TethersOthers").await?;
 
-    comes_back_to_the_laptop(&world).await?;
+    come_back_to_the_laptop(&world, name_of(&pods[0])).await?;
     the_admin_cannot_schedule_around_it(rome).await?;
 
     let begun = Instant::now();
     rome.liqoctl(&["untether", "--timeout", "5m"]).await?;
     println!("the release took {:.1} s", begun.elapsed().as_secs_f64());
-    for (app, count) in [("web", 2), ("back", 1), ("before", 1)] {
+    for (app, count) in [("web", 2), ("back", 2), ("before", 1)] {
         let pods = rome.ready_pods(NAMESPACE, &format!("app={app}"), count).await?;
         ensure!(pods.iter().all(|pod| node_of(pod).starts_with("rome")), "pods of {app} are not at home");
         ensure!(app != "before" || pods[0].metadata.uid == before, "a pod that ran here all the time was replaced");
@@ -148,17 +149,44 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(worl
     autonomous_again(rome).await
 }
 
-/// Where milan has no other node for it, a pod of rome runs on rome, as milan's pod.
-async fn comes_back_to_the_laptop(world: &World) -> Result<()> {
+/// Where milan has no other node for them, pods of rome run on rome, as milan's pods. Their Service has them as its endpoints here and there,
+/// for a pod that runs on rome as rome's own, for `at_milan`, which runs at milan, and for one of themselves.
+async fn come_back_to_the_laptop(world: &World, at_milan: &str) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     milan.kubectl(&["cordon", "-l", "liqo.io/type!=virtual-node"]).await?;
-    rome.apply(&deployment(NAMESPACE, "back", 1)).await?;
-    let back = rome.ready_pods(NAMESPACE, "app=back", 1).await?;
+    let serves = "mkdir /tmp/w; hostname > /tmp/w/index.html; httpd -p 8080 -h /tmp/w; trap exit TERM; sleep 3600 & wait";
+    rome.apply(&deployment(NAMESPACE, "back", 2).replace("echo started; trap exit TERM; sleep 3600 & wait", serves)).await?;
+    let ports = json!([{ "port": 80, "targetPort": 8080 }]);
+    let spec = json!({ "selector": { "app": "back" }, "ports": ports, "ipFamilyPolicy": "PreferDualStack" });
+    let metadata = json!({ "name": "back", "namespace": NAMESPACE });
+    rome.apply(&json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec }).to_string()).await?;
+    let back = rome.ready_pods(NAMESPACE, "app=back", 2).await?;
     milan.kubectl(&["uncordon", "-l", "liqo.io/type!=virtual-node"]).await?;
-    ensure!(node_of(&back[0]) == "milan", "it is on {}", node_of(&back[0]));
-    let there = milan.ready_pods(&rome.remote_namespace(NAMESPACE, milan).await?, "app=back", 1).await?;
-    ensure!(node_of(&there[0]) == "rome", "at milan it is on {}", node_of(&there[0]));
-    rome.kubectl(&["-n", NAMESPACE, "logs", name_of(&back[0])]).await.map(drop)
+    ensure!(back.iter().all(|pod| node_of(pod) == "milan"), "not all of them are milan's");
+    let namespace_at_milan = rome.remote_namespace(NAMESPACE, milan).await?;
+    let there = milan.ready_pods(&namespace_at_milan, "app=back", 2).await?;
+    ensure!(there.iter().all(|pod| node_of(pod) == "rome"), "at milan they are on {}", node_of(&there[0]));
+    rome.kubectl(&["-n", NAMESPACE, "logs", name_of(&back[0])]).await?;
+
+    let ips = |pods: &[Pod]| -> Vec<String> {
+        let statuses = pods.iter().filter_map(|pod| pod.status.as_ref());
+        statuses.flat_map(|status| status.pod_ips.iter().flatten()).map(|one| one.ip.clone()).collect()
+    };
+    let on_rome = rome.ready_pods(&milan.remote_namespace(&namespace_at_milan, rome).await?, "app=back", 2).await?;
+    let (here, seen_at_milan) = (by_family(&ips(&on_rome)), by_family(&ips(&there)));
+    has_endpoints(rome, NAMESPACE, "back", &here).await?;
+    has_endpoints(milan, &namespace_at_milan, "back", &seen_at_milan).await?;
+    let addresses = cluster_ips(rome, NAMESPACE, "back").await?;
+    ensure!(addresses.len() == here.len(), "the Service has {addresses:?}, and its endpoints {here:?}");
+    let before = rome.ready_pods(NAMESPACE, "app=before", 1).await?;
+    let servers = [name_of(&back[0]), name_of(&back[1])];
+    both_answer(world, NAMESPACE, name_of(&before[0]), &addresses, servers).await?;
+    for caller in [name_of(&before[0]), at_milan, servers[0]] {
+        both_answer(world, NAMESPACE, caller, &["back".to_owned()], servers).await?;
+    }
+    let events = rome.kubectl(&["-n", NAMESPACE, "get", "events"]).await?;
+    ensure!(!events.contains("AddressRefused"), "{events}");
+    Ok(())
 }
 
 async fn the_admin_cannot_schedule_around_it(rome: &Cluster) -> Result<()> {

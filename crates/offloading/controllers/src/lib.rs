@@ -42,6 +42,7 @@ pub mod webhook;
 
 use liqo_controller_runtime::Context;
 pub use liqo_metering::VoucherKey;
+use provider::Provider;
 use tokio_util::sync::CancellationToken;
 
 /// A part of offloading ended although nobody stopped it.
@@ -61,7 +62,9 @@ pub enum Error {
 pub async fn run(context: Context, voucher_key: VoucherKey) -> Result<(), Error> {
     let stop = context.stop.clone();
     let configured = webhook::keep_configured(context.clone());
-    let (consumer, provider) = (Box::pin(consumer::run(context.clone(), voucher_key)), Box::pin(provider::run(context)));
+    let provider = Provider::start(context.clone());
+    let consumer = Box::pin(consumer::run(context, voucher_key, provider.remote_pods()));
+    let provider = Box::pin(provider::run(provider));
     until_all_ended(&stop, consumer, provider, Box::pin(configured)).await
 }
 

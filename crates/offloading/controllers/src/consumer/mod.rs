@@ -42,12 +42,15 @@ use tokio::{sync::mpsc, task::JoinSet};
 use controllers::{budgets, connections, namespaces, pods, savings, unscheduled_pods, virtual_nodes};
 use state::{Consumer, NewPeer};
 
+use crate::provider::RemotePods;
+
 /// Field manager of server-side apply.
 pub const FIELD_MANAGER: &str = liqo_api::conditions::owners::OFFLOADING.field_manager;
 
 /// Runs the consumer's controllers until the context stops.
-pub async fn run(context: Context, voucher_key: VoucherKey) {
-    let (consumer, new_peers) = watches::start(context, voucher_key);
+/// `remote_pods` are those of our own consumers.
+pub async fn run(context: Context, voucher_key: VoucherKey, remote_pods: RemotePods) {
+    let (consumer, new_peers) = watches::start(context, voucher_key, remote_pods);
     let mut tasks = JoinSet::new();
     tasks.spawn(virtual_nodes::run(consumer.clone()));
     tasks.spawn(namespaces::run(consumer.clone()));

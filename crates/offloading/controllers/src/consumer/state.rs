@@ -26,6 +26,7 @@ use crate::{
     kubelet::{KubeletApi, serving::Serving},
     metering::Recorder,
     networks::Networks,
+    provider::RemotePods,
     server::ClientAuthority,
     webhook::Selected,
 };
@@ -99,6 +100,8 @@ pub struct Consumer {
     pub nodes: Cache<Value>,
     /// How providers and we see each other's addresses.
     pub networks: Networks,
+    /// The pods of our consumers here, among which may be pods of ours that a provider runs here.
+    pub remote_pods: RemotePods,
     pub foreign_clusters: Cache<ForeignCluster>,
     /// The namespaces whose new pods the webhook sees.
     pub webhook: Cache<Selected>,

@@ -46,6 +46,7 @@ use crate::{
     kubelet::{KubeletApi, client_ca},
     metering::Recorder,
     networks::Networks,
+    provider::RemotePods,
     webhook,
 };
 use liqo_offloading_rules::json::fingerprint;
@@ -72,7 +73,11 @@ use liqo_offloading_rules::replica::record::object_of;
 const WATCH_SECONDS: u32 = 120;
 
 /// Starts the watches of this cluster. Providers that are added to the state are sent to the receiver.
-pub fn start(context: Context, voucher_key: VoucherKey) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPeer>) {
+pub fn start(
+    context: Context,
+    voucher_key: VoucherKey,
+    remote_pods: RemotePods,
+) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPeer>) {
     let (client, stop) = (context.client.clone(), context.stop.clone());
     let (queues, (peers, new_peers)) = (Queues::default(), PeerStates::new());
     let queue = queues.namespaces.clone();
@@ -91,6 +96,7 @@ pub fn start(context: Context, voucher_key: VoucherKey) -> (Arc<Consumer>, mpsc:
         policies: peering_policies(&context),
         budgets: RwLock::default(),
         networks: networks(&context, consumer.clone()),
+        remote_pods,
         recorder: Recorder::start(&context, labels::PROVIDER_ID, "consumer"),
         voucher_key,
         kubelet: KubeletApi::new(client, Arc::new(kubelet_index::LocalPods::new(consumer.clone())), context.clock),

@@ -33,15 +33,12 @@ mod triggers;
 
 use std::sync::Arc;
 
-use liqo_controller_runtime::Context;
-
 use controllers::{fan_out, namespaces, offers, replicas, shadow_pods};
-use state::Provider;
+pub use state::{Provider, RemotePods};
 
 /// Runs the provider's side until the context's `stop`.
-pub async fn run(context: Context) {
-    let stop = context.stop.clone();
-    let provider = Arc::new(Provider::start(context));
+pub async fn run(provider: Provider) {
+    let (stop, provider) = (provider.context.stop.clone(), Arc::new(provider));
     if stop.run_until_cancelled(provider.synced()).await != Some(true) {
         return;
     }

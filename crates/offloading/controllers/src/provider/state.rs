@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Debug,
     hash::Hash,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -77,6 +77,8 @@ pub struct Provider {
     /// Everything reflected but Secrets.
     pub records: Cache<Source>,
     policies: Cache<PeeringPolicy>,
+    /// Where each namespace of this cluster is offloaded to: providers, and the namespaces' names there.
+    remote_namespaces: Cache<BTreeSet<(ClusterId, String)>>,
     /// The networks to the consumers.
     pub networks: Networks,
     /// Without their status, which does not tell which policy selects them.
@@ -96,6 +98,22 @@ pub struct Provider {
     pub parsing: Mutex<()>,
     /// Shadow pods whose pods must end because their room is taken back, by offer, with the reason for users.
     pub ending: Mutex<HashMap<Key, BTreeMap<Key, String>>>,
+}
+
+/// The remote pods here, for the consumer's side: a provider of ours may run our pods here.
+#[derive(Clone)]
+pub struct RemotePods(Cache<RemotePod>);
+
+impl RemotePods {
+    /// Waits for the initial list. `false` if the context ended before.
+    pub async fn synced(&self) -> bool {
+        self.0.synced().await
+    }
+
+    /// Whether a pod of this consumer has this address.
+    pub fn have(&self, consumer: &ClusterId, address: IpAddr) -> bool {
+        self.0.all().iter().any(|(_, pod)| pod.consumer == *consumer && pod.addresses.contains(&address))
+    }
 }
 
 /// A node of this cluster, real or virtual.
@@ -324,6 +342,7 @@ impl Provider {
             nodes: watches.nodes(&records),
             records,
             lent_on: watches.lent_on(&namespaces),
+            remote_namespaces: watches.all(Config::default(), remote_namespaces, |_, _, _| triggers::remote_namespaces_changed()),
             networks: watches.networks(&namespaces),
             resolver: watches.resolver(),
             recorder: Recorder::start(&context, labels::CONSUMER_ID, "provider"),
@@ -358,8 +377,13 @@ impl Provider {
             && self.runtime_classes.synced().await
             && self.networks.synced().await
             && self.nodes.synced().await
+            && self.remote_namespaces.synced().await
             && self.resolver.synced().await
             && self.recorder.synced().await
+    }
+
+    pub fn remote_pods(&self) -> RemotePods {
+        RemotePods(self.pods.clone())
     }
 
     /// The tenant that this namespace belongs to, if it is a tenant namespace.
@@ -477,19 +501,27 @@ impl Provider {
         isolation::internal_networks(&self.context.config(), nodes.chain(prefixes))
     }
 
-    /// The limits for the pods of this consumer.
-    pub fn isolation_of(&self, consumer: &ClusterId, policy: Option<&ConsumerPolicy>) -> IsolationPolicy {
+    /// Whether what runs in this namespace of a consumer is ours: the consumer is our provider, and `home` is where pods of ours are there.
+    fn is_ours(&self, consumer: &ClusterId, home: &str) -> bool {
+        let there = (consumer.clone(), home.to_owned());
+        self.remote_namespaces.all().iter().any(|(_, namespaces)| namespaces.contains(&there))
+    }
+
+    /// The limits for the pods of this consumer's namespace.
+    pub fn isolation_of(&self, consumer: &ClusterId, home: &str, policy: Option<&ConsumerPolicy>) -> IsolationPolicy {
         let config = self.context.config();
         let prefixes = self.networks.of(consumer).iter().flat_map(|network| network.prefixes().collect::<Vec<_>>()).collect();
-        let ranges = config.status.iter().filter_map(|status| status.network.as_ref());
+        let ranges = config.status.as_ref().and_then(|status| status.network.as_ref());
+        let own_pods = ranges.filter(|_| self.is_ours(consumer, home)).map(|ranges| ranges.pods.clone()).unwrap_or_default();
         let ranges = ranges.filter(|_| policy.is_some_and(|policy| policy.usage.api_server));
-        let api_servers =
-            ranges.flat_map(|ranges| &ranges.api_servers).map(|one| SocketAddr::new(one.address, one.port)).collect();
+        let api_servers = ranges.iter().flat_map(|ranges| &ranges.api_servers);
+        let api_servers = api_servers.map(|one| SocketAddr::new(one.address, one.port)).collect();
         let sources = policy.iter().flat_map(|policy| &policy.usage.allowed_ingress_sources);
         let ingress_sources = sources.filter_map(|one| isolation::allowed_ingress_source(one)).collect();
         let internal = self.internal_networks();
         let cluster_dns = self.resolver.for_pods_of(None).is_none();
-        IsolationPolicy { consumer: consumer.clone(), internal, prefixes, api_servers, cluster_dns, ingress_sources }
+        let consumer = consumer.clone();
+        IsolationPolicy { consumer, internal, prefixes, own_pods, api_servers, cluster_dns, ingress_sources }
     }
 
     /// The sources in the Secrets of a tenant namespace. `None` while not all of them are known.
@@ -533,6 +565,11 @@ fn by_name(namespaces: &Cache<ConsumerNamespace>) -> BTreeMap<String, Arc<Consum
 }
 
 /// The map of a consumer. Its metadata holds only what is read of it, because the consumer writes that.
+fn remote_namespaces(offloading: NamespaceOffloading) -> Option<BTreeSet<(ClusterId, String)>> {
+    let remote = offloading.status?.remote_namespaces;
+    Some(remote.into_iter().map(|one| (one.cluster_id, one.namespace)).collect())
+}
+
 fn reduce_map(mut map: NamespaceMap) -> Option<NamespaceMap> {
     let domain = announced_domain(&map).map(|domain| (annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned()));
     map.metadata.labels = None;

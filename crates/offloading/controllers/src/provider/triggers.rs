@@ -321,6 +321,11 @@ pub fn resolver_changed() -> Vec<Trigger> {
     vec![Target::Isolation.now()]
 }
 
+/// Namespaces of this cluster are offloaded to other providers or namespaces.
+pub fn remote_namespaces_changed() -> Vec<Trigger> {
+    vec![Target::Isolation.now()]
+}
+
 /// The configuration of this cluster changed.
 pub fn config_changed() -> Vec<Trigger> {
     vec![Target::Isolation.now()]

@@ -10,9 +10,9 @@
 //!
 //! | | what reaches pods | what they reach |
 //! |---|---|---|
-//! | by default | the consumer's pods, here and elsewhere, and the ingress sources that our policy allows | these, the internet,
-//! DNS |
-//! | at most | these, and the internet where the consumer's policy says so | these, the internet, DNS |
+//! | by default | the consumer's pods, here and elsewhere, and the ingress sources that our policy allows; our own pods, if what runs
+//! here is ours | the consumer's pods, the internet, DNS |
+//! | at most | these, and the internet where the consumer's policy says so | the consumer's pods, the internet, DNS |
 //!
 //! The internet is what is not private and belongs neither to this cluster nor to a peer, see [`internal_networks`]. DNS is Liqo's
 //! resolver, which asks our own but knows no names of other namespaces; only where there is no resolver, it is our own at port 53. Where the consumer's pods may use our API server, they reach it in the same way.
@@ -52,6 +52,9 @@ pub struct IsolationPolicy {
     pub internal: BTreeSet<IpNet>,
     /// The consumer's prefixes, as we see them: its pods in other clusters.
     pub prefixes: Vec<IpNet>,
+    /// The prefixes of our own pods, if what runs in the namespace is ours: the consumer is our provider, and runs pods of ours here. Like
+    /// any pod of ours at a provider, they are open to our pods. What they reach is a matter of the consumer, so they reach no pod of ours.
+    pub own_pods: Vec<IpNet>,
     /// Our API servers, if the consumer's pods may use them.
     pub api_servers: Vec<SocketAddr>,
     /// Whether the consumer's pods ask our own DNS, because there is no resolver.
@@ -126,7 +129,8 @@ impl IsolationPolicy {
                 let internet = ranges.counted(self.internet());
                 ranges.refused.extend(everywhere().map(|all| all.cidr).into_iter().filter(|_| internet.is_empty()));
                 let ingress_sources = self.ingress_sources.iter().filter(|_| !is_egress).cloned();
-                self.tenant().chain(internet.into_iter().map(RulePeer::Block)).chain(ingress_sources).collect()
+                let own_pods = self.own_pods(is_egress).map(RulePeer::Block);
+                self.tenant().chain(internet.into_iter().map(RulePeer::Block)).chain(ingress_sources).chain(own_pods).collect()
             }
             Some(peers) => {
                 let mut clamped = BTreeSet::new();
@@ -142,7 +146,7 @@ impl IsolationPolicy {
                             clamped.insert(RulePeer::Elsewhere { namespaces, pods: pods.clone() });
                         }
                         RulePeer::Block(block) => {
-                            let parts = ranges.counted(self.parts(block));
+                            let parts = ranges.counted(self.parts(block, is_egress));
                             ranges.refused.extend(parts.is_empty().then_some(block.cidr));
                             clamped.extend(parts.into_iter().map(RulePeer::Block));
                         }
@@ -159,9 +163,15 @@ impl IsolationPolicy {
     }
 
     /// The reachable part of a range.
-    fn parts(&self, block: &Block) -> impl Iterator<Item = Block> {
-        let elsewhere = self.prefixes.iter().filter_map(|prefix| block.within(prefix));
+    fn parts(&self, block: &Block, is_egress: bool) -> impl Iterator<Item = Block> {
+        let ours = self.own_pods.iter().filter(move |_| !is_egress);
+        let elsewhere = self.prefixes.iter().chain(ours).filter_map(|prefix| block.within(prefix));
         elsewhere.chain(block.on_the_internet(self.internal.iter().copied()))
+    }
+
+    /// Our own pods, as far as they may reach the consumer's.
+    fn own_pods(&self, is_egress: bool) -> impl Iterator<Item = Block> {
+        self.own_pods.iter().filter(move |_| !is_egress).filter_map(|prefix| Block::new(*prefix, []))
     }
 
     /// The consumer's namespaces here.
@@ -206,7 +216,8 @@ impl IsolationPolicy {
     /// policies selects. If that takes too many selectors, they open nothing.
     pub fn own_policies(&self, policies: &[NetworkPolicy]) -> BTreeMap<String, NetworkPolicy> {
         let to = |peers: BTreeSet<RulePeer>| Rule { peers: Some(peers), ports: None };
-        let ingress = vec![to(self.tenant().chain(self.ingress_sources.iter().cloned()).collect())];
+        let own_pods = self.own_pods(false).map(RulePeer::Block);
+        let ingress = vec![to(self.tenant().chain(self.ingress_sources.iter().cloned()).chain(own_pods).collect())];
         let mut egress = vec![to(self.tenant().chain(self.internet().map(RulePeer::Block)).collect())];
         egress.extend(self.dns_rules(None));
         egress.extend(self.api_server_rules(None));

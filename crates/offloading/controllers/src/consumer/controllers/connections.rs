@@ -24,6 +24,7 @@ pub async fn run(consumer: Arc<Consumer>, connection: Arc<PeerConnection>) {
             && consumer.nodes.synced().await
             && consumer.virtual_nodes.synced().await
             && consumer.networks.synced().await
+            && consumer.remote_pods.synced().await
     };
     tokio::pin!(listed);
     loop {

@@ -396,7 +396,8 @@ impl Pass<'_> {
         }
         let network = self.consumer.networks.of(&self.peer.id);
         let network = network.filter(|network| network.works);
-        let addresses = network.map(|network| pod_addresses(&status, &network.maps.imported)).unwrap_or_default();
+        let runs_here = |address| self.consumer.remote_pods.have(&self.peer.id, address);
+        let addresses = network.map(|network| pod_addresses(&status, &network.maps, runs_here)).unwrap_or_default();
         let missing = self.remote.and_then(|remote| missing(self.peer, remote, &Reference::all(self.pod)));
         let missing = missing.map(|missing| (pods::NOT_REFLECTED, missing.message));
         let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));

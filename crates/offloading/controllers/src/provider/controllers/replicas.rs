@@ -220,7 +220,7 @@ impl Pass<'_> {
 
     async fn policies(&mut self, sources: Vec<Source>) -> Result<(), Error> {
         self.check_after(CHECK_INTERVAL);
-        let isolation = self.provider.isolation_of(self.consumer, self.policy.as_ref());
+        let isolation = self.provider.isolation_of(self.consumer, &self.group.home, self.policy.as_ref());
         let policies = clamp_policies(sources, &isolation, &self.provider.context.cluster_id);
         // Remove the default before a new policy of the consumer replaces it: pods must not be more open in between.
         self.own_policies(&isolation, &policies).await?;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use liqo_api::annotations;
-use liqo_network_model::{PrefixMap, There};
+use liqo_network_model::{PeerMaps, PrefixMap, There};
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, text};
@@ -20,15 +20,25 @@ pub struct Addresses {
 
 /// Translates the addresses in a remote pod's reduced status. Only the provider's own prefixes count: other addresses do not belong
 /// to it, whatever it reports.
-pub fn pod_addresses(remote: &Value, imported: &PrefixMap) -> Addresses {
-    let mut found = Addresses::default();
+///
+/// But a provider to which this cluster lends may run the pod here. Then it reports an address of ours, as it sees that. The address counts
+/// while a pod of this provider has it here, as `runs_here` says: otherwise a provider could name any pod of ours, which would get
+/// connections that are meant for the remote pod, and would be open to peers as the remote pod is.
+pub fn pod_addresses(remote: &Value, maps: &PeerMaps, runs_here: impl Fn(IpAddr) -> bool) -> Addresses {
+    let (imported, mut found) = (&maps.imported, Addresses::default());
     if imported.is_empty() {
         return found;
     }
     let theirs = theirs(remote);
+    let mut is_ours = false;
     for &address in &theirs {
         // The API server accepts at most one of a family.
         if found.here.iter().any(|known| known.is_ipv4() == address.is_ipv4()) {
+            continue;
+        }
+        if let Some(ours) = maps.exported.here(There(address)) {
+            is_ours = true;
+            found.here.extend(Some(ours.0).filter(|&ours| runs_here(ours)));
             continue;
         }
         match imported.here(There(address)) {
@@ -38,7 +48,8 @@ pub fn pod_addresses(remote: &Value, imported: &PrefixMap) -> Addresses {
             None => found.refused = found.refused.or_else(|| Some(refusal(address, imported))),
         }
     }
-    if found.here.is_empty() && found.refused.is_none() {
+    // A pod that just ended here has no address until its provider knows that.
+    if found.here.is_empty() && found.refused.is_none() && !is_ours {
         found.refused = theirs.first().map(|&address| refusal(address, imported));
     }
     found
@@ -100,7 +111,12 @@ mod tests {
     }
 
     fn here(remote: &Value, imported: &PrefixMap) -> (Vec<String>, bool) {
-        let found = pod_addresses(remote, imported);
+        seen(remote, &PeerMaps { imported: imported.clone(), ..PeerMaps::default() }, &[])
+    }
+
+    /// `guests` are the addresses of the provider's pods here.
+    fn seen(remote: &Value, maps: &PeerMaps, guests: &[&str]) -> (Vec<String>, bool) {
+        let found = pod_addresses(remote, maps, |address| guests.contains(&address.to_string().as_str()));
         (found.here.iter().map(ToString::to_string).collect(), found.refused.is_some())
     }
 
@@ -125,8 +141,26 @@ mod tests {
         assert_eq!(here(&ips(&["10.9.0.1"]), &both()), (Vec::new(), true));
         assert_eq!(here(&ips(&["10.71.0.9"]), &both()), (Vec::new(), true), "where we see it is not what it has");
         assert_eq!(here(&ips(&["10.9.0.1", "fd00::9"]), &both()), (owned(&["fd11::9"]), true));
-        let message = pod_addresses(&ips(&["10.9.0.1"]), &both()).refused.unwrap();
+        let maps = PeerMaps { imported: both(), ..PeerMaps::default() };
+        let message = pod_addresses(&ips(&["10.9.0.1"]), &maps, |_| true).refused.unwrap();
         assert!(message.contains("10.9.0.1") && message.contains("10.244.0.0/16"), "{message}");
+    }
+
+    #[test]
+    fn a_pod_that_the_provider_runs_on_our_own_node_has_the_address_of_its_pod_there() {
+        // Ours, and where the provider sees them.
+        let exported = [("10.244.0.0/16", "10.65.0.0/16"), ("fd00::/64", "fd65::/64")];
+        let exported = exported.map(|(ours, theirs)| (Here(ours.parse().unwrap()), There(theirs.parse().unwrap())));
+        let maps = PeerMaps { exported: PrefixMap::new(exported).unwrap(), imported: both() };
+        let guests = ["10.244.0.16", "fd00::16"];
+        assert_eq!(seen(&ips(&["10.65.0.16", "fd65::16"]), &maps, &guests), (owned(&["10.244.0.16", "fd00::16"]), false));
+        assert_eq!(seen(&ips(&["fd65::16", "10.65.0.16"]), &maps, &guests[..1]), (owned(&["10.244.0.16"]), false));
+        assert_eq!(
+            seen(&ips(&["10.65.0.17"]), &maps, &guests),
+            (Vec::new(), false),
+            "another pod of ours, or one that has ended"
+        );
+        assert_eq!(seen(&ips(&["10.244.0.9"]), &maps, &guests), (owned(&["10.71.0.9"]), false), "a pod at the provider");
     }
 
     #[test]

@@ -16,7 +16,15 @@ fn isolation() -> IsolationPolicy {
     let internal = [net("203.0.113.5/32"), net("2001:db8::1/128")].into();
     let prefixes = vec![net("10.245.0.0/16"), net("fd11::/64")];
     let (api_servers, ingress_sources) = (Vec::new(), Vec::new());
-    IsolationPolicy { consumer: consumer(), internal, prefixes, api_servers, cluster_dns: true, ingress_sources }
+    IsolationPolicy {
+        consumer: consumer(),
+        internal,
+        prefixes,
+        own_pods: Vec::new(),
+        api_servers,
+        cluster_dns: true,
+        ingress_sources,
+    }
 }
 
 fn policy(spec: &Value) -> NetworkPolicy {
@@ -124,6 +132,30 @@ fn by_default_pods_meet_their_like_and_reach_the_internet_and_names() {
     assert_eq!(reaches(&policies, &pod, true, RESOLVER_PORT), with(&["the internet", "liqo's resolver"]));
     let names: Vec<String> = isolation().own_policies(&[]).into_keys().collect();
     assert_eq!(names, ["liqo", "liqo-egress", "liqo-ingress"]);
+}
+
+#[test]
+fn our_own_pods_reach_what_our_provider_runs_here_for_us_and_are_reached_by_nothing() {
+    let isolation = IsolationPolicy { own_pods: vec![net("10.244.0.0/16")], ..isolation() };
+    let pod = labels_of(&[("app", "web")]);
+    let by_default: Vec<_> = isolation.own_policies(&[]).into_values().collect();
+    assert!(
+        reaches(&by_default, &pod, false, 80).contains(&"the provider's"),
+        "here the provider of the node is the consumer's consumer"
+    );
+    assert_eq!(reaches(&by_default, &pod, true, 80), with(&["the internet"]));
+    // What our policies at home say arrives with our own addresses.
+    let rule = json!([{ "from": [{ "ipBlock": { "cidr": "10.244.0.30/32" } }] }]);
+    let egress = json!([{ "to": [{ "ipBlock": { "cidr": "10.244.0.30/32" } }] }]);
+    let theirs = policy(&json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": rule, "egress": egress }));
+    let clamped = isolation.clamp(&theirs).unwrap();
+    assert_eq!(clamped.refused, BTreeSet::from([net("10.244.0.30/32")]), "only to reach it");
+    let all: Vec<_> = isolation.own_policies(std::slice::from_ref(&theirs)).into_values().chain([clamped.policy]).collect();
+    assert_eq!(reaches(&all, &pod, false, 80), ["the provider's"]);
+    assert_eq!(reaches(&all, &pod, true, 80), Vec::<&str>::new());
+    let everybody = isolation.clamp(&policy(&json!({ "podSelector": {}, "ingress": [{}] }))).unwrap().policy;
+    let all: Vec<_> = isolation.own_policies(std::slice::from_ref(&everybody)).into_values().chain([everybody]).collect();
+    assert!(reaches(&all, &pod, false, 80).contains(&"the provider's"));
 }
 
 #[test]

@@ -252,6 +252,7 @@ fn consumers_of_a_broker_stay_apart_at_its_provider() {
         consumer: rome,
         internal: BTreeSet::new(),
         prefixes: vec![net("10.66.0.0/16")],
+        own_pods: Vec::new(),
         api_servers: Vec::new(),
         cluster_dns: false,
         ingress_sources: Vec::new(),

@@ -733,6 +733,7 @@ fn limits() -> IsolationPolicy {
     IsolationPolicy {
         consumer: crate::fixtures::consumer(),
         internal: BTreeSet::new(),
+        own_pods: Vec::new(),
         api_servers: Vec::new(),
         cluster_dns: true,
         ingress_sources: Vec::new(),

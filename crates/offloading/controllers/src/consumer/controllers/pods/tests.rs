@@ -14,6 +14,7 @@ use super::send::NO_POLICIES_RETRY;
 use super::*;
 use crate::consumer::controllers::connections;
 use crate::consumer::{run_peers, watches};
+use crate::provider::Provider;
 use crate::testing;
 use liqo_offloading_rules::replica::kind::Kind;
 
@@ -55,7 +56,9 @@ fn voucher_key() -> VoucherKey {
 
 /// The state, with the controllers of providers.
 pub(in crate::consumer::controllers) fn started(client: Client) -> Arc<Consumer> {
-    let (consumer, new_peers) = watches::start(testing::context("rome", client), voucher_key());
+    let context = testing::context("rome", client);
+    let remote_pods = Provider::start(context.clone()).remote_pods();
+    let (consumer, new_peers) = watches::start(context, voucher_key(), remote_pods);
     tokio::spawn(run_peers(consumer.clone(), new_peers));
     consumer
 }
