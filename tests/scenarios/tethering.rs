@@ -237,6 +237,7 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     rome.kubectl(&["create", "namespace", NAMESPACE]).await?;
     rome.liqoctl(&["tether", "milan", "--timeout", "3m"]).await?;
     rome.wait_for(&["-n", NAMESPACE, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
+    let db = runs_on_rome_as_milans(&world, NAMESPACE).await?;
 
     world.cut("milan").await?;
     eventually("the silence has a deadline", Duration::from_secs(40), || async {
@@ -250,6 +251,8 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     })
     .await?;
 
+    ensure!(rome.ready_pods(NAMESPACE, "app=db", 1).await?[0].metadata.uid == db, "the pod was replaced");
+
     release_after(60).await?;
     world.cut("milan").await?;
     eventually("control is back", TIMEOUT, || async { Ok((state(rome).await? != "Tethered").then_some(())) }).await?;
@@ -258,11 +261,31 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     let pods = rome.ready_pods(NAMESPACE, "app=web", 1).await?;
     ensure!(node_of(&pods[0]).starts_with("rome"), "it is on {}", node_of(&pods[0]));
     reaches(rome, "Autonomous").await?;
+    // What milan ran here is gone, and milan need not say so.
+    eventually("the StatefulSet goes on here", TIMEOUT, || async {
+        let pods = rome.ready_pods(NAMESPACE, "app=db", 1).await?;
+        let is_home = pods[0].metadata.uid != db && node_of(&pods[0]).starts_with("rome");
+        if is_home { Ok(Some(())) } else { bail!("it is on {}", node_of(&pods[0])) }
+    })
+    .await?;
     world.heal("milan").await?;
     // The user still wants it.
     reaches(rome, "Tethered").await?;
     rome.end_namespace(NAMESPACE).await?;
     autonomous_again(rome).await
+}
+
+/// Creates a StatefulSet whose pod milan runs on rome. Returns the UID of the pod.
+async fn runs_on_rome_as_milans(world: &World, namespace: &str) -> Result<Option<String>> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    milan.kubectl(&["cordon", "-l", "liqo.io/type!=virtual-node"]).await?;
+    let manifest = deployment(namespace, "db", 1).replace("kind: Deployment", "kind: StatefulSet");
+    rome.apply(&manifest.replace("spec:\n  replicas", "spec:\n  serviceName: db\n  replicas")).await?;
+    let db = rome.ready_pods(namespace, "app=db", 1).await?;
+    milan.kubectl(&["uncordon", "-l", "liqo.io/type!=virtual-node"]).await?;
+    let there = milan.ready_pods(&rome.remote_namespace(namespace, milan).await?, "app=db", 1).await?;
+    ensure!(node_of(&there[0]) == "rome", "at milan it is on {}", node_of(&there[0]));
+    Ok(db[0].metadata.uid.clone())
 }
 
 /// The ID of the container of the manager, if that is ready.

@@ -100,19 +100,30 @@ pub struct Provider {
     pub ending: Mutex<HashMap<Key, BTreeMap<Key, String>>>,
 }
 
-/// The remote pods here, for the consumer's side: a provider of ours may run our pods here.
+/// The remote pods here and their records, for the consumer's side: a provider of ours may run our pods here.
 #[derive(Clone)]
-pub struct RemotePods(Cache<RemotePod>);
+pub struct RemotePods {
+    pods: Cache<RemotePod>,
+    shadows: Cache<Shadow>,
+}
 
 impl RemotePods {
     /// Waits for the initial list. `false` if the context ended before.
     pub async fn synced(&self) -> bool {
-        self.0.synced().await
+        self.pods.synced().await && self.shadows.synced().await
     }
 
     /// Whether a pod of this consumer has this address.
     pub fn have(&self, consumer: &ClusterId, address: IpAddr) -> bool {
-        self.0.all().iter().any(|(_, pod)| pod.consumer == *consumer && pod.addresses.contains(&address))
+        self.pods.all().iter().any(|(_, pod)| pod.consumer == *consumer && pod.addresses.contains(&address))
+    }
+
+    /// Why the pod of this consumer that had this name and address ended, if this cluster took back what it used. It never runs again.
+    pub fn taken_back(&self, consumer: &ClusterId, name: &str, address: IpAddr) -> Option<String> {
+        let records = self.shadows.in_namespace(&tenant_namespace(consumer));
+        let found =
+            records.into_iter().map(|(_, shadow)| shadow).find(|shadow| shadow.pod_name == name && shadow.had(address))?;
+        found.taken_back().map(str::to_owned)
     }
 }
 
@@ -383,7 +394,7 @@ impl Provider {
     }
 
     pub fn remote_pods(&self) -> RemotePods {
-        RemotePods(self.pods.clone())
+        RemotePods { pods: self.pods.clone(), shadows: self.shadows.clone() }
     }
 
     /// The tenant that this namespace belongs to, if it is a tenant namespace.

@@ -292,6 +292,7 @@ impl World {
         let facts = Facts {
             home: home.as_ref(),
             shadow: shadow.as_ref(),
+            ran: local::Ran::Elsewhere,
             peer: PeerState::Answers,
             namespace: NamespaceState::Ready,
             tenancy: Some("t"),

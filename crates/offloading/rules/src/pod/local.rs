@@ -1,7 +1,8 @@
 //! What to do about one offloaded pod: a pure function of the local pod, its shadow pod and the peer.
 //!
 //! The rules, most important first: a pod that has ended never runs again; a pod that may run only once is sent only once; the
-//! silence of a peer proves nothing; what is not started there comes home, if it may run here and its controller creates it again.
+//! silence of a peer proves nothing, but for a pod that it ran on our own node and that this cluster ended itself; what is not started
+//! there comes home, if it may run here and its controller creates it again.
 //!
 //! ```text
 //!   why it does not start                                replaced
@@ -34,6 +35,9 @@ const ENDED: [&str; 2] = [OffloadedReason::NamespaceNotOffloaded.as_str(), Offlo
 /// How long the watch may not show a shadow pod that we created, before the controller asks for it.
 pub const VISIBLE_WITHIN: Duration = Duration::from_secs(10);
 
+/// How often it is looked whether a pod of ours has ended that a silent peer ran here.
+const ENDED_HERE_POLL: Duration = Duration::from_secs(5);
+
 /// Whether the peer can be asked and believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerState {
@@ -43,6 +47,17 @@ pub enum PeerState {
     Silent,
     /// It has been silent for so long that its pods count as not Ready.
     Down,
+}
+
+/// Where a peer ran a pod of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ran {
+    /// Elsewhere, or nobody said.
+    Elsewhere,
+    /// On a node of ours, where it still is.
+    Here,
+    /// On a node of ours. This cluster took back what the peer's pods used, and ended it for this reason. It never runs again.
+    EndedHere(String),
 }
 
 /// The state of the local pod's namespace at this provider.
@@ -78,6 +93,8 @@ pub struct Facts<'a> {
     pub home: Option<&'a LocalPod>,
     pub shadow: Option<&'a Shadow>,
     pub peer: PeerState,
+    /// Where the peer ran the pod when it last said so.
+    pub ran: Ran,
     pub namespace: NamespaceState,
     /// Identifies our tenancy at the provider: another tenancy does not know what was sent to this one.
     pub tenancy: Option<&'a str>,
@@ -218,6 +235,8 @@ pub enum Action {
     Tell { reason: String, message: String },
     /// End the local pod, because the provider took back what it used. Its controller may create another one elsewhere.
     Evicted(String),
+    /// End the local pod, because this cluster took back what the provider's pods used here, and this one was among them.
+    EndedHere(String),
     /// End the local pod if a live GET confirms that the shadow pod is gone: the pod may have run, and must not run again.
     Lost(String),
 }
@@ -252,6 +271,11 @@ pub fn decide(facts: &Facts) -> Decision {
             _ => Decision::nothing(),
         };
     };
+    if facts.peer != PeerState::Answers
+        && let Ran::EndedHere(reason) = &facts.ran
+    {
+        return ended_here(facts, home, reason);
+    }
     let mut decision = match (facts.peer, home.deletion, facts.shadow) {
         (PeerState::Down, ..) if !home.finished => Decision::of([Action::NotReady]),
         (PeerState::Answers, Some(grace), shadow) => deletion(facts, home, grace, shadow),
@@ -263,6 +287,9 @@ pub fn decide(facts: &Facts) -> Decision {
         // The shadow pod of a pod that has ended stays: it is the reason why the pod never runs again.
         (PeerState::Answers | PeerState::Down | PeerState::Silent, ..) => Decision::nothing(),
     };
+    if facts.ran == Ran::Here && facts.peer != PeerState::Answers && !home.finished {
+        decision.again = Some(ENDED_HERE_POLL);
+    }
     // Last, so that it delays nothing.
     let may_leave = home.deletion.is_none() && !home.finished && belongs_to_node(home).is_none();
     if may_leave
@@ -306,6 +333,15 @@ fn deletion(facts: &Facts, home: &LocalPod, grace: i64, shadow: Option<&Shadow>)
         actions.push(Action::DeleteShadow);
     }
     Decision::of(actions)
+}
+
+/// The remote pod ran in this cluster, which ended it, and the peer does not answer.
+fn ended_here(facts: &Facts, home: &LocalPod, reason: &str) -> Decision {
+    if !home.finished {
+        return Decision::of([Action::EndedHere(reason.to_owned())]);
+    }
+    let goes = home.deletion.is_some() && !facts.removed && !home.only_finalizers_keep_it();
+    if goes { Decision::of([Action::RemoveLocalPod]) } else { Decision::nothing() }
 }
 
 /// Whether the shadow pod of a pod that is being deleted may be deleted at once. Otherwise the consumer only asks for the deletion,

@@ -1,6 +1,7 @@
 //! The reduced forms of local pods and shadow pods: the few fields that decisions read, and the rest as JSON text.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodSpec;
@@ -21,7 +22,7 @@ use crate::pod::carry::{OutgoingPart, Refusal, outgoing, outgoing_part};
 use crate::pod::controller::Controller;
 use crate::pod::ephemeral;
 use crate::pod::eviction;
-use crate::pod::local_status::{is_final, lacks_ends};
+use crate::pod::local_status::{self, is_final, lacks_ends};
 use crate::pod::references::{References, refs, required};
 use crate::pod::remote::default_grace;
 use crate::pod::waiting::Waiting;
@@ -134,6 +135,11 @@ impl LocalPod {
     /// removes it again.
     pub fn only_finalizers_keep_it(&self) -> bool {
         self.deletion == Some(0) && self.has_finalizers
+    }
+
+    /// Its address at the provider, as the provider sees it, if it told one.
+    pub fn address_there(&self) -> Option<IpAddr> {
+        local_status::address_there(&self.json())
     }
 
     /// Whether the shadow pod lacks a change that travels.

@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 
 use crate::json::{OFFER_RECLAIMED, items, text};
 
-pub use addresses::{Addresses, pod_addresses};
+pub use addresses::{Addresses, address_there, pod_addresses};
 pub use reduce::cut;
 pub(crate) use reduce::reduce_status;
 

@@ -1,19 +1,21 @@
 //! The reduced form of a shadow pod.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PodSpec;
 use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::requests::Effective;
-use liqo_api::{Key, ShadowPod, finalizers};
+use liqo_api::{Key, ShadowPod, ShadowPodPhase, finalizers};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::json::text;
+use crate::json::{OFFER_RECLAIMED, text};
 
 use crate::pod::admission::{Account, Turn, negative_quantity};
 use crate::pod::ledger::AdmissionRequest;
+use crate::pod::remote_pod::addresses;
 use crate::pod::reported_status::ReportedStatus;
 use crate::{dns_names, finalizer};
 
@@ -99,6 +101,18 @@ impl Shadow {
         self.deleted_at.map_or(now, |deleted| end_of_charges(deleted).min(now))
     }
 
+    /// Why its pod ended, if that is because what it used was taken back. Then it never runs again.
+    pub fn taken_back(&self) -> Option<&str> {
+        let is_taken_back =
+            self.reported.phase == ShadowPodPhase::Failed && self.reported.reason.as_deref() == Some(OFFER_RECLAIMED);
+        is_taken_back.then(|| self.reported.message.as_deref().unwrap_or_default())
+    }
+
+    /// Whether its pod had this address when its status was last reported.
+    pub fn had(&self, address: IpAddr) -> bool {
+        self.reported.pod.as_ref().is_some_and(|pod| addresses(&pod.value()).contains(&address))
+    }
+
     /// Its position in the order of admission; `name` is that of the shadow pod.
     pub fn turn(&self, name: &str) -> Turn {
         Turn { created: self.created, uid: name.to_owned() }
@@ -147,6 +161,27 @@ mod tests {
         let shadow = reduced(&valid());
         assert_eq!((shadow.pod_name.as_str(), shadow.unreadable, shadow.restarts), ("web", None, false));
         assert_eq!(shadow.charge.unwrap().requests.get("cpu").to_string(), "1500m");
+    }
+
+    #[test]
+    fn a_pod_whose_room_was_taken_back_is_known_by_the_address_that_it_had() {
+        let with = |status: Value| {
+            let spec = json!({ "namespace": "demo", "pool": "default", "pod": valid() });
+            Shadow::reduce(
+                serde_json::from_value(json!({ "metadata": { "name": "u" }, "spec": spec, "status": status })).unwrap(),
+            )
+        };
+        let pod = json!({ "phase": "Failed", "podIP": "10.244.0.16", "podIPs": [{ "ip": "10.244.0.16" }, { "ip": "fd00::16" }] });
+        let status = json!({ "phase": "Failed", "reason": OFFER_RECLAIMED, "message": "less is lent", "pod": pod });
+        let ended = with(status.clone());
+        assert_eq!(ended.taken_back(), Some("less is lent"));
+        assert!(ended.had("fd00::16".parse().unwrap()) && !ended.had("10.244.0.17".parse().unwrap()));
+        // It is told that its room goes before it ends.
+        for change in [json!({ "phase": "Created" }), json!({ "reason": "Evicted" })] {
+            let mut other = status.clone();
+            json_patch::merge(&mut other, &change);
+            assert_eq!(with(other).taken_back(), None);
+        }
     }
 
     proptest! {

@@ -29,6 +29,7 @@ use liqo_controller_runtime::{
     peers::call,
     writes::{RequestError, Step as _, delete_if_present, unless_changed, unless_gone},
 };
+use liqo_network_model::{Here, There};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -48,6 +49,7 @@ use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local::Action;
 use liqo_offloading_rules::pod::local::Facts;
 use liqo_offloading_rules::pod::local::NamespaceState;
+use liqo_offloading_rules::pod::local::Ran;
 use liqo_offloading_rules::pod::local::decide;
 use liqo_offloading_rules::pod::local::{Missing, Obstacle};
 use liqo_offloading_rules::pod::local_state::Shadow;
@@ -147,6 +149,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         home: local.as_deref(),
         shadow: shadow.as_deref(),
         peer: reachability,
+        ran: local.as_ref().map_or(Ran::Elsewhere, |pod| where_it_ran(consumer, peer, pod)),
         namespace,
         tenancy: tenancy.as_deref(),
         sent: peer.sent(uid),
@@ -188,6 +191,20 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
 /// What the user of a namespace says about pods at providers that do not answer.
 fn eviction_delay(consumer: &Consumer, namespace: &str) -> Option<EvictionDelay> {
     consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING))?.spec.eviction_delay
+}
+
+/// Where a provider ran a pod when it last told its address.
+fn where_it_ran(consumer: &Consumer, peer: &PeerState, pod: &LocalPod) -> Ran {
+    let ours = || {
+        let (there, network) = (pod.address_there()?, consumer.networks.of(&peer.id)?);
+        network.maps.exported.here(There(there))
+    };
+    let Some(Here(ours)) = ours() else { return Ran::Elsewhere };
+    match consumer.remote_pods.taken_back(&peer.id, &pod.key.name, ours) {
+        Some(reason) => Ran::EndedHere(reason),
+        None if consumer.remote_pods.have(&peer.id, ours) => Ran::Here,
+        None => Ran::Elsewhere,
+    }
 }
 
 /// How long a pod waits for an obstacle to go.
@@ -381,7 +398,14 @@ impl Pass<'_> {
                     self.warn(&reason, &message).await;
                 }
             }
-            Action::Evicted(message) => self.evicted(&message, now).await?,
+            Action::Evicted(reason) => {
+                self.evicted(&format!("cluster {} took back resources: {reason}", self.provider()), now).await?
+            }
+            Action::EndedHere(reason) => {
+                let lent =
+                    format!("the pod ran in this cluster, which took back what it had lent to {}: {reason}", self.provider());
+                self.evicted(&lent, now).await?;
+            }
             Action::Lost(message) => return self.lost(&message, now).await,
         }
         Ok(None)
@@ -512,15 +536,18 @@ impl Pass<'_> {
     }
 
     /// Ends the local pod, so that its controller replaces it.
-    async fn evicted(&self, reason: &str, now: Timestamp) -> Result<(), RequestError> {
-        let provider = self.node.map_or_else(|| self.peer.id.to_string(), |node| node.spec.cluster_name.clone());
-        let message = format!("cluster {provider} took back resources: {reason}");
-        let Some(patch) = evicted_patch(&self.pod.json(), &message, now) else { return Ok(()) };
+    async fn evicted(&self, message: &str, now: Timestamp) -> Result<(), RequestError> {
+        let Some(patch) = evicted_patch(&self.pod.json(), message, now) else { return Ok(()) };
         if self.patch_status(Some(patch)).await? {
             tracing::info!(peer = %self.peer.id, pod = %self.pod.key, message, "pod ended");
-            self.warn(OFFER_RECLAIMED, &message).await;
+            self.warn(OFFER_RECLAIMED, message).await;
         }
         Ok(())
+    }
+
+    /// The name of the provider.
+    fn provider(&self) -> String {
+        self.node.map_or_else(|| self.peer.id.to_string(), |node| node.spec.cluster_name.clone())
     }
 
     /// Evicts a pod that does not run at this provider, so that its controller creates another one. The provider is remembered first, so

@@ -58,6 +58,7 @@ fn facts<'a>(home: Option<&'a LocalPod>, shadow: Option<&'a Shadow>) -> Facts<'a
         home,
         shadow,
         peer: PeerState::Answers,
+        ran: Ran::Elsewhere,
         namespace: NamespaceState::Ready,
         tenancy: Some("t"),
         sent: Sent::No,
@@ -423,6 +424,28 @@ fn a_run_once_pod_that_somebody_holds_fails_before_it_goes_and_no_sooner_than_it
         let expected: &[Action] = if grace == 0 { &[] } else { &[Action::RemoveLocalPod] };
         assert_eq!(actions(Some(&once(held)), None), expected);
     }
+}
+
+#[test]
+fn a_pod_that_a_silent_peer_ran_here_ends_when_this_cluster_ended_it() {
+    let ended = Ran::EndedHere("tethering ends".into());
+    let silent = |ran: &Ran, pod: &LocalPod, peer| decide(&Facts { peer, ran: ran.clone(), ..facts(Some(pod), None) });
+    for peer in [PeerState::Silent, PeerState::Down] {
+        for running in [home(json!({})), home(terminating(30)), once(json!({}))] {
+            let decision = silent(&ended, &running, peer);
+            assert_eq!(decision.actions, [Action::EndedHere("tethering ends".into())], "{peer:?}");
+        }
+        let failed = json!({"status": {"phase": "Failed"}});
+        assert_eq!(silent(&ended, &home(failed.clone()), peer).actions, [], "its controller deletes it");
+        let mut held = terminating(30);
+        json_patch::merge(&mut held, &failed);
+        assert_eq!(silent(&ended, &home(held), peer).actions, [Action::RemoveLocalPod]);
+        let runs = silent(&Ran::Here, &home(json!({})), peer);
+        assert_eq!(runs.again, Some(ENDED_HERE_POLL), "the peer tells no end");
+        assert!(!runs.actions.iter().any(|action| matches!(action, Action::EndedHere(_))));
+    }
+    let decision = silent(&ended, &home(json!({})), PeerState::Answers);
+    assert!(!decision.actions.iter().any(|action| matches!(action, Action::EndedHere(_))), "the peer says it itself");
 }
 
 #[test]

@@ -88,11 +88,19 @@ pub fn show(status: &mut Map<String, Value>, home: &Value, link: &Link<'_>) {
 /// The pod's address at the provider, for people.
 pub(crate) fn annotation(home: &Value, remote: &Value) -> Map<String, Value> {
     let wanted = text(remote, "/podIP").and_then(|address| address.parse::<IpAddr>().ok()).map(|address| address.to_string());
-    let now = home.pointer("/metadata/annotations").and_then(|all| all.get(annotations::REMOTE_POD_IP)).and_then(Value::as_str);
-    if now == wanted.as_deref() {
+    if shown(home) == wanted.as_deref() {
         return Map::new();
     }
     Map::from_iter([(annotations::REMOTE_POD_IP.to_owned(), wanted.into())])
+}
+
+fn shown(home: &Value) -> Option<&str> {
+    home.pointer("/metadata/annotations")?.get(annotations::REMOTE_POD_IP)?.as_str()
+}
+
+/// The address in that annotation.
+pub fn address_there(home: &Value) -> Option<IpAddr> {
+    shown(home)?.parse().ok()
 }
 
 #[cfg(test)]
