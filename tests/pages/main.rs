@@ -1,6 +1,7 @@
 //! Checks pages that name tests against the sources.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod departures;
 mod replaced;
 mod security;
 mod trusted;

@@ -35,6 +35,7 @@ pub mod cache;
 pub mod clock;
 pub mod conditions;
 pub mod context;
+pub mod departures;
 pub mod events;
 pub mod eviction;
 pub mod foreign_clusters;

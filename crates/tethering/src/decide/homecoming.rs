@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use liqo_api::Key;
+use liqo_offloading_rules::pod::controller::Controller;
+use liqo_offloading_rules::pod::departure::DepartureCause;
 
-/// Kinds of controllers that create another pod for each one that ends.
-const RECREATING: [&str; 3] = ["ReplicaSet", "ReplicationController", "StatefulSet"];
 /// The one whose next pod waits until the former one is gone.
 const ONE_AFTER_THE_OTHER: &str = "StatefulSet";
 
@@ -20,8 +20,7 @@ const ONE_AFTER_THE_OTHER: &str = "StatefulSet";
 pub struct Pod {
     pub key: Key,
     pub uid: String,
-    /// Kind and UID of its controller.
-    pub controller: Option<(String, String)>,
+    pub controller: Option<Controller>,
     pub place: Place,
     pub ready: bool,
     pub terminating: bool,
@@ -44,17 +43,17 @@ impl Pod {
 
     /// Whether it is away, and its controller creates another one.
     pub fn has_to_come_home(&self) -> bool {
-        self.is_away() && self.controller.as_ref().is_some_and(|(kind, _)| RECREATING.contains(&kind.as_str()))
+        self.is_away() && DepartureCause::ControlIsBack.takes(self.controller.as_ref())
     }
 }
 
 /// The pods to evict now: of each controller at most one, the oldest. The next one follows when the new pod is ready, and the former one
 /// is gone; a silent peer does not say that it is, so then only the new pod counts where it does not wait for the former one itself.
 pub fn next(pods: &[Pod]) -> Vec<&Pod> {
-    let mut of_controllers: BTreeMap<&(String, String), Vec<&Pod>> = BTreeMap::new();
+    let mut of_controllers: BTreeMap<(&str, &str), Vec<&Pod>> = BTreeMap::new();
     for pod in pods {
-        if let Some(controller) = &pod.controller {
-            of_controllers.entry(controller).or_default().push(pod);
+        if let Some(Controller { kind, uid }) = &pod.controller {
+            of_controllers.entry((kind, uid)).or_default().push(pod);
         }
     }
     of_controllers.into_iter().filter_map(|((kind, _), pods)| next_of(kind, &pods)).collect()
@@ -81,7 +80,7 @@ mod tests {
         Pod {
             key: Key::new("demo", name),
             uid: name.into(),
-            controller: (!kind.is_empty()).then(|| (kind.to_owned(), format!("{kind}-uid"))),
+            controller: (!kind.is_empty()).then(|| Controller { kind: kind.to_owned(), uid: format!("{kind}-uid") }),
             place: if away { Place::Away { is_heard_of: true } } else { Place::Here },
             ready: true,
             terminating: false,

@@ -17,13 +17,12 @@
 //!
 //! `state` is what the controllers share: the objects of this cluster and, for each provider, the pods on its virtual nodes and,
 //! while there is a connection, the objects in our tenant namespace there. `watches` fill it, `triggers` say what a change
-//! makes due. The controllers import state, rules and the modules that write (`records`, `node_objects`, `local_pods`), and
-//! never each other.
+//! makes due. The controllers import state, rules and the modules that write (`records`, `node_objects`), and never each
+//! other.
 
 mod controllers;
 mod events;
 mod kubelet_index;
-mod local_pods;
 mod metered_pods;
 mod node_objects;
 mod node_tasks;

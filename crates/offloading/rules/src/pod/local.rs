@@ -20,6 +20,7 @@ use crate::json::OFFER_RECLAIMED;
 use crate::pod::carry::Refusal;
 use crate::pod::carry::api_server::ApiServerChoice;
 use crate::pod::carry::obstacle::obstacle_of_controller;
+use crate::pod::departure::DepartureCause;
 use crate::pod::local_state::{LocalPod, Shadow};
 use crate::pod::refusals::{self, Cause};
 use crate::pod::shadow_pod::MAX_GRACE_SECONDS;
@@ -140,7 +141,7 @@ pub fn kept_from(home: &LocalPod, missing: &Missing, may_run_here: bool) -> Vec<
     }
     let obstacle = Obstacle::of_objects(missing);
     let refusal = obstacle.refusal();
-    let is_replaced = home.controller.is_some() && belongs_to_node(home).is_none();
+    let is_replaced = DepartureCause::NotStarted.takes(home.controller.as_ref());
     std::iter::once(refusal).chain(is_replaced.then(|| obstacle.replacement())).collect()
 }
 

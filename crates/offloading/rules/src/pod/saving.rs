@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::json::{items, text};
 use crate::namespace::node_selector;
 use crate::node::priced::{Cost, PricedNode, charged_on_node, costs};
+use crate::pod::departure::DepartureCause;
 use crate::pod::local_state::LocalPod;
 
 /// A pod moves only if another node costs at least this much less, in per cent of what it costs now. Small changes of prices, and two
@@ -59,7 +60,11 @@ impl RunningPod {
             node: node.to_owned(),
             labels: labels.unwrap_or_default(),
             amounts: charged(&pod)?,
-            controller: local.controller.as_ref().filter(|one| one.recreates()).map(|one| one.uid.clone()),
+            controller: local
+                .controller
+                .as_ref()
+                .filter(|one| DepartureCause::Cheaper.takes(Some(*one)))
+                .map(|one| one.uid.clone()),
             ready: ready && local.deletion.is_none(),
             excluded,
             may_run_at_home: may_run_at_home(&pod),

@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{Patch, PatchParams, PostParams},
 };
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
@@ -20,14 +20,13 @@ use liqo_api::{
     roles,
 };
 use liqo_controller_runtime::{
-    Key, Next,
+    Key, Next, departures,
     peers::{PeerError, call},
     writes::{Step as _, StepError, add_finalizer, create_missing, delete_if_present, only, remove_finalizer, unless_gone},
 };
 use serde_json::json;
 
 use crate::consumer::controllers::unscheduled_pods;
-use crate::consumer::local_pods::delete_pod;
 use crate::consumer::state::{Consumer, NamespaceKey, PeerState, RemoteState};
 use crate::consumer::triggers;
 use crate::consumer::watches;
@@ -358,12 +357,12 @@ async fn end_pods(consumer: &Consumer, peer: &PeerState, namespace: &str, at_onc
         if at_once {
             // They are gone with the call, so there is nothing to wait for.
             if !pod.only_finalizers_keep_it() {
-                delete_pod(client, pod, DeleteParams::default().grace_period(0)).await?;
+                departures::delete(client, &pod.key, &pod.uid, Some(0)).await?;
             }
         } else {
             let may_run = peer.may_run(pod);
             if pod.deletion.is_none() && (may_run || comes_home(pod)) {
-                delete_pod(client, pod, DeleteParams::default()).await?;
+                departures::delete(client, &pod.key, &pod.uid, None).await?;
             }
             // A pod that only somebody's finalizer holds, or that no provider has, is not ours to wait for.
             some_are_left |= may_run && !pod.only_finalizers_keep_it();
@@ -381,7 +380,7 @@ async fn bring_late_pods_home(consumer: &Consumer, namespace: &str) -> Result<Ne
     for peer in consumer.peers.all() {
         for pod in peer.pods().iter().filter(|pod| pod.key.namespace == namespace && comes_home(pod)) {
             tracing::info!(pod = %pod.key, "pod came to a virtual node after its namespace was unoffloaded; deleted");
-            delete_pod(&consumer.context.client, pod, DeleteParams::default()).await?;
+            departures::delete(&consumer.context.client, &pod.key, &pod.uid, None).await?;
         }
     }
     unscheduled_pods::bring_home(&consumer.context.client, namespace).await?;

@@ -24,8 +24,8 @@ use liqo_api::{
     VirtualNode, annotations, pods, provider_namespace,
 };
 use liqo_controller_runtime::{
-    Key, Next,
-    eviction::{self, Outcome},
+    Key, Next, departures,
+    eviction::Outcome,
     peers::call,
     writes::{RequestError, Step as _, delete_if_present, unless_changed, unless_gone},
 };
@@ -35,7 +35,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::consumer::events;
-use crate::consumer::local_pods::delete_pod;
 use crate::consumer::records;
 use crate::consumer::state::{Consumer, PeerState, RemoteState};
 use crate::consumer::triggers;
@@ -374,8 +373,7 @@ impl Pass<'_> {
                 if !self.consumer.store_usage(self.peer, self.pod) {
                     return Ok(None);
                 }
-                let at_once = DeleteParams::default().grace_period(0);
-                if delete_pod(&self.consumer.context.client, self.pod, at_once).await? {
+                if departures::delete(&self.consumer.context.client, &self.pod.key, &self.pod.uid, Some(0)).await? {
                     self.peer.removed(&self.pod.uid);
                 }
                 tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "removed a local pod whose remote pod is gone");
@@ -585,12 +583,8 @@ impl Pass<'_> {
             replaced.insert(owner, Instant::now());
         }
         // A Job that ignores disruptions does not count it. No budget protects a pod that is Pending.
-        let evicted = eviction::evict(&self.consumer.context.client, &self.pod.key, &self.pod.uid, None).await;
-        match evicted.step("evict", "Pod", &self.pod.key)? {
-            Outcome::NotAllowed(why) => {
-                tracing::debug!(pod = %self.pod.key, why, "a pod that does not run cannot be evicted yet");
-                Ok(Some(REPLACEMENT_INTERVAL))
-            }
+        match departures::evict(&self.consumer.context, &self.pod.key, &self.pod.uid, None).await? {
+            Outcome::NotAllowed(_) => Ok(Some(REPLACEMENT_INTERVAL)),
             Outcome::Accepted | Outcome::Gone => {
                 tracing::info!(pod = %self.pod.key, peer = %self.peer.id, reason, message, "pod does not run there; evicted, so that another one replaces it");
                 Ok(None)

@@ -15,8 +15,8 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{Api, ResourceExt as _, api::ListParams, core::SelectorExt as _};
 use liqo_api::{Key, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, ResourceList, selectors::label_selector};
 use liqo_controller_runtime::{
-    events::object_ref,
-    eviction::{self, Outcome},
+    departures,
+    eviction::Outcome,
     writes::{Step as _, StepError},
 };
 use tokio::time::Instant;
@@ -25,6 +25,7 @@ use crate::consumer::state::{Consumer, recorded_node};
 use liqo_offloading_rules::budget::Standing;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::node::priced::PricedNode;
+use liqo_offloading_rules::pod::departure::DepartureCause;
 use liqo_offloading_rules::pod::homecoming::homecomings;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::saving::{Facts, RunningPod, Saving, Target, amounts, moves_pods, savings, takes_new_pods};
@@ -178,7 +179,7 @@ async fn save(
     for saving in savings(&facts) {
         let Saving { key, uid, controller, from, to, per_hour } = &saving;
         let message = format!("evicted from node {from}, because node {to} costs {per_hour} less per hour");
-        if evict(consumer, key, uid, "MovedWhenCheaper", message).await? {
+        if evict(consumer, key, uid, DepartureCause::Cheaper, message).await? {
             memory.evicted(controller, to, elsewhere(controller, to), Instant::now());
         }
     }
@@ -210,7 +211,7 @@ async fn bring_home(
     let allowed = budgets(consumer, namespace, &mut pods).await?;
     for one in homecomings(&pods, &closed, &allowed, &unsettled, MAX_AT_ONCE) {
         let message = format!("evicted from node {}, because a budget is spent: the next pod runs in this cluster", one.from);
-        if evict(consumer, &one.key, &one.uid, "MovedHome", message).await? {
+        if evict(consumer, &one.key, &one.uid, DepartureCause::BudgetSpent, message).await? {
             memory.evicted(&one.controller, HOME, elsewhere(&one.controller), Instant::now());
         }
     }
@@ -242,24 +243,9 @@ async fn budgets(consumer: &Consumer, namespace: &str, pods: &mut [RunningPod]) 
 }
 
 /// Whether the pod was evicted. The API server checks the budgets again.
-async fn evict(consumer: &Consumer, key: &Key, uid: &str, reason: &'static str, message: String) -> Result<bool, StepError> {
-    let answer = match eviction::evict(&consumer.context.client, key, uid, None).await {
-        // An admission policy protects pods in namespaces of the cluster.
-        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Outcome::NotAllowed(status.message)),
-        answer => answer,
-    };
-    match answer.step("evict", "Pod", key)? {
-        Outcome::Accepted => {
-            tracing::info!(pod = %key, reason, message, "pod evicted");
-            consumer.context.events.normal(&object_ref("v1", "Pod", key, Some(uid.to_owned())), reason, message).await;
-            Ok(true)
-        }
-        Outcome::Gone => Ok(false),
-        Outcome::NotAllowed(reason) => {
-            tracing::debug!(pod = %key, reason, "eviction not allowed yet");
-            Ok(false)
-        }
-    }
+async fn evict(consumer: &Consumer, key: &Key, uid: &str, cause: DepartureCause, message: String) -> Result<bool, StepError> {
+    let event = cause.event().map(|reason| (reason, message));
+    Ok(departures::evict(&consumer.context, key, uid, event).await? == Outcome::Accepted)
 }
 
 #[cfg(test)]

@@ -12,14 +12,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, Preconditions},
+    api::{ApiResource, ListParams, Patch, PatchParams},
     core::PartialObjectMeta,
 };
 use liqo_api::{ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET};
 use liqo_controller_runtime::{
-    Key, Next,
+    Key, Next, departures,
     events::object_ref,
-    writes::{Step as _, StepError, delete_if_present, unless_changed, unless_gone},
+    writes::{Step as _, StepError, unless_changed, unless_gone},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -274,7 +274,7 @@ pub async fn bring_home(client: &Client, namespace: &str) -> Result<bool, StepEr
         let (key, version) = (Key::new(namespace, pod.name_any()), pod.resource_version());
         if let Some(pod) = UnscheduledPod::of(pod).filter(UnscheduledPod::comes_home) {
             tracing::info!(pod = %key, "pod that waits for a virtual node deleted: its namespace is not offloaded any more");
-            all &= delete_version(client, &key, &pod, version).await?;
+            all &= departures::delete_version(client, &key, &pod.uid, version).await?;
         }
     }
     Ok(all)
@@ -292,14 +292,7 @@ async fn delete(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<bool
     if UnscheduledPod::of(live).as_ref() != Some(pod) {
         return Ok(false);
     }
-    delete_version(client, key, pod, version).await
-}
-
-/// Deletes a pod unless it has another version by now, as one that the scheduler binds meanwhile. Returns whether it did.
-async fn delete_version(client: &Client, key: &Key, pod: &UnscheduledPod, version: Option<String>) -> Result<bool, StepError> {
-    let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: version };
-    let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &key.namespace);
-    delete_if_present(&api, &key.name, &DeleteParams::default().preconditions(preconditions)).await.step("delete", "Pod", key)
+    departures::delete_version(client, key, &pod.uid, version).await
 }
 
 #[cfg(test)]

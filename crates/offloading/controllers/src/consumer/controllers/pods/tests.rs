@@ -163,6 +163,7 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
         home: Some(&pod),
         shadow: None,
         peer: local::PeerState::Answers,
+        ran: Ran::Elsewhere,
         namespace: NamespaceState::Ready,
         tenancy: None,
         sent: local::Sent::No,

@@ -9,9 +9,8 @@ use std::{sync::Arc, time::Duration};
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, may_be_offloaded};
 use liqo_controller_runtime::{
-    Key, Next,
-    events::object_ref,
-    eviction::{self, Outcome},
+    Key, Next, departures,
+    eviction::Outcome,
     writes::{Step as _, StepError, unless_gone},
 };
 use parking_lot::Mutex;
@@ -21,6 +20,7 @@ use super::{Memory, held, pods, tell};
 use crate::consumer::state::Consumer;
 use crate::webhook::{self, Offloading};
 use liqo_offloading_rules::namespace::lent_on::is_lent_on;
+use liqo_offloading_rules::pod::departure::DepartureCause;
 use liqo_offloading_rules::pod::unscheduled::{Facts, Repair, UnscheduledPod, repair_here, strategy_since};
 
 /// Namespaces that are handled at the same time.
@@ -102,18 +102,8 @@ async fn evict(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key, pod: &Uns
     while let Err(rest) = { memory.lock().may_delete(Instant::now()) } {
         tokio::time::sleep(rest).await;
     }
-    match eviction::evict(&consumer.context.client, key, &pod.uid, None).await.step("evict", "Pod", key)? {
-        Outcome::Accepted => {
-            let message = "evicted, because pods of its namespace run in other clusters only: Liqo's webhook did not see it";
-            tracing::info!(pod = %key, "pod evicted that ran here although it may run in other clusters only");
-            let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
-            consumer.context.events.normal(&object, "MovedAway", message.to_owned()).await;
-            Ok(true)
-        }
-        Outcome::Gone => Ok(true),
-        Outcome::NotAllowed(reason) => {
-            tracing::debug!(pod = %key, reason, "eviction not allowed yet");
-            Ok(false)
-        }
-    }
+    let message = "evicted, because pods of its namespace run in other clusters only: Liqo's webhook did not see it".to_owned();
+    let event = DepartureCause::RunsHere.event().map(|reason| (reason, message));
+    let outcome = departures::evict(&consumer.context, key, &pod.uid, event).await?;
+    Ok(!matches!(outcome, Outcome::NotAllowed(_)))
 }

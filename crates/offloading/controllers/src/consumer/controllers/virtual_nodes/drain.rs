@@ -4,13 +4,10 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, ResourceExt as _,
-    api::{DeleteParams, ListParams},
-};
+use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{VirtualNode, finalizers};
 use liqo_controller_runtime::{
-    Cache, Key, Next,
+    Cache, Key, Next, departures,
     writes::{Step as _, StepError},
 };
 use serde_json::Value;
@@ -18,11 +15,11 @@ use tokio::time::Instant;
 
 use super::{Error, POLL_INTERVAL, release};
 use crate::consumer::events;
-use crate::consumer::local_pods::delete_pod;
 use crate::consumer::node_objects;
 use crate::consumer::node_tasks;
 use crate::consumer::state::{Consumer, recorded_node};
 use liqo_offloading_rules::node::object::Outage;
+use liqo_offloading_rules::pod::departure::DepartureCause;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 
 /// Time that the pods of a drained node have to end. After that they are removed at once.
@@ -71,11 +68,11 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
     let message = &removal_message(&name, &node.spec.cluster_name);
     let mut deletions = futures::stream::iter(pods.all().into_iter().map(|(_, pod)| async move {
         if due.contains(&pod.uid) {
-            events::warn(consumer, &pod, "VirtualNodeRemoved", message).await;
+            events::warn(consumer, &pod, DepartureCause::NodeRemoved.event().unwrap_or_default(), message).await;
         }
         // When the node is gone, nobody says of a pod that does not run at the peer that it has ended.
         match deletion(&pod, at_once || !peer.may_run(&pod)) {
-            Some(parameters) => delete_pod(client, &pod, parameters).await,
+            Some(grace) => departures::delete(client, &pod.key, &pod.uid, Some(grace)).await,
             None => Ok(false),
         }
     }))
@@ -96,16 +93,15 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
     Ok(Next::OnChange)
 }
 
-/// How to delete a pod of a drained node; nothing if it is being deleted so already.
-fn deletion(pod: &LocalPod, at_once: bool) -> Option<DeleteParams> {
-    let parameters = |grace: i64| DeleteParams::default().grace_period(u32::try_from(grace).unwrap_or_default());
+/// With which grace in seconds to delete a pod of a drained node; nothing if it is being deleted so already.
+fn deletion(pod: &LocalPod, at_once: bool) -> Option<u32> {
     match pod.deletion {
         _ if pod.only_finalizers_keep_it() => None,
-        _ if at_once => Some(parameters(0)),
+        _ if at_once => Some(0),
         Some(grace) if grace <= MAX_GRACE => None,
         _ => {
             let own = pod.json().pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
-            Some(parameters(own.unwrap_or(MAX_GRACE).clamp(1, MAX_GRACE)))
+            u32::try_from(own.unwrap_or(MAX_GRACE).clamp(1, MAX_GRACE)).ok()
         }
     }
 }
@@ -165,24 +161,20 @@ mod tests {
         changes
     }
 
-    fn grace(pod: &LocalPod, at_once: bool) -> Option<u32> {
-        deletion(pod, at_once).and_then(|parameters| parameters.grace_period_seconds)
-    }
-
     #[test]
     fn a_drained_pod_gets_its_grace_but_not_all_day() {
-        assert_eq!(grace(&pod(json!({})), false), Some(10));
-        assert_eq!(grace(&pod(json!({"spec": {"terminationGracePeriodSeconds": 3}})), false), Some(3));
-        assert_eq!(grace(&pod(terminating(60)), false), Some(10));
-        assert_eq!(grace(&pod(terminating(5)), false), None);
+        assert_eq!(deletion(&pod(json!({})), false), Some(10));
+        assert_eq!(deletion(&pod(json!({"spec": {"terminationGracePeriodSeconds": 3}})), false), Some(3));
+        assert_eq!(deletion(&pod(terminating(60)), false), Some(10));
+        assert_eq!(deletion(&pod(terminating(5)), false), None);
     }
 
     #[test]
     fn a_pod_of_a_dead_peer_goes_at_once_and_only_once() {
-        assert_eq!(grace(&pod(json!({})), true), Some(0));
-        assert_eq!(grace(&pod(terminating(30)), true), Some(0));
-        assert_eq!(grace(&pod(held()), true), None);
-        assert_eq!(grace(&pod(terminating(0)), true), Some(0), "its removal was interrupted");
+        assert_eq!(deletion(&pod(json!({})), true), Some(0));
+        assert_eq!(deletion(&pod(terminating(30)), true), Some(0));
+        assert_eq!(deletion(&pod(held()), true), None);
+        assert_eq!(deletion(&pod(terminating(0)), true), Some(0), "its removal was interrupted");
     }
 
     #[test]

@@ -13,13 +13,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use kube::Client;
 use liqo_api::{Key, VirtualNode, rfc3339};
-use liqo_controller_runtime::{
-    events::object_ref,
-    eviction::{self, Outcome},
-    writes::{Step as _, StepError},
-};
+use liqo_controller_runtime::{Context, departures, events::object_ref, eviction::Outcome, writes::StepError};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -29,7 +24,7 @@ use crate::consumer::state::{Consumer, DelayedEvictions, EvictionDelay};
 use liqo_offloading_rules::json::text;
 use liqo_offloading_rules::namespace::lent_on;
 use liqo_offloading_rules::namespace::placement::Candidate;
-use liqo_offloading_rules::pod::controller::has_pods_for_nodes;
+use liqo_offloading_rules::pod::departure::DepartureCause;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::saving::takes_new_pods;
 
@@ -58,11 +53,11 @@ impl EvictionDelay {
 /// again.
 pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str) -> Result<Option<Duration>, Error> {
     let withdrawal = node.spec.withdrawal_timestamp.as_ref().map(|time| time.0);
-    let client = &consumer.context.client;
+    let context = &consumer.context;
     if let Some(live) = consumer.nodes.get(&Key::new("", name))
         && let Some(patch) = cordon_patch(&live, withdrawal)
     {
-        node_objects::patch(client, "cordon", name, &patch).await?;
+        node_objects::patch(&context.client, "cordon", name, &patch).await?;
         if let Some(until) = withdrawal.filter(|_| !is_cordoned(&live)) {
             tracing::info!(node = name, cluster = %node.spec.cluster_id, %until, "pool is taken back, node cordoned");
             warn(consumer, &live, name, &node.spec.cluster_name, until).await;
@@ -79,7 +74,7 @@ pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, nam
     let is_due = |pod: &Arc<LocalPod>| is_due(pod, &delayed, now) && nodes.may_leave(consumer, pod);
     let due: Vec<Arc<LocalPod>> = pods.all().into_iter().map(|(_, pod)| pod).filter(is_due).collect();
     let mut evictions = futures::stream::iter(due.into_iter().map(|pod| async move {
-        let allowed = evict(client, &pod).await;
+        let allowed = evict(context, &pod).await;
         (pod, allowed)
     }))
     .buffer_unordered(CONCURRENCY);
@@ -165,25 +160,14 @@ fn cordon_patch(live: &Value, withdrawal: Option<Timestamp>) -> Option<Value> {
 
 /// Whether a pod is evicted now. One of a `DaemonSet` would be created again at once, and a static one belongs to its node.
 fn is_due(pod: &LocalPod, delayed: &DelayedEvictions, now: Instant) -> bool {
-    let belongs_to_node = pod.controller.as_ref().is_some_and(|one| has_pods_for_nodes(&one.kind));
     let waits = delayed.get(&pod.uid).is_some_and(|delay| delay.until > now);
-    !pod.finished && pod.deletion.is_none() && !belongs_to_node && !waits
+    !pod.finished && pod.deletion.is_none() && DepartureCause::PoolWithdrawn.takes(pod.controller.as_ref()) && !waits
 }
 
 /// Requests the eviction of a local pod. Returns whether the budgets allow it.
-async fn evict(client: &Client, pod: &LocalPod) -> Result<bool, StepError> {
-    let answer = match eviction::evict(client, &pod.key, &pod.uid, None).await {
-        // An admission policy protects pods in namespaces of the cluster. They end with the Node.
-        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Outcome::NotAllowed(status.message)),
-        answer => answer,
-    };
-    match answer.step("evict", "Pod", &pod.key)? {
-        Outcome::Accepted | Outcome::Gone => Ok(true),
-        Outcome::NotAllowed(reason) => {
-            tracing::debug!(pod = %pod.key, reason, "eviction not allowed yet");
-            Ok(false)
-        }
-    }
+async fn evict(context: &Context, pod: &LocalPod) -> Result<bool, StepError> {
+    let outcome = departures::evict(context, &pod.key, &pod.uid, None).await?;
+    Ok(!matches!(outcome, Outcome::NotAllowed(_)))
 }
 
 /// An event on the Node.

@@ -1,0 +1,159 @@
+//! Why pods of this cluster leave where they are: one table for all controllers. Pure.
+//!
+//! ```text
+//!   what is true                       DepartureCause             departures (liqo-controller-runtime)
+//!   a refusal, a notice, a price, ...  ──▶ which pods, how ──▶    the only place that evicts and deletes,
+//!   of the pod, of the place                                      and says why
+//! ```
+//!
+//! Each controller knows its own cause and looks at its own facts. What may happen to a pod for that cause is said here, so that all of them
+//! treat a Job, a pod of a `DaemonSet` or one without a controller alike. docs/offloading.md shows the table; a test compares both.
+//!
+//! Pods of consumers that run here are protected by other rules, see [`crate::pod::reclaim`] and [`crate::pod::remote`].
+
+use crate::pod::controller::{Controller, has_pods_for_nodes};
+
+/// Why a pod leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DepartureCause {
+    /// It cannot start where it was sent.
+    NotStarted,
+    /// It waits for a virtual node, and pods of its namespace may run in this cluster now, or have other nodes to choose from.
+    Unplaced,
+    /// It has a node of this cluster, and pods of its namespace run in other clusters only.
+    RunsHere,
+    /// The provider takes back the pool of its node.
+    PoolWithdrawn,
+    /// Another node costs less, and its namespace has `moveWhenCheaper`.
+    Cheaper,
+    /// A budget is spent that says `MoveHome`.
+    BudgetSpent,
+    /// This cluster is not tethered any more.
+    ControlIsBack,
+    /// Its namespace is not offloaded any more.
+    Unoffloaded,
+    /// Its virtual node goes.
+    NodeRemoved,
+}
+
+/// Which pods leave for a cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// Those that a controller creates again at no cost: a `ReplicaSet`, `ReplicationController` or `StatefulSet`.
+    Replaced,
+    /// Those that any controller creates again elsewhere: for a Job that is a failure, unless it ignores disruptions.
+    Recreated,
+    /// All but those that belong to their node, which would get them again.
+    Movable,
+    All,
+}
+
+/// How a pod leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// As disruption budgets allow.
+    Evicted,
+    /// Nobody may wait for it, or it does not run.
+    Deleted,
+}
+
+impl DepartureCause {
+    pub const ALL: [Self; 9] = [
+        Self::NotStarted,
+        Self::Unplaced,
+        Self::RunsHere,
+        Self::PoolWithdrawn,
+        Self::Cheaper,
+        Self::BudgetSpent,
+        Self::ControlIsBack,
+        Self::Unoffloaded,
+        Self::NodeRemoved,
+    ];
+
+    pub fn leaving(self) -> Leaving {
+        match self {
+            Self::NotStarted => Leaving::Recreated,
+            Self::Unplaced | Self::RunsHere | Self::Cheaper | Self::BudgetSpent | Self::ControlIsBack => Leaving::Replaced,
+            Self::PoolWithdrawn => Leaving::Movable,
+            Self::Unoffloaded | Self::NodeRemoved => Leaving::All,
+        }
+    }
+
+    pub fn manner(self) -> Manner {
+        match self {
+            Self::Unplaced | Self::Unoffloaded | Self::NodeRemoved => Manner::Deleted,
+            Self::NotStarted | Self::RunsHere | Self::PoolWithdrawn | Self::Cheaper | Self::BudgetSpent | Self::ControlIsBack => {
+                Manner::Evicted
+            }
+        }
+    }
+
+    /// Reason of the event on a pod that leaves, if it gets one for that. Others had one before, or their node has it.
+    pub fn event(self) -> Option<&'static str> {
+        match self {
+            Self::RunsHere => Some("MovedAway"),
+            Self::Cheaper => Some("MovedWhenCheaper"),
+            Self::BudgetSpent | Self::ControlIsBack => Some("MovedHome"),
+            Self::NodeRemoved => Some("VirtualNodeRemoved"),
+            Self::NotStarted | Self::Unplaced | Self::PoolWithdrawn | Self::Unoffloaded => None,
+        }
+    }
+
+    /// Whether a pod with this controller leaves.
+    pub fn takes(self, controller: Option<&Controller>) -> bool {
+        match self.leaving() {
+            Leaving::Replaced => controller.is_some_and(Controller::recreates),
+            Leaving::Recreated => controller.is_some_and(|controller| !has_pods_for_nodes(&controller.kind)),
+            Leaving::Movable => !controller.is_some_and(|controller| has_pods_for_nodes(&controller.kind)),
+            Leaving::All => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In words of the page.
+    fn words(cause: DepartureCause) -> [String; 4] {
+        let leaving = match cause.leaving() {
+            Leaving::Replaced => "of a ReplicaSet, ReplicationController or StatefulSet",
+            Leaving::Recreated => "of any controller but DaemonSets",
+            Leaving::Movable => "all but those of DaemonSets, and static ones",
+            Leaving::All => "all",
+        };
+        let manner = match cause.manner() {
+            Manner::Evicted => "evicted",
+            Manner::Deleted => "deleted",
+        };
+        let event = cause.event().map_or("none".to_owned(), |event| format!("`{event}`"));
+        [format!("`{cause:?}`"), leaving.to_owned(), manner.to_owned(), event]
+    }
+
+    #[test]
+    fn the_page_has_the_table_of_all_causes() {
+        let page = include_str!("../../../../../docs/offloading.md");
+        let (_, part) = page.split_once("## Why pods leave").expect("the page has the table");
+        let (part, _) = part.split_once("\n## ").unwrap_or((part, ""));
+        let rows = part.lines().filter(|line| line.starts_with("| `"));
+        let shown: Vec<Vec<&str>> = rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect();
+        let expected: Vec<[String; 4]> = DepartureCause::ALL.into_iter().map(words).collect();
+        // The second column says the cause in words, the last one the pace.
+        let shown: Vec<Vec<&str>> = shown.into_iter().map(|row| [&row[..1], &row[2..5]].concat()).collect();
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_pod_that_nobody_creates_again_leaves_only_where_its_place_ends() {
+        let controller = |kind: &str| Some(Controller { kind: kind.into(), uid: "u".into() });
+        let leaves = |kind: Option<&str>| -> Vec<DepartureCause> {
+            let controller = kind.and_then(controller);
+            DepartureCause::ALL.into_iter().filter(|cause| cause.takes(controller.as_ref())).collect()
+        };
+        use DepartureCause::{NodeRemoved, NotStarted, PoolWithdrawn, Unoffloaded};
+        assert_eq!(leaves(None), [PoolWithdrawn, Unoffloaded, NodeRemoved]);
+        assert_eq!(leaves(Some("DaemonSet")), [Unoffloaded, NodeRemoved]);
+        assert_eq!(leaves(Some("Job")), [NotStarted, PoolWithdrawn, Unoffloaded, NodeRemoved]);
+        assert_eq!(leaves(Some("StatefulSet")), DepartureCause::ALL);
+    }
+}
