@@ -131,9 +131,20 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(worl
     come_back_to_the_laptop(&world, name_of(&pods[0])).await?;
     the_admin_cannot_schedule_around_it(rome).await?;
 
+    // Pods in namespace `default` are refused, and so their controller tries less and less often.
+    rome.apply(&deployment("default", "late", 1)).await?;
+    eventually("the pod of the Deployment is refused", TIMEOUT, || async {
+        let events = rome.kubectl(&["-n", "default", "get", "events", "--field-selector", "reason=FailedCreate"]).await?;
+        Ok(events.contains("late-").then_some(()))
+    })
+    .await?;
+
     let begun = Instant::now();
-    rome.liqoctl(&["untether", "--timeout", "5m"]).await?;
+    let said = rome.try_liqoctl(&["untether", "--timeout", "5m"]).await?;
+    ensure!(said.success && said.stderr.contains("try again to create their pods: ReplicaSet default/late-"), "{}", said.stderr);
     println!("the release took {:.1} s", begun.elapsed().as_secs_f64());
+    rome.ready_pods("default", "app=late", 1).await?;
+    rome.kubectl(&["-n", "default", "delete", "deployment", "late", "--now"]).await?;
     for (app, count) in [("web", 2), ("back", 2), ("before", 1)] {
         let pods = rome.ready_pods(NAMESPACE, &format!("app={app}"), count).await?;
         ensure!(pods.iter().all(|pod| node_of(pod).starts_with("rome")), "pods of {app} are not at home");

@@ -79,3 +79,4 @@ pub mod unpeer;
 pub mod usage;
 pub mod version;
 pub mod wait;
+pub mod wake;

@@ -3,14 +3,17 @@
 //! The commands write only who is to control it, into the spec of the `ClusterConfig`. The controllers do the rest, and report in its
 //! status how far they are.
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use anyhow::bail;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
-use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, TetheringReason, TetheringState, TetheringStatus};
+use liqo_api::{
+    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, Key, TetheringReason, TetheringState, TetheringStatus, labels,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -18,6 +21,7 @@ use crate::{
     cluster::{Cluster, Explained as _},
     progress::Progress,
     wait::{self, Poll, give_up},
+    wake,
 };
 
 /// The working mode that a command led to.
@@ -94,13 +98,70 @@ pub async fn untether(cluster: &Cluster, timeout: Option<Duration>, progress: &P
     let Some(timeout) = timeout else { return Ok(Outcome { state: config.tethering().0, peer: None }) };
     let step = "Taking back control";
     let news = |missing: &str| progress.message(step, missing);
+    let woken = Cell::new(false);
     let releasing = wait::until("this cluster is autonomous", timeout, news, || async {
         let config = installed(cluster).await?;
-        let message = status(&config).map(|status| status.message.clone()).unwrap_or_default();
-        let is_over = config.tethering().0 == TetheringState::Autonomous;
-        Ok(if is_over { Poll::Done(TetheringState::Autonomous) } else { Poll::NotYet(message) })
+        let state = config.tethering().0;
+        // From then on nothing is refused.
+        if matches!(state, TetheringState::Releasing | TetheringState::Autonomous) && !woken.replace(true) {
+            wake(cluster, progress).await;
+        }
+        if state == TetheringState::Autonomous {
+            return Ok(Poll::Done(state));
+        }
+        let pods = pods_away(&leaving(cluster).await);
+        Ok(Poll::NotYet(status(&config).map(|status| missing(status, &pods)).unwrap_or_default()))
     });
     Ok(Outcome { state: progress.step(step, releasing).await?, peer: None })
+}
+
+/// Lets controllers try again at once whose pods were refused. They would do so by themselves, much later.
+async fn wake(cluster: &Cluster, progress: &Progress) {
+    match wake::refused_while_tethered(cluster).await {
+        Ok(woken) => {
+            if !woken.objects.is_empty() {
+                progress.line(&format!("These try again to create their pods: {}", woken.objects.join(", ")));
+            }
+            if !woken.failures.is_empty() {
+                progress.line(&format!("These try again by themselves, within 16 minutes: {}", woken.failures.join("; ")));
+            }
+        }
+        Err(error) => progress.line(&format!("Whose pods were refused tries again by itself, within 16 minutes: {error:#}")),
+    }
+}
+
+/// The pods on virtual nodes; none if they cannot be listed.
+async fn leaving(cluster: &Cluster) -> Vec<String> {
+    let virtual_nodes = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    let nodes = Api::<Node>::all(cluster.client.clone()).list_metadata(&virtual_nodes).await;
+    let pods = Api::<Pod>::all(cluster.client.clone()).list(&ListParams::default().fields("spec.nodeName!=")).await;
+    let (Ok(nodes), Ok(pods)) = (nodes, pods) else { return Vec::new() };
+    let nodes: Vec<String> = nodes.items.iter().map(ResourceExt::name_any).collect();
+    let is_away = |pod: &&Pod| {
+        let has_ended = pod.status.as_ref().is_some_and(|status| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")));
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        !has_ended && node.is_some_and(|node| nodes.iter().any(|one| one == node))
+    };
+    pods.items.iter().filter(is_away).map(|pod| Key::of(pod).to_string()).collect()
+}
+
+/// Number of pods that are named.
+const MAX_NAMED: usize = 3;
+
+/// The pods that have not come home, in words.
+fn pods_away(pods: &[String]) -> String {
+    let rest = match pods.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        rest => format!(" and {rest} more"),
+    };
+    let named = pods.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if pods.is_empty() { String::new() } else { format!("; still there: {named}{rest}") }
+}
+
+/// What `untether` waits for.
+fn missing(status: &TetheringStatus, pods: &str) -> String {
+    let until = status.deadline.as_ref().map(|deadline| format!("; over at {} at the latest", deadline.0)).unwrap_or_default();
+    format!("{}{pods}{until}", status.message)
 }
 
 /// How long the manager may take to forget a former attempt, unless the user waits longer.
@@ -215,6 +276,16 @@ mod tests {
         assert_eq!(told(TetheringState::Autonomous, TetheringReason::PeerSilent), Ok(false));
         assert_eq!(told(TetheringState::Autonomous, TetheringReason::LendsToOthers), Err("LendsToOthers: because".into()));
         assert_eq!(told(TetheringState::Releasing, TetheringReason::RefusedByPeer), Err("RefusedByPeer: because".into()));
+    }
+
+    #[test]
+    fn whoever_waits_for_control_reads_for_what_and_until_when() {
+        let mut status = status(TetheringState::Releasing, TetheringReason::Untethered);
+        status.deadline = Some(Time("2026-01-01T00:05:00Z".parse().unwrap()));
+        let pods: Vec<String> = ["demo/a", "demo/b", "demo/c", "demo/d", "demo/e"].map(str::to_owned).to_vec();
+        let said = missing(&status, &pods_away(&pods));
+        assert_eq!(said, "because; still there: demo/a, demo/b, demo/c and 2 more; over at 2026-01-01T00:05:00Z at the latest");
+        assert_eq!(missing(&TetheringStatus { deadline: None, ..status }, &pods_away(&[])), "because");
     }
 
     #[test]

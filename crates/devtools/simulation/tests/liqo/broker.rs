@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use kube::{
     ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
@@ -106,6 +106,17 @@ async fn a_broker_lends_the_sum_of_its_providers_and_one_that_leaves_and_returns
     }
 
     world.until("nothing is left of the peering", SOON, async || !milan.knows("genoa").await).await;
+    // What was taken back behind the broker is told without the names there.
+    let less = json!({ "spec": { "provide": { "percentage": 0, "noticeSeconds": 0 } } });
+    providers[0].all::<PeeringPolicy>().patch("default", &PatchParams::default(), &Patch::Merge(less)).await.unwrap();
+    world.until("turin has none of the pods", 5 * SOON, async || at(&providers[0]).is_empty()).await;
+    world.until("six pods run again", 5 * SOON, async || rome.ready_pods("demo").await.len() == 6).await;
+    let told = said_to(rome).await;
+    assert!(told.iter().any(|text| text.contains("a cluster behind this one took back")), "{told:#?}");
+    let named: Vec<&String> = told.iter().filter(|text| all.iter().any(|name| text.contains(name))).collect();
+    assert!(named.is_empty(), "{named:#?}");
+    let as_before = json!({ "spec": { "provide": { "percentage": 100 } } });
+    providers[0].all::<PeeringPolicy>().patch("default", &PatchParams::default(), &Patch::Merge(as_before)).await.unwrap();
     world.peer_as(1, 4, 1).await;
     world
         .until("rome is offered the sum again", 3 * SOON, async || {
@@ -114,6 +125,14 @@ async fn a_broker_lends_the_sum_of_its_providers_and_one_that_leaves_and_returns
         .await;
     rome.scale("demo", "web", 12).await;
     world.until("twelve pods run", SOON, async || rome.ready_pods("demo").await.len() == 12).await;
+}
+
+/// All pods and events of a cluster, as text.
+async fn said_to(cluster: &Cluster) -> Vec<String> {
+    let (everything, mut said) = (ListParams::default(), Vec::new());
+    said.extend(cluster.all::<Pod>().list(&everything).await.unwrap().iter().map(|pod| json!(pod).to_string()));
+    said.extend(cluster.all::<Event>().list(&everything).await.unwrap().iter().map(|event| json!(event).to_string()));
+    said
 }
 
 /// The nodes of rome's pods at milan, and how many of rome's pods were evicted so far.

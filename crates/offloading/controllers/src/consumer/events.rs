@@ -1,9 +1,14 @@
 //! Events on local pods.
+//!
+//! Warnings about pods that this cluster lends on are shown to their consumer, who knows no names for the clusters behind this one.
 
 use liqo_controller_runtime::events::object_ref;
 
 use super::state::Consumer;
 use liqo_offloading_rules::pod::local_state::LocalPod;
+
+/// A provider of ours, in words for a consumer of ours.
+pub const BEHIND: &str = "a cluster behind this one";
 
 pub async fn warn(consumer: &Consumer, pod: &LocalPod, reason: &str, message: &str) {
     consumer.context.events.warning(&object_ref("v1", "Pod", &pod.key, Some(pod.uid.clone())), reason, message).await;

@@ -155,8 +155,9 @@ enum Failure {
     Denied(#[from] access::Denied),
     #[error(transparent)]
     Malformed(#[from] request::Malformed),
-    #[error("pod {namespace}/{pod} is not on node {node}, or does not run in the other cluster yet")]
-    NoSuchPod { node: String, namespace: String, pod: String },
+    // A consumer of ours reads it, too, and knows no names of nodes here.
+    #[error("pod {namespace}/{pod} is not on this node, or does not run in the other cluster yet")]
+    NoSuchPod { namespace: String, pod: String },
     #[error("the other cluster's API server: {0}")]
     Peer(#[source] kube::Error),
     #[error("the other cluster's API server did not answer in {} s", CALL_TIMEOUT.as_secs())]
@@ -221,7 +222,7 @@ impl Served {
 
     fn remote(&self, namespace: &str, pod: &str) -> Result<RemotePod, Failure> {
         let found = self.api.index.lookup(&self.node, namespace, pod);
-        found.ok_or_else(|| Failure::NoSuchPod { node: self.node.clone(), namespace: namespace.into(), pod: pod.into() })
+        found.ok_or_else(|| Failure::NoSuchPod { namespace: namespace.into(), pod: pod.into() })
     }
 
     /// The failure of a call about a container. The provider does not know one that it refused, so its answer names no cause.
@@ -431,5 +432,7 @@ async fn refusal(response: PeerResponse) -> Failure {
         text if is_about_pod(status) && !text.is_empty() => text.to_owned(),
         text => format!("{status} {text}").trim_end().to_owned(),
     });
+    // A broker says so of a cluster behind it.
+    let message = message.strip_prefix("the other cluster").map(|rest| format!("a further cluster{rest}")).unwrap_or(message);
     Failure::PeerRefused { status, message }
 }

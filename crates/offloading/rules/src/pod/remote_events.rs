@@ -99,8 +99,9 @@ impl RemoteEvent {
     }
 
     /// The event of the local pod. Its name follows from the pod and the remote event, so the same one is never written twice, not
-    /// even by another process. `mapped` is the provider's namespace; `node` is the virtual node's name.
-    pub fn at_home(&self, pod: &LocalPod, mapped: &str, node: &str) -> (Key, Value) {
+    /// even by another process. `mapped` is the provider's namespace; `node` is the virtual node's name. The consumer of a pod that is lent on
+    /// reads who reports the event, and knows no names for the clusters behind this one.
+    pub fn at_home(&self, pod: &LocalPod, mapped: &str, node: &str, is_lent_on: bool) -> (Key, Value) {
         let hash = short_hash(&format!("{} {}", pod.uid, self.uid));
         // kubectl shows events of the same second in the order of their names.
         let end = format!("{:016x}.{hash}", self.order);
@@ -114,7 +115,12 @@ impl RemoteEvent {
         if !self.field_path.is_empty() {
             object["fieldPath"] = self.field_path.as_str().into();
         }
-        let component = if self.component.is_empty() { node.to_owned() } else { format!("{node}/{}", self.component) };
+        let component = match (self.component.as_str(), is_lent_on) {
+            ("", true) => liqo_api::CONTROLLER_MANAGER.to_owned(),
+            (component, true) => component.to_owned(),
+            ("", false) => node.to_owned(),
+            (component, false) => format!("{node}/{component}"),
+        };
         let event = json!({
             "apiVersion": "v1",
             "kind": "Event",

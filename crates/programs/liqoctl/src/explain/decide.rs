@@ -1,6 +1,6 @@
 //! Judges what was read about a pod. Pure.
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, PodStatus, Taint};
+use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, PodSpec, PodStatus, Taint};
 use kube::ResourceExt as _;
 use liqo_api::{
     ClusterId, ForeignCluster, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy, RemoteNamespace, ShadowPod,
@@ -464,6 +464,13 @@ fn conditions(pod: &Pod) -> Vec<Step> {
     steps
 }
 
+/// Where the pod is at its provider. A broker does not name the clusters behind it.
+fn node_there(spec: &PodSpec) -> Option<String> {
+    let node = spec.node_name.as_deref()?;
+    let is_lent_on = spec.tolerations.iter().flatten().any(|one| one.key.as_deref() == Some(pods::VIRTUAL_NODE_TAINT));
+    Some(if is_lent_on { ", in a cluster behind it".to_owned() } else { format!(", on node {node} there") })
+}
+
 fn remote_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
     let step = StepName::RemotePod;
     let reported = || {
@@ -471,7 +478,7 @@ fn remote_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
         serde_json::from_value::<PodStatus>(status).ok()
     };
     let (status, node) = match &provider.remote_pod {
-        Ok(Some(pod)) => (pod.status.clone(), pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref())),
+        Ok(Some(pod)) => (pod.status.clone(), pod.spec.as_ref().and_then(node_there)),
         Ok(None) => (reported(), None),
         Err(why) => match reported() {
             Some(status) => (Some(status), None),
@@ -479,7 +486,7 @@ fn remote_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
         },
     };
     let Some(status) = status else { return Step::new(step, Verdict::Skipped, "there is none") };
-    let on = node.map(|node| format!(", on node {node} there")).unwrap_or_default();
+    let on = node.unwrap_or_default();
     let phase = status.phase.as_deref().unwrap_or("Pending");
     let is_ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
     match phase {

@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::consumer::events;
+use crate::consumer::events::{self, BEHIND};
 use crate::consumer::records;
 use crate::consumer::state::{Consumer, PeerState, RemoteState};
 use crate::consumer::triggers;
@@ -396,9 +396,7 @@ impl Pass<'_> {
                     self.warn(&reason, &message).await;
                 }
             }
-            Action::Evicted(reason) => {
-                self.evicted(&format!("cluster {} took back resources: {reason}", self.provider()), now).await?
-            }
+            Action::Evicted(reason) => self.evicted(&format!("{} took back resources: {reason}", self.provider()), now).await?,
             Action::EndedHere(reason) => {
                 let lent =
                     format!("the pod ran in this cluster, which took back what it had lent to {}: {reason}", self.provider());
@@ -543,9 +541,13 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The name of the provider.
+    /// The provider, for the pod's owner. To a consumer of ours the clusters behind this one have no names.
     fn provider(&self) -> String {
-        self.node.map_or_else(|| self.peer.id.to_string(), |node| node.spec.cluster_name.clone())
+        if self.facts.is_lent_on {
+            return BEHIND.to_owned();
+        }
+        let name = self.node.map_or_else(|| self.peer.id.to_string(), |node| node.spec.cluster_name.clone());
+        format!("cluster {name}")
     }
 
     /// Evicts a pod that does not run at this provider, so that its controller creates another one. The provider is remembered first, so

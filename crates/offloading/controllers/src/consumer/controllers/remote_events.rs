@@ -94,7 +94,7 @@ async fn write(consumer: &Consumer, peer: &PeerState, uid: &str) -> Result<Next,
 
 /// Creates or changes one event. If it is as it should be, the API server stores nothing.
 async fn write_one(consumer: &Consumer, pod: &LocalPod, event: &RemoteEvent, mapped: &str, node: &str) -> Result<(), StepError> {
-    let (key, object) = event.at_home(pod, mapped, node);
+    let (key, object) = event.at_home(pod, mapped, node, consumer.is_lent_on(&pod.key.namespace));
     let api: Api<PartialObjectMeta<Event>> = Api::namespaced(consumer.context.client.clone(), &key.namespace);
     let answer = api.patch(&key.name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&object)).await;
     match answer {

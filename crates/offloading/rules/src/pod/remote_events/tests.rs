@@ -27,10 +27,13 @@ fn remote(changes: &Value) -> Option<RemoteEvent> {
     RemoteEvent::of(event(changes), MAPPED, now())
 }
 
-fn at_home(changes: &Value) -> Value {
+fn local_pod() -> LocalPod {
     let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "home-uid" }, "spec": { "containers": [] } });
-    let pod = LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap();
-    remote(changes).unwrap().at_home(&pod, MAPPED, "milan").1
+    LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap()
+}
+
+fn at_home(changes: &Value) -> Value {
+    remote(changes).unwrap().at_home(&local_pod(), MAPPED, "milan", false).1
 }
 
 #[test]
@@ -61,7 +64,7 @@ fn the_name_of_an_event_of_a_pod_with_a_long_name_is_valid() {
     let long = format!("{}-{}", "a".repeat(235), "b".repeat(17));
     let pod = json!({ "metadata": { "namespace": "demo", "name": long, "uid": "u" }, "spec": { "containers": [] } });
     let pod = LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap();
-    let (key, _) = remote(&json!({})).unwrap().at_home(&pod, MAPPED, "milan");
+    let (key, _) = remote(&json!({})).unwrap().at_home(&pod, MAPPED, "milan", false);
     assert!(dns_names::is_subdomain(&key.name), "{}", key.name);
 }
 
@@ -102,6 +105,14 @@ fn texts_and_numbers_of_a_hostile_provider_are_bounded() {
     assert_eq!((&hostile["firstTimestamp"], &hostile["lastTimestamp"]), (&json!(stamp(now())), &json!(stamp(now()))));
     assert_eq!(hostile["involvedObject"].get("fieldPath"), None);
     assert_eq!(at_home(&json!({ "count": -5 }))["count"], 1);
+}
+
+#[test]
+fn who_reports_an_event_of_a_pod_that_is_lent_on_says_nothing_of_its_node() {
+    let source =
+        |changes: &Value| remote(changes).unwrap().at_home(&local_pod(), MAPPED, "genoa", true).1["source"]["component"].clone();
+    assert_eq!(source(&json!({ "source": { "component": "kubelet" } })), "kubelet");
+    assert_eq!(source(&json!({ "source": null, "reportingComponent": "" })), liqo_api::CONTROLLER_MANAGER);
 }
 
 #[test]

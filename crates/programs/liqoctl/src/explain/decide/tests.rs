@@ -45,11 +45,18 @@ fn offloading(strategy: &str, ready: bool) -> NamespaceOffloading {
     }))
 }
 
+/// A remote pod, which a provider that does not lend it on runs on a node of its own.
+fn remote(status: Value) -> Pod {
+    let mut remote = pod(Some("milan-1"), status);
+    remote.metadata.namespace = Some("demo-rome-abc".into());
+    remote.spec.as_mut().unwrap().tolerations = None;
+    remote
+}
+
 /// A pod that runs at milan.
 fn running() -> PodFacts {
     let ready = json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
-    let mut remote = pod(Some("milan-1"), ready.clone());
-    remote.metadata.namespace = Some("demo-rome-abc".into());
+    let remote = remote(ready.clone());
     PodFacts {
         pod: pod(Some("milan"), ready),
         node: Ok(Some(node("milan", "True", json!({})))),
@@ -176,14 +183,21 @@ fn a_container_that_does_not_start_there_is_shown() {
 }
 
 #[test]
+fn a_broker_does_not_name_the_node_of_a_pod_that_it_lends_on() {
+    let mut facts = running();
+    let lent_on = pod(Some("genoa"), json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] }));
+    facts.provider.as_mut().unwrap().remote_pod = Ok(Some(lent_on));
+    assert_eq!(find(&facts, StepName::RemotePod).what, "Running, Ready, in a cluster behind it");
+}
+
+#[test]
 fn a_crash_there_is_shown_between_two_restarts_too() {
     let mut facts = running();
     let last = json!({ "terminated": { "reason": "Error", "exitCode": 1 } });
     for state in [json!({ "waiting": { "reason": "CrashLoopBackOff" } }), last.clone(), json!({ "running": {} })] {
         let container = json!({ "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 3, "state": state,
             "lastState": last });
-        let mut remote = pod(Some("milan-1"), json!({ "phase": "Running", "containerStatuses": [container] }));
-        remote.metadata.namespace = Some("demo-rome-abc".into());
+        let remote = remote(json!({ "phase": "Running", "containerStatuses": [container] }));
         facts.provider.as_mut().unwrap().remote_pod = Ok(Some(remote));
         let step = find(&facts, StepName::RemotePod);
         assert_eq!(step.verdict, Verdict::Warn);

@@ -65,9 +65,10 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
     let at_once = peer.outage() != Outage::None || started.elapsed() > PODS_TIMEOUT;
     let due = consumer.node_tasks.lock().get_mut(key).map(|tasks| due_events(&pods.all(), &mut tasks.told_removal));
     let (peer, due) = (&peer, &due.unwrap_or_default());
-    let message = &removal_message(&name, &node.spec.cluster_name);
+    let messages = &[removal_message(&name, &node.spec.cluster_name), REMOVED_BEHIND.to_owned()];
     let mut deletions = futures::stream::iter(pods.all().into_iter().map(|(_, pod)| async move {
         if due.contains(&pod.uid) {
+            let message = &messages[usize::from(consumer.is_lent_on(&pod.key.namespace))];
             events::warn(consumer, &pod, DepartureCause::NodeRemoved.event().unwrap_or_default(), message).await;
         }
         // When the node is gone, nobody says of a pod that does not run at the peer that it has ended.
@@ -117,6 +118,10 @@ fn due_events(pods: &[(Key, Arc<LocalPod>)], told: &mut HashSet<String>) -> Hash
     told.extend(due.iter().cloned());
     due
 }
+
+/// The same for the owner of a pod that this cluster lends on.
+const REMOVED_BEHIND: &str = "a cluster behind the provider lends no longer, and its node is removed with the pods there: \
+     a pod that may run again is created again there, if there is room";
 
 fn removal_message(node: &str, cluster: &str) -> String {
     format!("node {node} is removed with its pods: cluster {cluster} lends it no longer, or it is not wanted here any more")
