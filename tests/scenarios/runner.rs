@@ -178,7 +178,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         Err(error) => return fail(&anyhow::anyhow!("docs/SECURITY.md: {error}")),
     };
     // Who names scenarios wants these, whosever turn it is.
-    let waiting = match if filters.is_none() { turns::waiting() } else { Ok(Vec::new()) } {
+    let waiting = match if filters.is_none() && !arguments.ignored { turns::waiting() } else { Ok(Vec::new()) } {
         Ok(waiting) => waiting,
         Err(error) => return fail(&error),
     };

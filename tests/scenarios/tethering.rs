@@ -165,8 +165,8 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(worl
 async fn come_back_to_the_laptop(world: &World, at_milan: &str) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     milan.kubectl(&["cordon", "-l", "liqo.io/type!=virtual-node"]).await?;
-    let serves = "mkdir /tmp/w; hostname > /tmp/w/index.html; httpd -p 8080 -h /tmp/w; trap exit TERM; sleep 3600 & wait";
-    rome.apply(&deployment(NAMESPACE, "back", 2).replace("echo started; trap exit TERM; sleep 3600 & wait", serves)).await?;
+    let script = "mkdir /tmp/w; hostname > /tmp/w/index.html; httpd -p 8080 -h /tmp/w; trap exit TERM; sleep 3600 & wait";
+    rome.apply(&deployment(NAMESPACE, "back", 2).replace("echo started; trap exit TERM; sleep 3600 & wait", script)).await?;
     let ports = json!([{ "port": 80, "targetPort": 8080 }]);
     let spec = json!({ "selector": { "app": "back" }, "ports": ports, "ipFamilyPolicy": "PreferDualStack" });
     let metadata = json!({ "name": "back", "namespace": NAMESPACE });
@@ -286,7 +286,7 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     autonomous_again(rome).await
 }
 
-/// Creates a StatefulSet whose pod milan runs on rome. Returns the UID of the pod.
+/// Creates a `StatefulSet` whose pod milan runs on rome. Returns the UID of the pod.
 async fn runs_on_rome_as_milans(world: &World, namespace: &str) -> Result<Option<String>> {
     let (rome, milan) = (&world.rome, &world.milan);
     milan.kubectl(&["cordon", "-l", "liqo.io/type!=virtual-node"]).await?;

@@ -37,6 +37,7 @@ pub mod conditions;
 pub mod connection_limits;
 mod contract;
 mod contract_policy;
+pub mod departure;
 mod derived_names;
 mod foreign_cluster;
 pub mod isolation;

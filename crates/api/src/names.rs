@@ -188,7 +188,8 @@ pub mod labels {
 
 /// Annotations.
 pub mod annotations {
-    /// On a local pod: address of its remote pod at the provider, for people.
+    /// On a local pod: address of its remote pod, as the provider sees it. It also tells whether a provider that does not answer ran the pod
+    /// in this cluster.
     pub const REMOTE_POD_IP: &str = "liqo.io/remote-pod-ip";
     /// On a local pod that may run only once, or that gets tokens: UID of the `NamespaceMap` of the tenancy to which it is sent. The
     /// consumer sets it before it sends the pod.

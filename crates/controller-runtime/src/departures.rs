@@ -1,5 +1,5 @@
 //! Takes pods away from where they are: the only place of the manager that evicts pods or deletes local ones, but for the protection of a
-//! provider against its consumers. What leaves, and why, is a matter of `liqo_offloading_rules::pod::departure`.
+//! provider against its consumers. Which pods leave for a cause, and how, is said in [`liqo_api::departure`].
 //!
 //! All requests are for a pod of this UID, and for no other one of the same name.
 
@@ -9,7 +9,10 @@ use kube::{
     api::{DeleteParams, Preconditions},
     core::PartialObjectMeta,
 };
-use liqo_api::Key;
+use liqo_api::{
+    Key,
+    departure::{DepartureCause, Manner},
+};
 
 use crate::{
     Context,
@@ -18,36 +21,69 @@ use crate::{
     writes::{Step as _, StepError, delete_if_present},
 };
 
-/// Requests the eviction of a pod. If it is accepted, the pod gets an event with this reason and message.
-pub async fn evict(context: &Context, pod: &Key, uid: &str, event: Option<(&'static str, String)>) -> Result<Outcome, StepError> {
-    let answer = match eviction::evict(&context.client, pod, uid, None).await {
-        // An admission policy protects pods in namespaces of the cluster.
-        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Outcome::NotAllowed(status.message)),
-        answer => answer,
-    };
-    let outcome = answer.step("evict", "Pod", pod)?;
-    match (&outcome, event) {
-        (Outcome::Accepted, Some((reason, message))) => {
-            tracing::info!(%pod, reason, message, "pod evicted");
-            context.events.normal(&object_ref("v1", "Pod", pod, Some(uid.to_owned())), reason, message).await;
+/// A pod that leaves.
+#[derive(Debug)]
+pub struct Departure<'a> {
+    pub cause: DepartureCause,
+    pub pod: &'a Key,
+    pub uid: &'a str,
+    /// For the pod's owner, in an event once the pod leaves.
+    pub message: Option<String>,
+    /// How long it has to end, in seconds; its own grace if this is `None`. Only for a deletion.
+    pub grace: Option<u32>,
+    /// It stays if it has another version by now, as one that the scheduler binds meanwhile. Only for a deletion.
+    pub version: Option<String>,
+}
+
+impl<'a> Departure<'a> {
+    pub fn new(cause: DepartureCause, pod: &'a Key, uid: &'a str) -> Self {
+        Self { cause, pod, uid, message: None, grace: None, version: None }
+    }
+
+    #[must_use]
+    pub fn telling(self, message: String) -> Self {
+        Self { message: Some(message), ..self }
+    }
+}
+
+/// Requests that a pod leaves, as its cause says.
+pub async fn leave(context: &Context, departure: Departure<'_>) -> Result<Outcome, StepError> {
+    let Departure { cause, pod, uid, message, grace, version } = departure;
+    let outcome = match cause.manner() {
+        Manner::Evicted => evict(&context.client, pod, uid).await?,
+        Manner::Deleted => {
+            let only = Preconditions { uid: Some(uid.to_owned()), resource_version: version };
+            if delete(&context.client, pod, only, grace).await? { Outcome::Accepted } else { Outcome::Gone }
         }
-        (Outcome::NotAllowed(reason), _) => tracing::debug!(%pod, reason, "eviction not allowed yet"),
-        _ => {}
+    };
+    match &outcome {
+        Outcome::Accepted => {
+            tracing::info!(%pod, ?cause, message, "pod leaves");
+            if let (Some(reason), Some(message)) = (cause.event(), message) {
+                context.events.normal(&object_ref("v1", "Pod", pod, Some(uid.to_owned())), reason, message).await;
+            }
+        }
+        Outcome::NotAllowed(reason) => tracing::debug!(%pod, ?cause, reason, "pod may not leave yet"),
+        Outcome::Gone => {}
     }
     Ok(outcome)
 }
 
-/// Deletes a pod with this grace in seconds, or its own. Returns `false` if it is gone already.
-pub async fn delete(client: &Client, pod: &Key, uid: &str, grace: Option<u32>) -> Result<bool, StepError> {
-    delete_with(client, pod, Preconditions { uid: Some(uid.to_owned()), resource_version: None }, grace).await
+/// Removes a local pod whose remote pod is gone, as a kubelet does. Returns `false` if it is gone already.
+pub async fn remove(client: &Client, pod: &Key, uid: &str) -> Result<bool, StepError> {
+    delete(client, pod, Preconditions { uid: Some(uid.to_owned()), resource_version: None }, Some(0)).await
 }
 
-/// Deletes a pod unless it has another version by now, as one that the scheduler binds meanwhile. Returns whether it did.
-pub async fn delete_version(client: &Client, pod: &Key, uid: &str, version: Option<String>) -> Result<bool, StepError> {
-    delete_with(client, pod, Preconditions { uid: Some(uid.to_owned()), resource_version: version }, None).await
+async fn evict(client: &Client, pod: &Key, uid: &str) -> Result<Outcome, StepError> {
+    let answer = match eviction::evict(client, pod, uid, None).await {
+        // An admission policy protects pods in namespaces of the cluster.
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Outcome::NotAllowed(status.message)),
+        answer => answer,
+    };
+    answer.step("evict", "Pod", pod)
 }
 
-async fn delete_with(client: &Client, pod: &Key, only: Preconditions, grace: Option<u32>) -> Result<bool, StepError> {
+async fn delete(client: &Client, pod: &Key, only: Preconditions, grace: Option<u32>) -> Result<bool, StepError> {
     let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &pod.namespace);
     let parameters = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() }.preconditions(only);
     delete_if_present(&api, &pod.name, &parameters).await.step("delete", "Pod", pod)

@@ -15,7 +15,6 @@ use liqo_controller_runtime::{
     foreign_clusters,
     writes::{Step as _, StepError},
 };
-use liqo_offloading_rules::pod::controller::Controller;
 
 use crate::decide::{
     homecoming::{Place, Pod as PodState},
@@ -157,7 +156,7 @@ impl Cluster {
         PodState {
             key: Key::of(pod),
             uid: pod.uid().unwrap_or_default(),
-            controller: controller.map(|owner| Controller { kind: owner.kind.clone(), uid: owner.uid.clone() }),
+            controller: controller.map(|owner| (owner.kind.clone(), owner.uid.clone())),
             place: provider.map_or(Place::Here, |provider| Place::Away { is_heard_of: heard.contains(&*provider) }),
             ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             terminating: meta.deletion_timestamp.is_some(),

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use liqo_controller_runtime::{departures, writes::StepError};
-use liqo_offloading_rules::pod::departure::DepartureCause;
+use liqo_api::departure::DepartureCause;
+use liqo_controller_runtime::{
+    departures::{self, Departure},
+    writes::StepError,
+};
 
 use crate::{
     cluster::{COUNT_INTERVAL, Cluster},
@@ -30,8 +33,8 @@ async fn bring_home(cluster: &Cluster, namespace: &str) -> Result<(), StepError>
     let pods = cluster.pods(namespace).await?;
     for pod in next(&pods) {
         let message = "evicted, because this cluster is not tethered any more: the next pod runs here".to_owned();
-        let event = DepartureCause::ControlIsBack.event().map(|reason| (reason, message));
-        departures::evict(&cluster.context, &pod.key, &pod.uid, event).await?;
+        let departure = Departure::new(DepartureCause::ControlIsBack, &pod.key, &pod.uid).telling(message);
+        departures::leave(&cluster.context, departure).await?;
     }
     Ok(())
 }

@@ -188,6 +188,7 @@ async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
         let kubeconfig = arguments.remote_kubeconfig.or_else(|| global.kubeconfig.clone());
         peer::Source::Remote(Cluster::connect(&Access { kubeconfig, context: arguments.remote_context }).await?)
     };
+    tether::refuse_other_peers(&cluster, source.cluster_id().await?.as_ref()).await?;
     if let Some(question) = peer::question(&cluster, &source, &options).await? {
         ask::confirm(&question, arguments.yes)?;
     }

@@ -95,6 +95,16 @@ pub enum Source {
     },
 }
 
+impl Source {
+    /// The ID of the other cluster, if it is known.
+    pub async fn cluster_id(&self) -> anyhow::Result<Option<ClusterId>> {
+        match self {
+            Self::Remote(cluster) => Ok(cluster.config().await?.and_then(|config| config.status?.cluster_id)),
+            Self::Invitation { target, .. } => Ok(Some(target.cluster_id.clone())),
+        }
+    }
+}
+
 /// The request in the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {

@@ -12,7 +12,8 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use liqo_api::{
-    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, Key, TetheringReason, TetheringState, TetheringStatus, labels,
+    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, Key, NamespaceOffloading, TetheringReason, TetheringState,
+    TetheringStatus, departure::DepartureCause, labels,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -99,7 +100,7 @@ pub async fn untether(cluster: &Cluster, timeout: Option<Duration>, progress: &P
     let step = "Taking back control";
     let news = |missing: &str| progress.message(step, missing);
     let woken = Cell::new(false);
-    let releasing = wait::until("this cluster is autonomous", timeout, news, || async {
+    let releasing = wait::until_every(HOMECOMING_INTERVAL, "this cluster is autonomous", timeout, news, || async {
         let config = installed(cluster).await?;
         let state = config.tethering().0;
         // From then on nothing is refused.
@@ -130,8 +131,15 @@ async fn wake(cluster: &Cluster, progress: &Progress) {
     }
 }
 
-/// The pods on virtual nodes; none if they cannot be listed.
+/// Interval between two looks at the pods that come home.
+const HOMECOMING_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The pods that have to come home; none if they cannot be listed.
 async fn leaving(cluster: &Cluster) -> Vec<String> {
+    let of_the_mode = ListParams::default().labels(labels::TETHERED);
+    let offloadings = Api::<NamespaceOffloading>::all(cluster.client.clone()).list_metadata(&of_the_mode).await;
+    let namespaces: Vec<String> =
+        offloadings.map(|all| all.items.iter().filter_map(ResourceExt::namespace).collect()).unwrap_or_default();
     let virtual_nodes = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
     let nodes = Api::<Node>::all(cluster.client.clone()).list_metadata(&virtual_nodes).await;
     let pods = Api::<Pod>::all(cluster.client.clone()).list(&ListParams::default().fields("spec.nodeName!=")).await;
@@ -140,7 +148,10 @@ async fn leaving(cluster: &Cluster) -> Vec<String> {
     let is_away = |pod: &&Pod| {
         let has_ended = pod.status.as_ref().is_some_and(|status| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")));
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        !has_ended && node.is_some_and(|node| nodes.iter().any(|one| one == node))
+        let controller = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+        let comes_home = DepartureCause::ControlIsBack.takes(controller.map(|owner| owner.kind.as_str()));
+        let is_of_the_mode = pod.namespace().is_some_and(|namespace| namespaces.contains(&namespace));
+        !has_ended && comes_home && is_of_the_mode && node.is_some_and(|node| nodes.iter().any(|one| one == node))
     };
     pods.items.iter().filter(is_away).map(|pod| Key::of(pod).to_string()).collect()
 }
@@ -208,6 +219,18 @@ pub async fn take_back(cluster: &Cluster, timeout: Duration) -> anyhow::Result<(
         || async { Ok(if controlling_peer(cluster).await?.is_none() { Poll::Done(()) } else { Poll::NotYet(missing.clone()) }) },
     )
     .await
+}
+
+/// An error if another peer than this one controls this cluster, which then borrows from and lends to nobody else.
+pub async fn refuse_other_peers(cluster: &Cluster, wanted: Option<&ClusterId>) -> anyhow::Result<()> {
+    match controlling_peer(cluster).await? {
+        Some((id, peer)) if Some(&id) != wanted => {
+            bail!(
+                "this cluster is tethered to {peer}, and peers with no other cluster meanwhile: end that with `liqoctl untether` first"
+            )
+        }
+        _ => Ok(()),
+    }
 }
 
 /// An error if a peer controls this cluster, whose pods are then where the peer puts them.

@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Pod, Secret},
 };
 use kube::{
-    Api, Resource, ResourceExt as _,
+    Api, Resource, ResourceExt,
     api::{
         ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, TypeMeta,
     },
@@ -97,6 +97,9 @@ pub struct Uninstalled {
     /// Nodes whose kernel may still contain parts of the network.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes_not_cleared: Vec<String>,
+    /// Deployments in Liqo's namespace that are not Liqo's own, such as that of a resource plugin.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deployments_left: Vec<String>,
 }
 
 /// What uninstalling would end.
@@ -161,7 +164,11 @@ pub async fn uninstall(cluster: &Cluster, options: &Options, progress: &Progress
     progress.step("Removing Liqo's kinds", remove_definitions(cluster, options.timeout)).await?;
     progress.step("Removing rights and policies", remove_installed(cluster)).await?;
     let identity_kept = Box::pin(progress.step("Removing Liqo's namespaces", remove_namespace(cluster, options))).await?;
-    Ok(Uninstalled { identity_kept, nodes_not_cleared })
+    let deployments =
+        Api::<Deployment>::namespaced(cluster.client.clone(), NAMESPACE).list_metadata(&ListParams::default()).await;
+    // What ended all the same must not fail now.
+    let deployments_left = deployments.map(|all| all.items.iter().map(ResourceExt::name_any).collect()).unwrap_or_default();
+    Ok(Uninstalled { identity_kept, nodes_not_cleared, deployments_left })
 }
 
 /// Makes the agent on each node remove its changes there: it is ready when nothing is left. Returns the nodes on which it was
@@ -466,7 +473,12 @@ pub async fn question(cluster: &Cluster, options: &Options) -> anyhow::Result<St
 
 /// The result as text for people.
 pub fn table(uninstalled: &Uninstalled) -> String {
-    let text = outcome(uninstalled.identity_kept);
+    let mut text = outcome(uninstalled.identity_kept);
+    if !uninstalled.deployments_left.is_empty() {
+        let left = uninstalled.deployments_left.join(", ");
+        text =
+            format!("{text} These Deployments there are not Liqo's, and lost their accounts and Services: {left}; delete them.");
+    }
     if uninstalled.nodes_not_cleared.is_empty() {
         return text;
     }
@@ -479,7 +491,7 @@ pub fn table(uninstalled: &Uninstalled) -> String {
 fn outcome(identity_kept: bool) -> String {
     if identity_kept {
         format!(
-            "Liqo is uninstalled. Namespace {NAMESPACE} stays, with only Secret {IDENTITY}, so that the cluster keeps its identity; `liqoctl uninstall --purge` removes that, too."
+            "Liqo is uninstalled. Namespace {NAMESPACE} stays, with Secret {IDENTITY}, so that the cluster keeps its identity; `liqoctl uninstall --purge` removes that, too."
         )
     } else {
         "Liqo is uninstalled, and nothing of it is left.".to_owned()
@@ -497,6 +509,16 @@ mod tests {
             "status": { "tenantNamespace": tenant },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn what_is_left_in_liqos_namespace_is_named() {
+        let done = |left: &[&str]| {
+            let deployments_left = left.iter().map(|&name| name.to_owned()).collect();
+            table(&Uninstalled { identity_kept: true, nodes_not_cleared: Vec::new(), deployments_left })
+        };
+        assert!(done(&["broker"]).ends_with("lost their accounts and Services: broker; delete them."));
+        assert!(!done(&[]).contains("Deployments"));
     }
 
     #[test]

@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use liqo_api::Key;
-use liqo_offloading_rules::pod::controller::Controller;
-use liqo_offloading_rules::pod::departure::DepartureCause;
+use liqo_api::departure::DepartureCause;
 
 /// The one whose next pod waits until the former one is gone.
 const ONE_AFTER_THE_OTHER: &str = "StatefulSet";
@@ -20,7 +19,8 @@ const ONE_AFTER_THE_OTHER: &str = "StatefulSet";
 pub struct Pod {
     pub key: Key,
     pub uid: String,
-    pub controller: Option<Controller>,
+    /// Kind and UID of its controller.
+    pub controller: Option<(String, String)>,
     pub place: Place,
     pub ready: bool,
     pub terminating: bool,
@@ -43,7 +43,7 @@ impl Pod {
 
     /// Whether it is away, and its controller creates another one.
     pub fn has_to_come_home(&self) -> bool {
-        self.is_away() && DepartureCause::ControlIsBack.takes(self.controller.as_ref())
+        self.is_away() && DepartureCause::ControlIsBack.takes(self.controller.as_ref().map(|(kind, _)| kind.as_str()))
     }
 }
 
@@ -52,7 +52,7 @@ impl Pod {
 pub fn next(pods: &[Pod]) -> Vec<&Pod> {
     let mut of_controllers: BTreeMap<(&str, &str), Vec<&Pod>> = BTreeMap::new();
     for pod in pods {
-        if let Some(Controller { kind, uid }) = &pod.controller {
+        if let Some((kind, uid)) = &pod.controller {
             of_controllers.entry((kind, uid)).or_default().push(pod);
         }
     }
@@ -80,7 +80,7 @@ mod tests {
         Pod {
             key: Key::new("demo", name),
             uid: name.into(),
-            controller: (!kind.is_empty()).then(|| Controller { kind: kind.to_owned(), uid: format!("{kind}-uid") }),
+            controller: (!kind.is_empty()).then(|| (kind.to_owned(), format!("{kind}-uid"))),
             place: if away { Place::Away { is_heard_of: true } } else { Place::Here },
             ready: true,
             terminating: false,

@@ -112,7 +112,7 @@ async fn a_broker_lends_the_sum_of_its_providers_and_one_that_leaves_and_returns
     world.until("turin has none of the pods", 5 * SOON, async || at(&providers[0]).is_empty()).await;
     world.until("six pods run again", 5 * SOON, async || rome.ready_pods("demo").await.len() == 6).await;
     let told = said_to(rome).await;
-    assert!(told.iter().any(|text| text.contains("a cluster behind this one took back")), "{told:#?}");
+    assert!(told.iter().any(|text| text.contains("a cluster behind the provider took back")), "{told:#?}");
     let named: Vec<&String> = told.iter().filter(|text| all.iter().any(|name| text.contains(name))).collect();
     assert!(named.is_empty(), "{named:#?}");
     let as_before = json!({ "spec": { "provide": { "percentage": 100 } } });

@@ -195,6 +195,30 @@ async fn drains_at_two_providers_do_not_use_twice_what_home_allows() {
     assert_eq!(fewest.load(Ordering::Relaxed), 7);
 }
 
+/// `liqoctl unpeer` evicts like this before it ends the peering.
+#[tokio::test(start_paused = true)]
+async fn the_budget_of_a_customer_counts_when_its_broker_leaves_a_provider() {
+    let world = World::start(&["rome", "milan", "turin", "genoa"], Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    for provider in [2, 3] {
+        world.peer_and_wait(1, provider).await;
+    }
+    provide(milan, json!({ "percentage": 100, "source": { "offers": {} } })).await;
+    world.peer_and_wait(0, 1).await;
+    world.offload(0, "demo", "Remote").await;
+    deploy(rome, 6).await;
+    world.until("six pods run", SOON, async || rome.ready_pods("demo").await.len() == 6).await;
+    protect(rome, 5).await;
+    world.until("one of the six may go", SOON, async || least_at(milan) == 5).await;
+    let node = ["turin", "genoa"].into_iter().max_by_key(|node| pods_on(milan, node).len()).unwrap();
+    assert!(pods_on(milan, node).len() > 1);
+    let fewest = fewest_healthy(&world);
+    assert!(drain_patiently(milan, node, 10 * SOON).await.is_some(), "{}", world.to_text());
+    milan.unpeer(node).await;
+    world.until("six pods run at the other one", SOON, async || rome.ready_pods("demo").await.len() == 6).await;
+    assert_eq!(fewest.load(Ordering::Relaxed), 5);
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_budgets_of_a_consumer_for_one_pod_do_not_stop_a_drain() {
     let world = World::peered(Start::default()).await;

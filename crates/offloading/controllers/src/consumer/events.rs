@@ -8,7 +8,7 @@ use super::state::Consumer;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 
 /// A provider of ours, in words for a consumer of ours.
-pub const BEHIND: &str = "a cluster behind this one";
+pub const BEHIND: &str = "a cluster behind the provider";
 
 pub async fn warn(consumer: &Consumer, pod: &LocalPod, reason: &str, message: &str) {
     consumer.context.events.warning(&object_ref("v1", "Pod", &pod.key, Some(pod.uid.clone())), reason, message).await;

@@ -118,12 +118,15 @@ impl RemotePods {
         self.pods.all().iter().any(|(_, pod)| pod.consumer == *consumer && pod.addresses.contains(&address))
     }
 
-    /// Why the pod of this consumer that had this name and address ended, if this cluster took back what it used. It never runs again.
-    pub fn taken_back(&self, consumer: &ClusterId, name: &str, address: IpAddr) -> Option<String> {
-        let records = self.shadows.in_namespace(&tenant_namespace(consumer));
-        let found =
-            records.into_iter().map(|(_, shadow)| shadow).find(|shadow| shadow.pod_name == name && shadow.had(address))?;
-        found.taken_back().map(str::to_owned)
+    /// Why the pod of this name in a namespace of this consumer ended, if this cluster took back what it used. It never runs again. Nothing
+    /// as long as the pod is there: its node may not answer, and its containers may run.
+    pub fn taken_back(&self, consumer: &ClusterId, pod: &Key) -> Option<String> {
+        let records = self.shadows.in_namespace(&tenant_namespace(consumer)).into_iter();
+        let mut of_pod =
+            records.filter(|(_, record)| record.namespace == pod.namespace && record.pod_name == pod.name).peekable();
+        let reason = of_pod.peek()?.1.taken_back()?.to_owned();
+        let is_there = |key: &Key| self.pods.all().iter().any(|(_, pod)| pod.consumer == *consumer && pod.shadow_pod == key.name);
+        of_pod.all(|(key, record)| record.taken_back().is_some() && !is_there(&key)).then_some(reason)
     }
 }
 
@@ -575,12 +578,13 @@ fn by_name(namespaces: &Cache<ConsumerNamespace>) -> BTreeMap<String, Arc<Consum
     namespaces.all().into_iter().map(|(key, namespace)| (key.name, namespace)).collect()
 }
 
-/// The map of a consumer. Its metadata holds only what is read of it, because the consumer writes that.
+/// Where a namespace of ours is at its providers.
 fn remote_namespaces(offloading: NamespaceOffloading) -> Option<BTreeSet<(ClusterId, String)>> {
     let remote = offloading.status?.remote_namespaces;
     Some(remote.into_iter().map(|one| (one.cluster_id, one.namespace)).collect())
 }
 
+/// The map of a consumer. Its metadata holds only what is read of it, because the consumer writes that.
 fn reduce_map(mut map: NamespaceMap) -> Option<NamespaceMap> {
     let domain = announced_domain(&map).map(|domain| (annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned()));
     map.metadata.labels = None;

@@ -1,5 +1,6 @@
 //! The owner of a pod that controls it, for example a `ReplicaSet`.
 
+use liqo_api::departure;
 use serde_json::Value;
 
 use crate::json::text;
@@ -26,14 +27,13 @@ impl Controller {
 
     /// Whether it creates a deleted pod again at no cost. A Job counts it as a failure.
     pub fn recreates(&self) -> bool {
-        ["ReplicaSet", "ReplicationController", "StatefulSet"].contains(&self.kind.as_str())
+        departure::recreates(&self.kind)
     }
 }
 
-/// Whether a controller of this kind has one pod for each node, as a `DaemonSet` and, for static pods, the Node itself do. These pods
-/// belong to their nodes: if one is evicted, the same node gets it again.
-pub fn has_pods_for_nodes(kind: &str) -> bool {
-    ["DaemonSet", "Node"].contains(&kind)
+/// The kind of this controller, if there is one.
+pub fn kind(controller: Option<&Controller>) -> Option<&str> {
+    controller.map(|controller| controller.kind.as_str())
 }
 
 #[cfg(test)]

@@ -14,13 +14,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use liqo_api::departure::DepartureCause;
 use liqo_api::{EvictionDelay, OffloadedReason, ShadowPodPhase};
 
 use crate::json::OFFER_RECLAIMED;
 use crate::pod::carry::Refusal;
 use crate::pod::carry::api_server::ApiServerChoice;
 use crate::pod::carry::obstacle::obstacle_of_controller;
-use crate::pod::departure::DepartureCause;
+use crate::pod::controller;
 use crate::pod::local_state::{LocalPod, Shadow};
 use crate::pod::refusals::{self, Cause};
 use crate::pod::shadow_pod::MAX_GRACE_SECONDS;
@@ -55,7 +56,7 @@ pub enum PeerState {
 pub enum Ran {
     /// Elsewhere, or nobody said.
     Elsewhere,
-    /// On a node of ours, where it still is.
+    /// On a node of ours, and it is not known to have ended.
     Here,
     /// On a node of ours. This cluster took back what the peer's pods used, and ended it for this reason. It never runs again.
     EndedHere(String),
@@ -141,7 +142,7 @@ pub fn kept_from(home: &LocalPod, missing: &Missing, may_run_here: bool) -> Vec<
     }
     let obstacle = Obstacle::of_objects(missing);
     let refusal = obstacle.refusal();
-    let is_replaced = DepartureCause::NotStarted.takes(home.controller.as_ref());
+    let is_replaced = DepartureCause::NotStarted.takes(controller::kind(home.controller.as_ref()));
     std::iter::once(refusal).chain(is_replaced.then(|| obstacle.replacement())).collect()
 }
 

@@ -249,7 +249,7 @@ const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown
 const LOST_CONTAINER: (&str, &str) = ("ContainerStatusUnknown", "the container could not be found when the pod was given up");
 const DELETED_CONTAINER: (&str, &str) = ("Deleted", "the container ended when the pod was deleted");
 /// The reason of a container's end in an evicted pod. `kubectl` shows it as that of the pod.
-const EVICTED_CONTAINER: (&str, &str) = ("Evicted", "the container ended when the provider took back what the pod used");
+const EVICTED_CONTAINER: (&str, &str) = ("Evicted", "the container ended when what the pod used was taken back");
 
 const PEER_UNREACHABLE: (&str, &str) = ("PeerUnreachable", "the cluster in which the pod runs does not answer");
 

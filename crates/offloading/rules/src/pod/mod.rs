@@ -4,7 +4,6 @@ pub mod admission;
 pub mod carry;
 pub mod chargeable;
 pub mod controller;
-pub mod departure;
 pub mod ephemeral;
 pub mod eviction;
 pub mod homecoming;

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm};
+use liqo_api::departure::DepartureCause;
 use liqo_api::{Key, Money, NamespaceOffloading, PlacementStrategy, PodOffloadingStrategy, ResourceList, labels, pods};
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -15,7 +16,6 @@ use serde_json::Value;
 use crate::json::{items, text};
 use crate::namespace::node_selector;
 use crate::node::priced::{Cost, PricedNode, charged_on_node, costs};
-use crate::pod::departure::DepartureCause;
 use crate::pod::local_state::LocalPod;
 
 /// A pod moves only if another node costs at least this much less, in per cent of what it costs now. Small changes of prices, and two
@@ -63,7 +63,7 @@ impl RunningPod {
             controller: local
                 .controller
                 .as_ref()
-                .filter(|one| DepartureCause::Cheaper.takes(Some(*one)))
+                .filter(|one| DepartureCause::Cheaper.takes(Some(&one.kind)))
                 .map(|one| one.uid.clone()),
             ready: ready && local.deletion.is_none(),
             excluded,

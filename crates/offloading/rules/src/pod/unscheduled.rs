@@ -12,12 +12,12 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use liqo_api::departure::{DepartureCause, Leaving};
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy};
 use serde_json::{Value, json};
 
 use crate::json::items;
-use crate::pod::controller::Controller;
-use crate::pod::departure::DepartureCause;
+use crate::pod::controller::{self, Controller};
 use crate::pod::local_state::JsonPod;
 use crate::pod::local_status::is_final;
 use crate::pod::refusals::{RefusedOwner, avoided};
@@ -93,7 +93,7 @@ impl UnscheduledPod {
     /// Whether it is deleted when its namespace is not offloaded any more: it waits for a virtual node that it does not get, or for a
     /// strategy, and its controller creates it again, in this cluster.
     pub fn comes_home(&self) -> bool {
-        DepartureCause::NotStarted.takes(self.controller.as_ref()) && (self.must_leave || self.held_back)
+        Leaving::Recreated.has(controller::kind(self.controller.as_ref())) && (self.must_leave || self.held_back)
     }
 
     /// The pod as JSON: labels, annotations, owners and spec.
@@ -180,7 +180,7 @@ pub fn repair(facts: &Facts) -> Repair {
     if is_handled && !avoids_in_vain {
         return Repair::Tell(avoided(refusals));
     }
-    let is_created_again = DepartureCause::Unplaced.takes(pod.controller.as_ref());
+    let is_created_again = DepartureCause::Unplaced.takes(controller::kind(pod.controller.as_ref()));
     match recreated_since {
         _ if !is_created_again => Repair::Tell(if is_handled { CLOSED_BEFORE } else { ALONE }.to_owned()),
         Some(since) if is_handled && pod.created >= since => Repair::Later(RECREATION_INTERVAL),
@@ -199,7 +199,7 @@ fn left_behind(facts: &Facts) -> Repair {
     if let Some(rest) = SETTLING_TIME.checked_sub(age).filter(|rest| !rest.is_zero()) {
         return Repair::Later(rest);
     }
-    let is_created_again = DepartureCause::Unplaced.takes(pod.controller.as_ref());
+    let is_created_again = DepartureCause::Unplaced.takes(controller::kind(pod.controller.as_ref()));
     if is_created_again && recreated_since.is_none_or(|since| pod.created < since) {
         return Repair::Recreate;
     }
@@ -222,7 +222,7 @@ pub fn repair_here(facts: &Facts, since: Timestamp) -> Repair {
         return Repair::Nothing;
     }
     match recreated_since {
-        _ if !DepartureCause::RunsHere.takes(pod.controller.as_ref()) => Repair::Tell(ALONE_HERE.to_owned()),
+        _ if !DepartureCause::RunsHere.takes(controller::kind(pod.controller.as_ref())) => Repair::Tell(ALONE_HERE.to_owned()),
         Some(since) if pod.created >= since => Repair::Tell(UNSEEN_HERE.to_owned()),
         _ => Repair::Recreate,
     }

@@ -55,6 +55,12 @@ impl Kind {
         }
     }
 
+    /// Several objects of this kind, in words.
+    pub fn plural(self) -> String {
+        let name = self.name();
+        format!("{name}{}", if name.ends_with('s') { "es" } else { "s" })
+    }
+
     pub fn api_version(self) -> &'static str {
         match self {
             Self::EndpointSlice => "discovery.k8s.io/v1",

@@ -57,7 +57,10 @@ impl Problem {
 
     /// The provider's policy does not allow the kind.
     pub fn not_allowed(kind: Kind, policy: &str) -> Self {
-        Self::new("KindNotAllowed", format!("the provider's PeeringPolicy {policy} does not allow {kind:?}s to be reflected"))
+        Self::new(
+            "KindNotAllowed",
+            format!("the provider's PeeringPolicy {policy} does not allow {} to be reflected", kind.plural()),
+        )
     }
 
     /// No pod of this consumer can have these addresses here.

@@ -10,8 +10,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::ResourceExt;
+use liqo_api::departure::has_pods_for_nodes;
 use liqo_api::{Key, LargestPods, ResourceList, pods, requests};
-use liqo_offloading_rules::{node::priced::PricedNode, pod::controller::has_pods_for_nodes};
+use liqo_offloading_rules::node::priced::PricedNode;
 use tokio::time::Instant;
 
 /// Delay before an eviction that was not allowed is requested again.

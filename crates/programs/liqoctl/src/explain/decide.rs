@@ -464,11 +464,18 @@ fn conditions(pod: &Pod) -> Vec<Step> {
     steps
 }
 
-/// Where the pod is at its provider. A broker does not name the clusters behind it.
+/// What the condition Ready says of a pod whose node does not answer, for example.
+fn not_ready_because(status: &PodStatus) -> Option<String> {
+    let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")?;
+    let (reason, message) = (ready.reason.as_deref(), ready.message.as_deref());
+    reason.or(message).map(|_| words(reason, message))
+}
+
+/// Where the pod is at its provider. A broker does not name the clusters behind it, and the provider's pool may have nodes of both kinds.
 fn node_there(spec: &PodSpec) -> Option<String> {
     let node = spec.node_name.as_deref()?;
     let is_lent_on = spec.tolerations.iter().flatten().any(|one| one.key.as_deref() == Some(pods::VIRTUAL_NODE_TAINT));
-    Some(if is_lent_on { ", in a cluster behind it".to_owned() } else { format!(", on node {node} there") })
+    Some(if is_lent_on { ", there or behind it".to_owned() } else { format!(", on node {node} there") })
 }
 
 fn remote_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
@@ -500,7 +507,10 @@ fn remote_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
             (None, Some(unscheduled)) => {
                 Step::new(step, Verdict::Warn, format!("{phase}{on}: {unscheduled}")).advise(advice::UNPLACED)
             }
-            (None, None) => Step::new(step, Verdict::Unknown, format!("{phase}, not Ready{on}")).advise(describe(facts)),
+            (None, None) => {
+                let why = not_ready_because(&status).map(|why| format!(": {why}")).unwrap_or_default();
+                Step::new(step, Verdict::Unknown, format!("{phase}, not Ready{on}{why}")).advise(describe(facts))
+            }
         },
     }
 }

@@ -75,6 +75,7 @@ impl Story {
             Third::IsAbsent => &[(ROME, MILAN)],
             Third::Lends => &[(ROME, MILAN), (ROME, TURIN)],
             Third::Borrows => &[(ROME, MILAN), (TURIN, MILAN)],
+            Third::IsBehind => &[(ROME, MILAN), (MILAN, TURIN)],
         });
         let (consumer, provider) = (&self.world.clusters[consumer], &self.world.clusters[provider]);
         let is_there = self.draws.per_mille(500);

@@ -106,6 +106,8 @@ enum Third {
     Lends,
     /// It borrows from milan, too, where its pods run.
     Borrows,
+    /// It lends to milan, which at times lends that on instead of its own nodes.
+    IsBehind,
 }
 
 struct Story {
@@ -139,6 +141,8 @@ struct Wanted {
     /// The namespaces that run at the peers.
     offloaded: BTreeSet<&'static str>,
     is_peered: bool,
+    /// Whether milan lends on what it borrows.
+    is_broker: bool,
     /// Nodes that take no pods, with their cluster.
     cordoned: BTreeSet<(usize, String)>,
 }
@@ -147,7 +151,7 @@ pub async fn run(seed: u64) -> Result<Report, Failure> {
     // The delays before watches are tried again have a random part.
     fastrand::seed(seed);
     let mut draws = Draws::new(seed);
-    let third = draws.one_of(&[Third::IsAbsent, Third::IsAbsent, Third::Lends, Third::Borrows]);
+    let third = draws.one_of(&[Third::IsAbsent, Third::IsBehind, Third::Lends, Third::Borrows]);
     let names: &[&str] = if third == Third::IsAbsent { &["rome", "milan"] } else { &["rome", "milan", "turin"] };
     let world = World::start(names, Start { seed, replicas: 2, skew_seconds: 3, ..Start::default() }).await;
     world.peer_and_wait(ROME, MILAN).await;
@@ -155,6 +159,7 @@ pub async fn run(seed: u64) -> Result<Report, Failure> {
         Third::IsAbsent => {}
         Third::Lends => world.peer_and_wait(ROME, TURIN).await,
         Third::Borrows => world.peer_and_wait(TURIN, MILAN).await,
+        Third::IsBehind => world.peer_and_wait(MILAN, TURIN).await,
     }
     let safety = Safety::default();
     world.clusters.iter().for_each(|cluster| safety.watch(cluster));

@@ -9,8 +9,8 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use liqo_api::PeeringPolicy;
-use serde_json::json;
+use liqo_api::{PeeringPolicy, labels};
+use serde_json::{Value, json};
 
 use super::{GUEST, GUESTS, MANY_PODS, MILAN, NAMESPACES, ROME, Story, TURIN, Third};
 
@@ -122,8 +122,35 @@ impl Story {
     }
 
     pub(super) async fn change_policy(&mut self) {
+        if self.third == Third::IsBehind && self.below(2) == 0 {
+            return self.begin_or_end_broker().await;
+        }
         let percentage = self.draws.one_of(&PERCENTAGES);
         self.offer(percentage).await;
+    }
+
+    async fn begin_or_end_broker(&mut self) {
+        self.wanted.is_broker = !self.wanted.is_broker;
+        let source = if self.wanted.is_broker { json!({ "offers": {} }) } else { json!(null) };
+        let policies: Api<PeeringPolicy> = self.world.clusters[MILAN].all();
+        let patch = Patch::Merge(json!({ "spec": { "provide": { "source": source } } }));
+        policies.patch("default", &PatchParams::default(), &patch).await.unwrap();
+        self.tell(if self.wanted.is_broker { "milan lends on what turin lends" } else { "milan lends its own nodes" });
+    }
+
+    /// Pods of rome on nodes of milan that its pool does not have.
+    fn misplaced(&self) -> Vec<String> {
+        let is_misplaced = |pod: &Value| {
+            let has_ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+            let node = pod["spec"]["nodeName"].as_str().filter(|_| !has_ended);
+            node.is_some_and(|node| (node == "turin") != self.wanted.is_broker)
+        };
+        let objects = self.world.clusters[MILAN].server.objects().into_iter();
+        let pods =
+            objects.filter(|(key, pod)| key.resource == "pods" && !pod["metadata"]["labels"][labels::SHADOW_POD].is_null());
+        pods.filter(|(_, pod)| is_misplaced(pod))
+            .map(|(key, pod)| format!("{} is on node {}", key.name, pod["spec"]["nodeName"]))
+            .collect()
     }
 
     async fn offer(&mut self, percentage: u8) {
@@ -184,6 +211,9 @@ impl Story {
         }
         if self.third == Third::Lends && !rome.node_is_ready("turin").await {
             found.push("the virtual node of turin is not Ready".to_owned());
+        }
+        if self.third == Third::IsBehind {
+            found.extend(self.misplaced());
         }
         if self.third == Third::Borrows {
             let ready = self.world.clusters[TURIN].ready_pods(GUEST).await.len();

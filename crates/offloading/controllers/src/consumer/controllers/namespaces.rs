@@ -14,13 +14,15 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use liqo_api::conditions::DesiredCondition;
+use liqo_api::departure::DepartureCause;
 use liqo_api::{
     BudgetStatus, CONTROLLER_MANAGER, ClusterId, Condition, Exposed, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap,
     NamespaceMapSpec, NamespaceOffloading, RemoteNamespace, WITHIN_BUDGET, annotations, finalizers, labels, may_be_offloaded,
     roles,
 };
 use liqo_controller_runtime::{
-    Key, Next, departures,
+    Key, Next,
+    departures::{self, Departure},
     peers::{PeerError, call},
     writes::{Step as _, StepError, add_finalizer, create_missing, delete_if_present, only, remove_finalizer, unless_gone},
 };
@@ -37,6 +39,7 @@ use liqo_offloading_rules::namespace::placement::Provider;
 use liqo_offloading_rules::namespace::unoffloaded::comes_home;
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local::Sent;
+use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 
@@ -327,7 +330,7 @@ async fn unoffload(consumer: &Consumer, namespace: &str, offloading: &NamespaceO
     if !is_empty && !late {
         return Ok(Next::After(POLL_INTERVAL));
     }
-    match unscheduled_pods::bring_home(&consumer.context.client, namespace).await {
+    match unscheduled_pods::bring_home(&consumer.context, namespace).await {
         Ok(true) => {}
         Ok(false) if !late => return Ok(Next::After(POLL_INTERVAL)),
         Err(error) if !late => return Err(error.into()),
@@ -352,23 +355,29 @@ async fn unoffload(consumer: &Consumer, namespace: &str, offloading: &NamespaceO
 
 /// Deletes the pods of a namespace on the virtual nodes of a provider. Returns whether some of them have to be waited for.
 async fn end_pods(consumer: &Consumer, peer: &PeerState, namespace: &str, at_once: bool) -> Result<bool, Error> {
-    let (client, mut some_are_left) = (&consumer.context.client, false);
+    let mut some_are_left = false;
     for pod in peer.pods().iter().filter(|pod| pod.key.namespace == namespace) {
         if at_once {
             // They are gone with the call, so there is nothing to wait for.
             if !pod.only_finalizers_keep_it() {
-                departures::delete(client, &pod.key, &pod.uid, Some(0)).await?;
+                end(consumer, pod, Some(0)).await?;
             }
         } else {
             let may_run = peer.may_run(pod);
             if pod.deletion.is_none() && (may_run || comes_home(pod)) {
-                departures::delete(client, &pod.key, &pod.uid, None).await?;
+                end(consumer, pod, None).await?;
             }
             // A pod that only somebody's finalizer holds, or that no provider has, is not ours to wait for.
             some_are_left |= may_run && !pod.only_finalizers_keep_it();
         }
     }
     Ok(some_are_left)
+}
+
+async fn end(consumer: &Consumer, pod: &LocalPod, grace: Option<u32>) -> Result<(), Error> {
+    let departure = Departure { grace, ..Departure::new(DepartureCause::Unoffloaded, &pod.key, &pod.uid) };
+    departures::leave(&consumer.context, departure).await?;
+    Ok(())
 }
 
 /// Deletes the pods of a namespace that was just unoffloaded which came to a virtual node all the same, or wait for one. Looks again until
@@ -380,10 +389,10 @@ async fn bring_late_pods_home(consumer: &Consumer, namespace: &str) -> Result<Ne
     for peer in consumer.peers.all() {
         for pod in peer.pods().iter().filter(|pod| pod.key.namespace == namespace && comes_home(pod)) {
             tracing::info!(pod = %pod.key, "pod came to a virtual node after its namespace was unoffloaded; deleted");
-            departures::delete(&consumer.context.client, &pod.key, &pod.uid, None).await?;
+            end(consumer, pod, None).await?;
         }
     }
-    unscheduled_pods::bring_home(&consumer.context.client, namespace).await?;
+    unscheduled_pods::bring_home(&consumer.context, namespace).await?;
     Ok(Next::After(LATE_PODS_INTERVAL))
 }
 
@@ -428,7 +437,6 @@ fn refers_to(binding: &RoleBinding, role: &str) -> bool {
 #[cfg(test)]
 #[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
 mod tests {
-    use liqo_offloading_rules::pod::local_state::LocalPod;
     use parking_lot::Mutex;
     use serde_json::Value;
 

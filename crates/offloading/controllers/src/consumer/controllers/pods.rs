@@ -19,17 +19,19 @@ use kube::{
     api::{ApiResource, DeleteParams, Patch, PatchParams},
     core::PartialObjectMeta,
 };
+use liqo_api::departure::DepartureCause;
 use liqo_api::{
     EvictionDelay, NAMESPACE_OFFLOADING, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy, ShadowPod, ShadowPodPhase,
     VirtualNode, annotations, pods, provider_namespace,
 };
 use liqo_controller_runtime::{
-    Key, Next, departures,
+    Key, Next,
+    departures::{self, Departure},
     eviction::Outcome,
     peers::call,
     writes::{RequestError, Step as _, delete_if_present, unless_changed, unless_gone},
 };
-use liqo_network_model::{Here, There};
+use liqo_network_model::There;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -148,7 +150,10 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         home: local.as_deref(),
         shadow: shadow.as_deref(),
         peer: reachability,
-        ran: local.as_ref().map_or(Ran::Elsewhere, |pod| where_it_ran(consumer, peer, pod)),
+        ran: match &local {
+            Some(pod) if reachability != local::PeerState::Answers => where_it_ran(consumer, peer, pod),
+            _ => Ran::Elsewhere,
+        },
         namespace,
         tenancy: tenancy.as_deref(),
         sent: peer.sent(uid),
@@ -194,16 +199,12 @@ fn eviction_delay(consumer: &Consumer, namespace: &str) -> Option<EvictionDelay>
 
 /// Where a provider ran a pod when it last told its address.
 fn where_it_ran(consumer: &Consumer, peer: &PeerState, pod: &LocalPod) -> Ran {
-    let ours = || {
-        let (there, network) = (pod.address_there()?, consumer.networks.of(&peer.id)?);
-        network.maps.exported.here(There(there))
-    };
-    let Some(Here(ours)) = ours() else { return Ran::Elsewhere };
-    match consumer.remote_pods.taken_back(&peer.id, &pod.key.name, ours) {
-        Some(reason) => Ran::EndedHere(reason),
-        None if consumer.remote_pods.have(&peer.id, ours) => Ran::Here,
-        None => Ran::Elsewhere,
-    }
+    let is_ours = |there| consumer.networks.of(&peer.id)?.maps.exported.here(There(there));
+    let offloading = || consumer.offloadings.get(&Key::new(&pod.key.namespace, NAMESPACE_OFFLOADING));
+    let (Some(_), Some(offloading)) = (pod.address_there().and_then(is_ours), offloading()) else { return Ran::Elsewhere };
+    let namespaces = offloading.status.iter().flat_map(|status| &status.remote_namespaces);
+    let mut there = namespaces.filter(|one| one.cluster_id == peer.id).map(|one| Key::new(one.namespace.clone(), &pod.key.name));
+    there.find_map(|there| consumer.remote_pods.taken_back(&peer.id, &there)).map_or(Ran::Here, Ran::EndedHere)
 }
 
 /// How long a pod waits for an obstacle to go.
@@ -259,7 +260,8 @@ fn namespace_state(consumer: &Consumer, remote: &RemoteState, node: &VirtualNode
     let Some(labels) = consumer.node_labels(node) else { return NamespaceState::Waiting };
     let name = node.status.as_ref().and_then(|status| status.node_name.as_deref()).unwrap_or_default();
     if !node_selector::matches(offloading.spec.cluster_selector.as_ref(), name, &labels) {
-        let message = format!("the clusterSelector of the NamespaceOffloading of {namespace} does not select node {name}");
+        let message =
+            format!("the clusterSelector of the NamespaceOffloading of {namespace} does not select the node of the pod");
         return NamespaceState::Refused { reason: OffloadedReason::ClusterNotSelected.as_str(), message };
     }
     match consumer.closed_by_budget(&offloading, namespace, &node.spec.cluster_id) {
@@ -373,7 +375,7 @@ impl Pass<'_> {
                 if !self.consumer.store_usage(self.peer, self.pod) {
                     return Ok(None);
                 }
-                if departures::delete(&self.consumer.context.client, &self.pod.key, &self.pod.uid, Some(0)).await? {
+                if departures::remove(&self.consumer.context.client, &self.pod.key, &self.pod.uid).await? {
                     self.peer.removed(&self.pod.uid);
                 }
                 tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "removed a local pod whose remote pod is gone");
@@ -585,7 +587,8 @@ impl Pass<'_> {
             replaced.insert(owner, Instant::now());
         }
         // A Job that ignores disruptions does not count it. No budget protects a pod that is Pending.
-        match departures::evict(&self.consumer.context, &self.pod.key, &self.pod.uid, None).await? {
+        let departure = Departure::new(DepartureCause::NotStarted, &self.pod.key, &self.pod.uid);
+        match departures::leave(&self.consumer.context, departure).await? {
             Outcome::NotAllowed(_) => Ok(Some(REPLACEMENT_INTERVAL)),
             Outcome::Accepted | Outcome::Gone => {
                 tracing::info!(pod = %self.pod.key, peer = %self.peer.id, reason, message, "pod does not run there; evicted, so that another one replaces it");

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{Api, ResourceExt as _, api::ListParams, core::SelectorExt as _};
+use liqo_api::departure::DepartureCause;
 use liqo_api::{Key, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, ResourceList, selectors::label_selector};
 use liqo_controller_runtime::{
-    departures,
+    departures::{self, Departure},
     eviction::Outcome,
     writes::{Step as _, StepError},
 };
@@ -25,7 +26,6 @@ use crate::consumer::state::{Consumer, recorded_node};
 use liqo_offloading_rules::budget::Standing;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::node::priced::PricedNode;
-use liqo_offloading_rules::pod::departure::DepartureCause;
 use liqo_offloading_rules::pod::homecoming::homecomings;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::saving::{Facts, RunningPod, Saving, Target, amounts, moves_pods, savings, takes_new_pods};
@@ -244,8 +244,7 @@ async fn budgets(consumer: &Consumer, namespace: &str, pods: &mut [RunningPod]) 
 
 /// Whether the pod was evicted. The API server checks the budgets again.
 async fn evict(consumer: &Consumer, key: &Key, uid: &str, cause: DepartureCause, message: String) -> Result<bool, StepError> {
-    let event = cause.event().map(|reason| (reason, message));
-    Ok(departures::evict(&consumer.context, key, uid, event).await? == Outcome::Accepted)
+    Ok(departures::leave(&consumer.context, Departure::new(cause, key, uid).telling(message)).await? == Outcome::Accepted)
 }
 
 #[cfg(test)]

@@ -15,10 +15,13 @@ use kube::{
     api::{ApiResource, ListParams, Patch, PatchParams},
     core::PartialObjectMeta,
 };
+use liqo_api::departure::DepartureCause;
 use liqo_api::{ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET};
 use liqo_controller_runtime::{
-    Key, Next, departures,
+    Context, Key, Next,
+    departures::{self, Departure},
     events::object_ref,
+    eviction::Outcome,
     writes::{Step as _, StepError, unless_changed, unless_gone},
 };
 use parking_lot::Mutex;
@@ -153,11 +156,10 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
             if let Err(rest) = memory.lock().may_delete(Instant::now()) {
                 return Ok(Next::After(rest));
             }
-            if !delete(&consumer.context.client, key, &pod).await? {
+            if !delete(&consumer.context, key, &pod).await? {
                 // Only its status may have changed, which no watch reports here.
                 return Ok(Next::After(DELETION_RETRY));
             }
-            tracing::info!(pod = %key, "pod with outdated node affinity deleted, so that its controller creates it again");
             memory.lock().deleted(controller.unwrap_or_default(), now, Instant::now());
         }
         Repair::Tell(message) => {
@@ -267,14 +269,14 @@ async fn change(client: &Client, key: &Key, patch: &Patch<Value>, what: &'static
 
 /// Deletes the pods of a namespace that wait for a virtual node, although the namespace is not offloaded any more. Returns false if one
 /// changed meanwhile: look again.
-pub async fn bring_home(client: &Client, namespace: &str) -> Result<bool, StepError> {
+pub async fn bring_home(context: &Context, namespace: &str) -> Result<bool, StepError> {
     let mut all = true;
     let without_node = ListParams::default().fields("spec.nodeName=");
-    for pod in pods(client, namespace).list(&without_node).await.step("list", "Pods", Key::new(namespace, ""))? {
+    for pod in pods(&context.client, namespace).list(&without_node).await.step("list", "Pods", Key::new(namespace, ""))? {
         let (key, version) = (Key::new(namespace, pod.name_any()), pod.resource_version());
         if let Some(pod) = UnscheduledPod::of(pod).filter(UnscheduledPod::comes_home) {
-            tracing::info!(pod = %key, "pod that waits for a virtual node deleted: its namespace is not offloaded any more");
-            all &= departures::delete_version(client, &key, &pod.uid, version).await?;
+            let departure = Departure { version, ..Departure::new(DepartureCause::Unoffloaded, &key, &pod.uid) };
+            all &= departures::leave(context, departure).await? == Outcome::Accepted;
         }
     }
     Ok(all)
@@ -285,14 +287,15 @@ fn pods(client: &Client, namespace: &str) -> Api<JsonPod> {
 }
 
 /// Deletes this pod, unless it changed since the watch showed it. Returns whether it did.
-async fn delete(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
-    let live = pods(client, &key.namespace).get(&key.name).await;
+async fn delete(context: &Context, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
+    let live = pods(&context.client, &key.namespace).get(&key.name).await;
     let Some(live) = unless_gone(live).step("read", "Pod", key)? else { return Ok(false) };
     let version = live.metadata.resource_version.clone();
     if UnscheduledPod::of(live).as_ref() != Some(pod) {
         return Ok(false);
     }
-    departures::delete_version(client, key, &pod.uid, version).await
+    let departure = Departure { version, ..Departure::new(DepartureCause::Unplaced, key, &pod.uid) };
+    Ok(departures::leave(context, departure).await? == Outcome::Accepted)
 }
 
 #[cfg(test)]

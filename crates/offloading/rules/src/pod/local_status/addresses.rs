@@ -85,7 +85,7 @@ pub fn show(status: &mut Map<String, Value>, home: &Value, link: &Link<'_>) {
     }
 }
 
-/// The pod's address at the provider, for people.
+/// The pod's address at the provider.
 pub(crate) fn annotation(home: &Value, remote: &Value) -> Map<String, Value> {
     let wanted = text(remote, "/podIP").and_then(|address| address.parse::<IpAddr>().ok()).map(|address| address.to_string());
     if shown(home) == wanted.as_deref() {

@@ -183,11 +183,20 @@ fn a_container_that_does_not_start_there_is_shown() {
 }
 
 #[test]
+fn a_pod_whose_node_there_does_not_answer_says_so() {
+    let mut facts = running();
+    let ready = json!({ "type": "Ready", "status": "False", "reason": "NodeNotReady", "message": "its node does not answer" });
+    facts.provider.as_mut().unwrap().remote_pod = Ok(Some(remote(json!({ "phase": "Running", "conditions": [ready] }))));
+    let what = find(&facts, StepName::RemotePod).what;
+    assert_eq!(what, "Running, not Ready, on node milan-1 there: NodeNotReady: its node does not answer");
+}
+
+#[test]
 fn a_broker_does_not_name_the_node_of_a_pod_that_it_lends_on() {
     let mut facts = running();
     let lent_on = pod(Some("genoa"), json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] }));
     facts.provider.as_mut().unwrap().remote_pod = Ok(Some(lent_on));
-    assert_eq!(find(&facts, StepName::RemotePod).what, "Running, Ready, in a cluster behind it");
+    assert_eq!(find(&facts, StepName::RemotePod).what, "Running, Ready, there or behind it");
 }
 
 #[test]

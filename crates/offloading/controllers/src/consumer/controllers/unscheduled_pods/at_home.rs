@@ -7,9 +7,11 @@
 use std::{sync::Arc, time::Duration};
 
 use kube::{Api, ResourceExt as _, api::ListParams};
+use liqo_api::departure::DepartureCause;
 use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, may_be_offloaded};
 use liqo_controller_runtime::{
-    Key, Next, departures,
+    Key, Next,
+    departures::{self, Departure},
     eviction::Outcome,
     writes::{Step as _, StepError, unless_gone},
 };
@@ -20,7 +22,6 @@ use super::{Memory, held, pods, tell};
 use crate::consumer::state::Consumer;
 use crate::webhook::{self, Offloading};
 use liqo_offloading_rules::namespace::lent_on::is_lent_on;
-use liqo_offloading_rules::pod::departure::DepartureCause;
 use liqo_offloading_rules::pod::unscheduled::{Facts, Repair, UnscheduledPod, repair_here, strategy_since};
 
 /// Namespaces that are handled at the same time.
@@ -103,7 +104,7 @@ async fn evict(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key, pod: &Uns
         tokio::time::sleep(rest).await;
     }
     let message = "evicted, because pods of its namespace run in other clusters only: Liqo's webhook did not see it".to_owned();
-    let event = DepartureCause::RunsHere.event().map(|reason| (reason, message));
-    let outcome = departures::evict(&consumer.context, key, &pod.uid, event).await?;
+    let departure = Departure::new(DepartureCause::RunsHere, key, &pod.uid).telling(message);
+    let outcome = departures::leave(&consumer.context, departure).await?;
     Ok(!matches!(outcome, Outcome::NotAllowed(_)))
 }

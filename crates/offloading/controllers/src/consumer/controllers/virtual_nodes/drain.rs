@@ -5,9 +5,11 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::ListParams};
+use liqo_api::departure::DepartureCause;
 use liqo_api::{VirtualNode, finalizers};
 use liqo_controller_runtime::{
-    Cache, Key, Next, departures,
+    Cache, Key, Next,
+    departures::{self, Departure},
     writes::{Step as _, StepError},
 };
 use serde_json::Value;
@@ -19,7 +21,6 @@ use crate::consumer::node_objects;
 use crate::consumer::node_tasks;
 use crate::consumer::state::{Consumer, recorded_node};
 use liqo_offloading_rules::node::object::Outage;
-use liqo_offloading_rules::pod::departure::DepartureCause;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 
 /// Time that the pods of a drained node have to end. After that they are removed at once.
@@ -73,8 +74,11 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
         }
         // When the node is gone, nobody says of a pod that does not run at the peer that it has ended.
         match deletion(&pod, at_once || !peer.may_run(&pod)) {
-            Some(grace) => departures::delete(client, &pod.key, &pod.uid, Some(grace)).await,
-            None => Ok(false),
+            Some(grace) => {
+                let departure = Departure::new(DepartureCause::NodeRemoved, &pod.key, &pod.uid);
+                departures::leave(&consumer.context, Departure { grace: Some(grace), ..departure }).await.map(drop)
+            }
+            None => Ok(()),
         }
     }))
     .buffer_unordered(CONCURRENCY);
@@ -119,9 +123,9 @@ fn due_events(pods: &[(Key, Arc<LocalPod>)], told: &mut HashSet<String>) -> Hash
     due
 }
 
-/// The same for the owner of a pod that this cluster lends on.
-const REMOVED_BEHIND: &str = "a cluster behind the provider lends no longer, and its node is removed with the pods there: \
-     a pod that may run again is created again there, if there is room";
+/// What the owner of a pod that this cluster lends on reads when its node goes: it knows no names for the clusters behind this one.
+const REMOVED_BEHIND: &str = "a cluster behind the provider lends to it no longer, or is not wanted there any more, and its pods end: \
+     one that may run again is created again at the provider, if there is room";
 
 fn removal_message(node: &str, cluster: &str) -> String {
     format!("node {node} is removed with its pods: cluster {cluster} lends it no longer, or it is not wanted here any more")

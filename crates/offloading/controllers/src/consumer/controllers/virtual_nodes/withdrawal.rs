@@ -13,8 +13,10 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
+use liqo_api::departure::DepartureCause;
 use liqo_api::{Key, VirtualNode, rfc3339};
-use liqo_controller_runtime::{Context, departures, events::object_ref, eviction::Outcome, writes::StepError};
+use liqo_controller_runtime::departures::{self, Departure};
+use liqo_controller_runtime::{Context, events::object_ref, eviction::Outcome, writes::StepError};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -24,7 +26,7 @@ use crate::consumer::state::{Consumer, DelayedEvictions, EvictionDelay};
 use liqo_offloading_rules::json::text;
 use liqo_offloading_rules::namespace::lent_on;
 use liqo_offloading_rules::namespace::placement::Candidate;
-use liqo_offloading_rules::pod::departure::DepartureCause;
+use liqo_offloading_rules::pod::controller;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::saving::takes_new_pods;
 
@@ -161,12 +163,15 @@ fn cordon_patch(live: &Value, withdrawal: Option<Timestamp>) -> Option<Value> {
 /// Whether a pod is evicted now. One of a `DaemonSet` would be created again at once, and a static one belongs to its node.
 fn is_due(pod: &LocalPod, delayed: &DelayedEvictions, now: Instant) -> bool {
     let waits = delayed.get(&pod.uid).is_some_and(|delay| delay.until > now);
-    !pod.finished && pod.deletion.is_none() && DepartureCause::PoolWithdrawn.takes(pod.controller.as_ref()) && !waits
+    !pod.finished
+        && pod.deletion.is_none()
+        && DepartureCause::PoolWithdrawn.takes(controller::kind(pod.controller.as_ref()))
+        && !waits
 }
 
 /// Requests the eviction of a local pod. Returns whether the budgets allow it.
 async fn evict(context: &Context, pod: &LocalPod) -> Result<bool, StepError> {
-    let outcome = departures::evict(context, &pod.key, &pod.uid, None).await?;
+    let outcome = departures::leave(context, Departure::new(DepartureCause::PoolWithdrawn, &pod.key, &pod.uid)).await?;
     Ok(!matches!(outcome, Outcome::NotAllowed(_)))
 }
 

@@ -9,9 +9,7 @@
 //! Each controller knows its own cause and looks at its own facts. What may happen to a pod for that cause is said here, so that all of them
 //! treat a Job, a pod of a `DaemonSet` or one without a controller alike. docs/offloading.md shows the table; a test compares both.
 //!
-//! Pods of consumers that run here are protected by other rules, see [`crate::pod::reclaim`] and [`crate::pod::remote`].
-
-use crate::pod::controller::{Controller, has_pods_for_nodes};
+//! What a provider ends of its consumers' pods is a matter of other rules: `reclaim` and `remote` in `liqo-offloading-rules`.
 
 /// Why a pod leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +43,31 @@ pub enum Leaving {
     Recreated,
     /// All but those that belong to their node, which would get them again.
     Movable,
+    /// All of them.
     All,
+}
+
+/// Whether a controller of this kind creates a deleted pod again at no cost. A Job counts it as a failure.
+pub fn recreates(kind: &str) -> bool {
+    ["ReplicaSet", "ReplicationController", "StatefulSet"].contains(&kind)
+}
+
+/// Whether a controller of this kind has one pod for each node, as a `DaemonSet` and, for static pods, the Node itself do. These pods
+/// belong to their nodes: if one is evicted, the same node gets it again.
+pub fn has_pods_for_nodes(kind: &str) -> bool {
+    ["DaemonSet", "Node"].contains(&kind)
+}
+
+impl Leaving {
+    /// Whether a pod with a controller of this kind is among them.
+    pub fn has(self, controller: Option<&str>) -> bool {
+        match self {
+            Self::Replaced => controller.is_some_and(recreates),
+            Self::Recreated => controller.is_some_and(|kind| !has_pods_for_nodes(kind)),
+            Self::Movable => !controller.is_some_and(has_pods_for_nodes),
+            Self::All => true,
+        }
+    }
 }
 
 /// How a pod leaves.
@@ -58,6 +80,7 @@ pub enum Manner {
 }
 
 impl DepartureCause {
+    /// All causes, in the order of the table.
     pub const ALL: [Self; 9] = [
         Self::NotStarted,
         Self::Unplaced,
@@ -70,6 +93,7 @@ impl DepartureCause {
         Self::NodeRemoved,
     ];
 
+    /// Which pods leave for it.
     pub fn leaving(self) -> Leaving {
         match self {
             Self::NotStarted => Leaving::Recreated,
@@ -79,6 +103,7 @@ impl DepartureCause {
         }
     }
 
+    /// How they leave.
     pub fn manner(self) -> Manner {
         match self {
             Self::Unplaced | Self::Unoffloaded | Self::NodeRemoved => Manner::Deleted,
@@ -99,19 +124,15 @@ impl DepartureCause {
         }
     }
 
-    /// Whether a pod with this controller leaves.
-    pub fn takes(self, controller: Option<&Controller>) -> bool {
-        match self.leaving() {
-            Leaving::Replaced => controller.is_some_and(Controller::recreates),
-            Leaving::Recreated => controller.is_some_and(|controller| !has_pods_for_nodes(&controller.kind)),
-            Leaving::Movable => !controller.is_some_and(|controller| has_pods_for_nodes(&controller.kind)),
-            Leaving::All => true,
-        }
+    /// Whether a pod with a controller of this kind leaves.
+    pub fn takes(self, controller: Option<&str>) -> bool {
+        self.leaving().has(controller)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::DepartureCause::{NodeRemoved, NotStarted, PoolWithdrawn, Unoffloaded};
     use super::*;
 
     /// In words of the page.
@@ -132,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_page_has_the_table_of_all_causes() {
-        let page = include_str!("../../../../../docs/offloading.md");
+        let page = include_str!("../../../docs/offloading.md");
         let (_, part) = page.split_once("## Why pods leave").expect("the page has the table");
         let (part, _) = part.split_once("\n## ").unwrap_or((part, ""));
         let rows = part.lines().filter(|line| line.starts_with("| `"));
@@ -145,12 +166,9 @@ mod tests {
 
     #[test]
     fn a_pod_that_nobody_creates_again_leaves_only_where_its_place_ends() {
-        let controller = |kind: &str| Some(Controller { kind: kind.into(), uid: "u".into() });
         let leaves = |kind: Option<&str>| -> Vec<DepartureCause> {
-            let controller = kind.and_then(controller);
-            DepartureCause::ALL.into_iter().filter(|cause| cause.takes(controller.as_ref())).collect()
+            DepartureCause::ALL.into_iter().filter(|cause| cause.takes(kind)).collect()
         };
-        use DepartureCause::{NodeRemoved, NotStarted, PoolWithdrawn, Unoffloaded};
         assert_eq!(leaves(None), [PoolWithdrawn, Unoffloaded, NodeRemoved]);
         assert_eq!(leaves(Some("DaemonSet")), [Unoffloaded, NodeRemoved]);
         assert_eq!(leaves(Some("Job")), [NotStarted, PoolWithdrawn, Unoffloaded, NodeRemoved]);
