@@ -50,7 +50,7 @@ fn relative(path: &Path) -> String {
 
 #[test]
 fn only_one_module_evicts_pods() {
-    assert_eq!(files_with(r"\beviction::evict\("), [DEPARTURES, PROVIDER, COMMANDS]);
+    assert_eq!(files_with(r"\beviction::evict(_version)?\("), [DEPARTURES, PROVIDER, COMMANDS]);
     assert_eq!(files_with("/eviction\""), [REQUEST]);
 }
 

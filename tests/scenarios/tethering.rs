@@ -266,11 +266,15 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
 
     release_after(60).await?;
     world.cut("milan").await?;
+    // Nobody gives them a node in the silent minute.
+    rome.apply(&deployment(NAMESPACE, "eager", 2)).await?;
     eventually("control is back", TIMEOUT, || async { Ok((state(rome).await? != "Tethered").then_some(())) }).await?;
     rome.restart_manager().await?;
     rome.apply(&deployment(NAMESPACE, "web", 1)).await?;
     let pods = rome.ready_pods(NAMESPACE, "app=web", 1).await?;
     ensure!(node_of(&pods[0]).starts_with("rome"), "it is on {}", node_of(&pods[0]));
+    let eager = rome.ready_pods(NAMESPACE, "app=eager", 2).await?;
+    ensure!(eager.iter().all(|pod| node_of(pod).starts_with("rome")), "pods of the silent minute are not at home");
     reaches(rome, "Autonomous").await?;
     // What milan ran here is gone, and milan need not say so.
     eventually("the StatefulSet goes on here", TIMEOUT, || async {

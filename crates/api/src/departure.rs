@@ -39,6 +39,8 @@ pub enum DepartureCause {
 pub enum Leaving {
     /// Those that a controller creates again at no cost: a `ReplicaSet`, `ReplicationController` or `StatefulSet`.
     Replaced,
+    /// These, and those of a Job, as long as it goes on without them: whoever asks looks at the Job.
+    Survived,
     /// Those that any controller creates again elsewhere: for a Job that is a failure, unless it ignores disruptions.
     Recreated,
     /// All but those that belong to their node, which would get them again.
@@ -63,6 +65,7 @@ impl Leaving {
     pub fn has(self, controller: Option<&str>) -> bool {
         match self {
             Self::Replaced => controller.is_some_and(recreates),
+            Self::Survived => controller.is_some_and(|kind| recreates(kind) || kind == "Job"),
             Self::Recreated => controller.is_some_and(|kind| !has_pods_for_nodes(kind)),
             Self::Movable => !controller.is_some_and(has_pods_for_nodes),
             Self::All => true,
@@ -97,7 +100,8 @@ impl DepartureCause {
     pub fn leaving(self) -> Leaving {
         match self {
             Self::NotStarted => Leaving::Recreated,
-            Self::Unplaced | Self::RunsHere | Self::Cheaper | Self::BudgetSpent | Self::ControlIsBack => Leaving::Replaced,
+            Self::Unplaced => Leaving::Survived,
+            Self::RunsHere | Self::Cheaper | Self::BudgetSpent | Self::ControlIsBack => Leaving::Replaced,
             Self::PoolWithdrawn => Leaving::Movable,
             Self::Unoffloaded | Self::NodeRemoved => Leaving::All,
         }
@@ -106,10 +110,14 @@ impl DepartureCause {
     /// How they leave.
     pub fn manner(self) -> Manner {
         match self {
-            Self::Unplaced | Self::Unoffloaded | Self::NodeRemoved => Manner::Deleted,
-            Self::NotStarted | Self::RunsHere | Self::PoolWithdrawn | Self::Cheaper | Self::BudgetSpent | Self::ControlIsBack => {
-                Manner::Evicted
-            }
+            Self::Unoffloaded | Self::NodeRemoved => Manner::Deleted,
+            Self::NotStarted
+            | Self::Unplaced
+            | Self::RunsHere
+            | Self::PoolWithdrawn
+            | Self::Cheaper
+            | Self::BudgetSpent
+            | Self::ControlIsBack => Manner::Evicted,
         }
     }
 
@@ -132,13 +140,14 @@ impl DepartureCause {
 
 #[cfg(test)]
 mod tests {
-    use super::DepartureCause::{NodeRemoved, NotStarted, PoolWithdrawn, Unoffloaded};
+    use super::DepartureCause::{NodeRemoved, NotStarted, PoolWithdrawn, Unoffloaded, Unplaced};
     use super::*;
 
     /// In words of the page.
     fn words(cause: DepartureCause) -> [String; 4] {
         let leaving = match cause.leaving() {
             Leaving::Replaced => "of a ReplicaSet, ReplicationController or StatefulSet",
+            Leaving::Survived => "of a ReplicaSet, ReplicationController or StatefulSet, or of a Job that goes on without it",
             Leaving::Recreated => "of any controller but DaemonSets",
             Leaving::Movable => "all but those of DaemonSets, and static ones",
             Leaving::All => "all",
@@ -171,7 +180,7 @@ mod tests {
         };
         assert_eq!(leaves(None), [PoolWithdrawn, Unoffloaded, NodeRemoved]);
         assert_eq!(leaves(Some("DaemonSet")), [Unoffloaded, NodeRemoved]);
-        assert_eq!(leaves(Some("Job")), [NotStarted, PoolWithdrawn, Unoffloaded, NodeRemoved]);
+        assert_eq!(leaves(Some("Job")), [NotStarted, Unplaced, PoolWithdrawn, Unoffloaded, NodeRemoved]);
         assert_eq!(leaves(Some("StatefulSet")), DepartureCause::ALL);
     }
 }

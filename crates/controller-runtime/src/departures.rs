@@ -31,7 +31,7 @@ pub struct Departure<'a> {
     pub message: Option<String>,
     /// How long it has to end, in seconds; its own grace if this is `None`. Only for a deletion.
     pub grace: Option<u32>,
-    /// It stays if it has another version by now, as one that the scheduler binds meanwhile. Only for a deletion.
+    /// It stays if it has another version by now, as one that the scheduler binds meanwhile.
     pub version: Option<String>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Departure<'a> {
 pub async fn leave(context: &Context, departure: Departure<'_>) -> Result<Outcome, StepError> {
     let Departure { cause, pod, uid, message, grace, version } = departure;
     let outcome = match cause.manner() {
-        Manner::Evicted => evict(&context.client, pod, uid).await?,
+        Manner::Evicted => evict(&context.client, pod, uid, version).await?,
         Manner::Deleted => {
             let only = Preconditions { uid: Some(uid.to_owned()), resource_version: version };
             if delete(&context.client, pod, only, grace).await? { Outcome::Accepted } else { Outcome::Gone }
@@ -74,8 +74,12 @@ pub async fn remove(client: &Client, pod: &Key, uid: &str) -> Result<bool, StepE
     delete(client, pod, Preconditions { uid: Some(uid.to_owned()), resource_version: None }, Some(0)).await
 }
 
-async fn evict(client: &Client, pod: &Key, uid: &str) -> Result<Outcome, StepError> {
-    let answer = match eviction::evict(client, pod, uid, None).await {
+async fn evict(client: &Client, pod: &Key, uid: &str, version: Option<String>) -> Result<Outcome, StepError> {
+    let evicted = match version {
+        Some(version) => eviction::evict_version(client, pod, uid, &version).await,
+        None => eviction::evict(client, pod, uid, None).await,
+    };
+    let answer = match evicted {
         // An admission policy protects pods in namespaces of the cluster.
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(Outcome::NotAllowed(status.message)),
         answer => answer,

@@ -21,17 +21,28 @@ pub enum Outcome {
 
 /// Requests the eviction of this pod, and of no other one of the same name, with this grace in seconds or its own.
 pub async fn evict(client: &Client, pod: &Key, uid: &str, grace: Option<i64>) -> kube::Result<Outcome> {
-    let request = request(pod, uid, grace).map_err(kube::Error::HttpError)?;
-    outcome(client.request::<Status>(request).await)
+    send(client, request(pod, uid, None, grace)).await
 }
 
-fn request(pod: &Key, uid: &str, grace: Option<i64>) -> http::Result<http::Request<Vec<u8>>> {
+/// The same, unless the pod has another version by now.
+pub async fn evict_version(client: &Client, pod: &Key, uid: &str, version: &str) -> kube::Result<Outcome> {
+    send(client, request(pod, uid, Some(version), None)).await
+}
+
+async fn send(client: &Client, request: http::Result<http::Request<Vec<u8>>>) -> kube::Result<Outcome> {
+    outcome(client.request::<Status>(request.map_err(kube::Error::HttpError)?).await)
+}
+
+fn request(pod: &Key, uid: &str, version: Option<&str>, grace: Option<i64>) -> http::Result<http::Request<Vec<u8>>> {
     let mut eviction = json!({
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": { "name": pod.name, "namespace": pod.namespace },
         "deleteOptions": { "preconditions": { "uid": uid } },
     });
+    if let Some(version) = version {
+        eviction["deleteOptions"]["preconditions"]["resourceVersion"] = version.into();
+    }
     if let Some(seconds) = grace {
         eviction["deleteOptions"]["gracePeriodSeconds"] = seconds.into();
     }
@@ -64,12 +75,15 @@ mod tests {
     #[test]
     fn only_this_pod_is_evicted_and_with_the_grace_that_is_given() {
         let made = |grace| {
-            let request = request(&Key::new("demo", "web"), "u1", grace).unwrap();
+            let request = request(&Key::new("demo", "web"), "u1", None, grace).unwrap();
             assert_eq!(request.uri(), "/api/v1/namespaces/demo/pods/web/eviction");
             serde_json::from_slice::<Value>(request.body()).unwrap()
         };
         assert_eq!(made(Some(5))["deleteOptions"], json!({ "gracePeriodSeconds": 5, "preconditions": { "uid": "u1" } }));
         assert_eq!(made(None)["deleteOptions"], json!({ "preconditions": { "uid": "u1" } }));
+        let of_version = request(&Key::new("demo", "web"), "u1", Some("7"), None).unwrap();
+        let of_version: Value = serde_json::from_slice(of_version.body()).unwrap();
+        assert_eq!(of_version["deleteOptions"]["preconditions"], json!({ "uid": "u1", "resourceVersion": "7" }));
         // The API server leaves out unknown fields, and so does this type.
         let read: k8s_openapi::api::policy::v1::Eviction = serde_json::from_value(made(Some(5))).unwrap();
         assert_eq!(serde_json::to_value(read).unwrap(), made(Some(5)));

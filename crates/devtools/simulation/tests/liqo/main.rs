@@ -28,9 +28,11 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Node;
-use kube::api::DeleteParams;
+use k8s_openapi::api::{batch::v1::Job, core::v1::Node};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading};
 use liqo_simulation::Faults;
+use serde_json::json;
 use tokio::time::Instant;
 
 use self::{
@@ -70,6 +72,27 @@ async fn pods_that_wait_for_a_virtual_node_come_home_with_their_namespace() {
     assert!(rome.ready_pods("demo").await.is_empty());
     rome.unoffload("demo").await;
     world.until("they run at home", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pods_of_a_job_that_wait_for_a_virtual_node_come_home_unless_it_would_fail() {
+    let world = World::peered(Start::default()).await;
+    let rome = &world.clusters[0];
+    world.offload(0, "demo", "Remote").await;
+    assert!(rome.drain("milan").await);
+    rome.run_job("demo", "patient", 3, 5, 6).await;
+    rome.run_job("demo", "strict", 1, 5, 0).await;
+    world.until("four pods wait", SOON, async || rome.pods_of("patient").len() + rome.pods_of("strict").len() == 4).await;
+    let change = Patch::Merge(json!({ "spec": { "podOffloadingStrategy": "Local" } }));
+    let offloadings = rome.api::<NamespaceOffloading>("demo");
+    offloadings.patch(NAMESPACE_OFFLOADING, &PatchParams::default(), &change).await.unwrap();
+    let succeeded = async |name: &str| {
+        let status = rome.api::<Job>("demo").get(name).await.unwrap().status.unwrap_or_default();
+        status.succeeded.unwrap_or_default()
+    };
+    world.until("the Job runs at home", 3 * SOON, async || succeeded("patient").await == 3).await;
+    let status = rome.api::<Job>("demo").get("strict").await.unwrap().status.unwrap_or_default();
+    assert_eq!((status.succeeded, status.failed.unwrap_or_default()), (None, 0), "one failure would end it");
 }
 
 #[tokio::test(start_paused = true)]

@@ -421,7 +421,7 @@ mod tests {
             "status": {"phase": "Failed", "conditions": [{"type": "liqo.io/Offloaded", "status": "Unknown",
                 "reason": "Sending", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}));
         assert_eq!((reduced.deletion, reduced.finished, reduced.restarts), (Some(7), true, false));
-        assert_eq!(reduced.controller, Some(Controller { kind: "Job".into(), uid: "o".into() }));
+        assert_eq!(reduced.controller, Some(Controller { kind: "Job".into(), name: "j".into(), uid: "o".into() }));
         assert_eq!(
             reduced.offloaded.as_ref().map(|offloaded| (offloaded.status, offloaded.reason.as_str())),
             Some((None, "Sending"))

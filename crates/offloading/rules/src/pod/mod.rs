@@ -8,6 +8,7 @@ pub mod ephemeral;
 pub mod eviction;
 pub mod homecoming;
 pub mod host_name;
+pub mod job;
 pub mod ledger;
 pub mod local;
 pub mod local_state;

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::json::items;
 use crate::pod::controller::{self, Controller};
+use crate::pod::job;
 use crate::pod::local_state::JsonPod;
 use crate::pod::local_status::is_final;
 use crate::pod::refusals::{RefusedOwner, avoided};
@@ -133,6 +134,8 @@ pub struct Facts<'a> {
     /// Since when pods of its namespace may run in this cluster, if they might not before, see [`strategy_since`]. `None` if they may not,
     /// or nobody knows.
     pub home_since: Option<Timestamp>,
+    /// Whether its controller is a Job that goes on without it, see [`job::survives_eviction`].
+    pub is_survived: bool,
     /// When the first pod of its controller was deleted, in the last [`RECREATION_INTERVAL`].
     pub recreated_since: Option<Timestamp>,
     pub now: Timestamp,
@@ -145,14 +148,14 @@ const UNSEEN: &str = "the pod lacks node affinity for other clusters, and so did
      `liqoctl doctor` says why";
 
 const LEFT_BEHIND: &str = "the pod was created for other clusters only, and pods of its namespace may run in this cluster now. That cannot be changed \
-     in an existing pod: delete the pod and create it again. A Job creates it again by itself, and counts the deletion as a failure";
+     in an existing pod: delete the pod and create it again. A Job creates it again by itself, and counts that as one of the few failures that it may have";
 
 const CLOSED_BEFORE: &str = "the pod avoids a cluster that was closed to it when it was created, and is open now. \
      That cannot be changed in an existing pod: delete the pod and create it again";
 
 /// What to do about the pod.
 pub fn repair(facts: &Facts) -> Repair {
-    let Facts { pod, placement, refusals, avoids_in_vain, held, home_since, recreated_since, now } = *facts;
+    let Facts { pod, placement, refusals, avoids_in_vain, held, home_since, recreated_since, now, .. } = *facts;
     if pod.held_back && placement.fits_held_back(&pod.json()) {
         return Repair::Release;
     }
@@ -180,13 +183,19 @@ pub fn repair(facts: &Facts) -> Repair {
     if is_handled && !avoids_in_vain {
         return Repair::Tell(avoided(refusals));
     }
-    let is_created_again = DepartureCause::Unplaced.takes(controller::kind(pod.controller.as_ref()));
+    let is_created_again = is_created_again(facts);
     match recreated_since {
         _ if !is_created_again => Repair::Tell(if is_handled { CLOSED_BEFORE } else { ALONE }.to_owned()),
         Some(since) if is_handled && pod.created >= since => Repair::Later(RECREATION_INTERVAL),
         Some(since) if pod.created >= since => Repair::Tell(UNSEEN.to_owned()),
         _ => Repair::Recreate,
     }
+}
+
+/// Whether its controller creates it again, and loses nothing by that.
+fn is_created_again(facts: &Facts) -> bool {
+    let kind = controller::kind(facts.pod.controller.as_ref());
+    DepartureCause::Unplaced.takes(kind) && (kind != Some(job::JOB) || facts.is_survived)
 }
 
 /// What to do about a pod that waits for a virtual node, and may run here by now.
@@ -199,7 +208,7 @@ fn left_behind(facts: &Facts) -> Repair {
     if let Some(rest) = SETTLING_TIME.checked_sub(age).filter(|rest| !rest.is_zero()) {
         return Repair::Later(rest);
     }
-    let is_created_again = DepartureCause::Unplaced.takes(controller::kind(pod.controller.as_ref()));
+    let is_created_again = is_created_again(facts);
     if is_created_again && recreated_since.is_none_or(|since| pod.created < since) {
         return Repair::Recreate;
     }
@@ -279,7 +288,17 @@ mod tests {
 
     fn facts<'a>(pod: &'a UnscheduledPod, placement: &'a Placement, second: i64) -> Facts<'a> {
         let now = at(second);
-        Facts { pod, placement, refusals: &[], avoids_in_vain: false, held: None, home_since: None, recreated_since: None, now }
+        Facts {
+            pod,
+            placement,
+            refusals: &[],
+            avoids_in_vain: false,
+            held: None,
+            home_since: None,
+            is_survived: false,
+            recreated_since: None,
+            now,
+        }
     }
 
     #[test]
@@ -296,18 +315,27 @@ mod tests {
             assert!(pod.must_leave);
             let placement = place(&pod.json(), Local, None, &[]);
             let facts = facts(&pod, &placement, 100);
-            repair(&Facts { home_since: Some(at(since)), recreated_since: recreated.map(at), ..facts })
+            let repaired = |is_survived: bool| {
+                repair(&Facts { home_since: Some(at(since)), is_survived, recreated_since: recreated.map(at), ..facts })
+            };
+            [repaired(false), repaired(true)]
         };
         let job = json!({ "metadata": { "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "o", "controller": true }] } });
-        assert_eq!(left_behind(&json!({}), 50, None), Repair::Recreate);
-        assert_eq!(left_behind(&json!({}), -30, None), Repair::Nothing, "its template asks for virtual nodes");
-        assert_eq!(left_behind(&json!({}), -10, None), Repair::Recreate, "a webhook may have lagged");
-        // A Job counts a deleted pod as a failure.
-        let alone = json!({ "metadata": { "ownerReferences": null } });
-        for (changes, recreated) in [(alone, None), (job, None), (json!({}), Some(0))] {
-            let told = left_behind(&changes, 50, recreated);
-            assert!(matches!(told, Repair::Tell(why) if why.contains("may run in this cluster now")), "{changes}");
+        for (since, expected, why) in [
+            (50, Repair::Recreate, ""),
+            (-30, Repair::Nothing, "its template asks for virtual nodes"),
+            (-10, Repair::Recreate, "a webhook may have lagged"),
+        ] {
+            assert_eq!(left_behind(&json!({}), since, None), [expected.clone(), expected], "{why}");
         }
+        let is_told = |repair: &Repair| matches!(repair, Repair::Tell(why) if why.contains("may run in this cluster now"));
+        let alone = json!({ "metadata": { "ownerReferences": null } });
+        for (changes, recreated) in [(alone, None), (json!({}), Some(0))] {
+            assert!(left_behind(&changes, 50, recreated).iter().all(is_told), "{changes}");
+        }
+        let [fails, goes_on] = left_behind(&job, 50, None);
+        assert!(is_told(&fails));
+        assert_eq!(goes_on, Repair::Recreate);
     }
 
     #[test]

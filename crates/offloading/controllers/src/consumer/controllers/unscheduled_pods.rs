@@ -9,7 +9,7 @@ mod at_home;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{ApiResource, ListParams, Patch, PatchParams},
@@ -32,6 +32,7 @@ use crate::consumer::state::Consumer;
 use crate::webhook::Offloading;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::node::priced::PricedNode;
+use liqo_offloading_rules::pod::job::{JOB, survives_eviction};
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::scheduling::{self, Placement, avoids_in_vain, tolerations};
 use liqo_offloading_rules::pod::unscheduled::{self, Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair};
@@ -115,14 +116,21 @@ pub async fn run(consumer: Arc<Consumer>) {
     let (queue, stop) = (consumer.queues.unscheduled.clone(), consumer.context.stop.clone());
     let memory: Arc<Mutex<Memory>> = Arc::default();
     let at_home = at_home::run(consumer.clone(), memory.clone());
+    // Of pods of Jobs one at a time: what each costs its Job is counted before the next one.
+    let turn = Arc::new(tokio::sync::Mutex::new(()));
     let unscheduled = queue.run("unscheduled-pods", CONCURRENCY, stop, move |key| {
-        let (consumer, memory) = (consumer.clone(), memory.clone());
-        async move { reconcile(&consumer, &memory, &key).await }
+        let (consumer, memory, turn) = (consumer.clone(), memory.clone(), turn.clone());
+        async move { reconcile(&consumer, &memory, &turn, &key).await }
     });
     tokio::join!(at_home, unscheduled);
 }
 
-async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Result<Next, StepError> {
+async fn reconcile(
+    consumer: &Consumer,
+    memory: &Mutex<Memory>,
+    turn: &tokio::sync::Mutex<()>,
+    key: &Key,
+) -> Result<Next, StepError> {
     let object = consumer.offloadings.get(&Key::new(&key.namespace, NAMESPACE_OFFLOADING));
     let offloading = object.as_ref().and_then(|object| Offloading::of((**object).clone()));
     let (Some(pod), Some(object), Some(offloading)) = (consumer.unscheduled_pod(key), object, offloading) else {
@@ -135,6 +143,12 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
     let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
     let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
     let home_since = if pod.must_leave { home_since(consumer, memory, &object).await? } else { None };
+    let job = pod.controller.as_ref().filter(|controller| controller.kind == JOB && home_since.is_some());
+    let _turn = if job.is_some() { Some(turn.lock().await) } else { None };
+    let is_survived = match job {
+        Some(job) => survives(consumer, &Key::new(&key.namespace, &job.name), &job.uid).await?,
+        None => false,
+    };
     let facts = Facts {
         pod: &pod,
         placement: &placement,
@@ -142,6 +156,7 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
         avoids_in_vain: avoids_too_much(consumer, &offloading, &json, now),
         held: held.as_deref(),
         home_since,
+        is_survived,
         recreated_since,
         now,
     };
@@ -169,6 +184,19 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
         }
     }
     Ok(Next::OnChange)
+}
+
+/// Whether the Job with this UID goes on without one more of its pods.
+async fn survives(consumer: &Consumer, key: &Key, uid: &str) -> Result<bool, StepError> {
+    let client = &consumer.context.client;
+    let api: Api<Job> = Api::namespaced(client.clone(), &key.namespace);
+    let job = unless_gone(api.get(&key.name).await).step("read", "Job", key)?;
+    let Some(job) = job.filter(|job| job.metadata.uid.as_deref() == Some(uid)) else { return Ok(false) };
+    let of_job = ListParams::default().labels(&format!("batch.kubernetes.io/controller-uid={uid}"));
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
+    let pods = pods.list_metadata(&of_job).await.step("list the pods of", "Job", key)?;
+    let ending = pods.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count();
+    Ok(survives_eviction(&job, ending))
 }
 
 /// Tells the user what the pod lacks.

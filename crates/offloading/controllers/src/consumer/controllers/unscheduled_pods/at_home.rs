@@ -77,6 +77,7 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, namespace: &str)
             avoids_in_vain: false,
             held: held.as_deref(),
             home_since: None,
+            is_survived: false,
             recreated_since,
             now,
         };
