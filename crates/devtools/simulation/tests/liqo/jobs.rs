@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::{
     json::object,
+    lending::provide,
     users::SOON,
     world::{Cluster, Start, World},
 };
@@ -111,4 +112,34 @@ async fn home_sees_how_a_pod_ended_that_somebody_holds_and_what_ended_one_of_a_j
     world.until("no endpoint serves", SOON, async || !serving().await).await;
     let cause = work["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "DisruptionTarget");
     assert_eq!(cause.map(|one| one["reason"].clone()), Some("EvictionByEvictionAPI".into()), "{work}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn home_sees_how_a_pod_behind_a_broker_ended_that_somebody_holds() {
+    let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.peer_and_wait(1, 2).await;
+    provide(milan, json!({ "percentage": 100, "source": { "offers": {} } })).await;
+    world.peer_and_wait(0, 1).await;
+    world.offload(0, "demo", "Remote").await;
+    let pods = rome.api::<Pod>("demo");
+    let held: Pod = object(json!({
+        "metadata": { "name": "held", "labels": { "app": "held" }, "finalizers": ["example.com/hold"] },
+        "spec": { "containers": [{ "name": "main", "image": "example.com/main:1" }] },
+    }));
+    pods.create(&PostParams::default(), &held).await.unwrap();
+    world.until("the pod runs", SOON, async || is_in_phase(&world.clusters[2], "held", "Running").await).await;
+    world.until("the pod runs at home", SOON, async || rome.ready_pods("demo").await.len() == 1).await;
+    pods.delete("held", &DeleteParams::default()).await.unwrap();
+    let status = async || json!(pods.get("held").await.unwrap().status);
+    let has_ended = async || matches!(status().await["phase"].as_str(), Some("Succeeded" | "Failed"));
+    world.until("it has ended at home", SOON, has_ended).await;
+    let status = status().await;
+    let reason = &status["containerStatuses"][0]["state"]["terminated"]["reason"];
+    assert!(reason == "Error" || reason == "Completed", "what the kubelet at turin says: {status}");
+    world
+        .until("nothing of it is left at the others", SOON, async || {
+            milan.pods_of("held").is_empty() && world.clusters[2].pods_of("held").is_empty()
+        })
+        .await;
 }

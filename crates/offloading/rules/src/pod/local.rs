@@ -320,7 +320,7 @@ fn deletion(facts: &Facts, home: &LocalPod, grace: i64, shadow: Option<&Shadow>)
     if !home.finished && shadow.remote_status().is_some() {
         actions.push(Action::PatchLocalStatus);
     }
-    let deletes = !shadow.is_terminating() && may_delete(home, grace, shadow);
+    let deletes = !shadow.is_terminating() && may_delete(facts, home, grace, shadow);
     // The provider accepts less grace at any time, but more only before it deleted the remote pod.
     let must_ask = match shadow.wanted_deletion {
         Some(wanted) => grace < wanted,
@@ -348,11 +348,12 @@ fn ended_here(facts: &Facts, home: &LocalPod, reason: &str) -> Decision {
 
 /// Whether the shadow pod of a pod that is being deleted may be deleted at once. Otherwise the consumer only asks for the deletion,
 /// and the provider deletes the shadow pod when the remote pod is gone.
-fn may_delete(home: &LocalPod, grace: i64, shadow: &Shadow) -> bool {
+fn may_delete(facts: &Facts, home: &LocalPod, grace: i64, shadow: &Shadow) -> bool {
     // Without the finalizer the shadow pod would be gone before the remote pod.
     let stays = shadow.has_finalizer;
-    // A provider records no end for a shadow pod that is being deleted, and limits its grace.
-    let end_matters = !home.restarts || home.has_finalizers;
+    // A provider records no end for a shadow pod that is being deleted, and limits its grace. A consumer of ours may wait for the end of a
+    // pod that we lend on.
+    let end_matters = !home.restarts || home.has_finalizers || facts.is_lent_on;
     let end_is_known = home.finished || !end_matters;
     stays && end_is_known && grace <= MAX_GRACE_SECONDS
 }
