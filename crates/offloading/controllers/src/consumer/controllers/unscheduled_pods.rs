@@ -171,9 +171,11 @@ async fn reconcile(
             if let Err(rest) = memory.lock().may_delete(Instant::now()) {
                 return Ok(Next::After(rest));
             }
-            if !delete(&consumer.context, key, &pod).await? {
+            match take_away(&consumer.context, key, &pod).await? {
+                Some(Outcome::Accepted) => {}
+                Some(Outcome::NotAllowed(_)) => return Ok(Next::After(CHANGE_RETRY)),
                 // Only its status may have changed, which no watch reports here.
-                return Ok(Next::After(DELETION_RETRY));
+                Some(Outcome::Gone) | None => return Ok(Next::After(DELETION_RETRY)),
             }
             memory.lock().deleted(controller.unwrap_or_default(), now, Instant::now());
         }
@@ -314,16 +316,16 @@ fn pods(client: &Client, namespace: &str) -> Api<JsonPod> {
     Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Pod>(&()))
 }
 
-/// Deletes this pod, unless it changed since the watch showed it. Returns whether it did.
-async fn delete(context: &Context, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
+/// Takes this pod away, unless it changed since the watch showed it.
+async fn take_away(context: &Context, key: &Key, pod: &UnscheduledPod) -> Result<Option<Outcome>, StepError> {
     let live = pods(&context.client, &key.namespace).get(&key.name).await;
-    let Some(live) = unless_gone(live).step("read", "Pod", key)? else { return Ok(false) };
+    let Some(live) = unless_gone(live).step("read", "Pod", key)? else { return Ok(None) };
     let version = live.metadata.resource_version.clone();
     if UnscheduledPod::of(live).as_ref() != Some(pod) {
-        return Ok(false);
+        return Ok(None);
     }
     let departure = Departure { version, ..Departure::new(DepartureCause::Unplaced, key, &pod.uid) };
-    Ok(departures::leave(context, departure).await? == Outcome::Accepted)
+    departures::leave(context, departure).await.map(Some)
 }
 
 #[cfg(test)]
