@@ -47,13 +47,14 @@ async fn under_contract(world: &World) -> Result<String> {
     .await
 }
 
-/// Whether an entry of a record has a second. Entries without one only say that a pod may have run beyond the boundary of a period: if the
-/// provider counts nothing there, no receipt comes, and they go with the next receipt.
+/// Whether an entry of a record has a second for certain. One without a second, or with an estimated time, only says that a pod may have run
+/// beyond the boundary of a period: if the provider counts nothing there, no receipt comes, and it goes with the next receipt.
 fn counts_a_second(record: &Value) -> bool {
     let entries = record["spec"]["entries"].as_str().unwrap_or_default();
     entries.lines().any(|entry| {
-        let mut times = entry.split(' ').skip(2).map(|time| time.trim_start_matches('~'));
-        times.next() != times.next()
+        let mut times = entry.split(' ').skip(2);
+        let (from, until) = (times.next().unwrap_or_default(), times.next().unwrap_or_default());
+        from != until && !from.starts_with('~') && !until.starts_with('~')
     })
 }
 

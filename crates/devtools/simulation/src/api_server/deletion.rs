@@ -42,6 +42,11 @@ impl DeleteOptions {
         })
     }
 
+    /// The same for whatever version there is.
+    pub fn of_any_version(self) -> Self {
+        Self { version: None, ..self }
+    }
+
     /// Refuses the deletion of another object than the one that the request names.
     pub fn check(&self, kind: &Kind, name: &str, object: &Value) -> Result<(), Failure> {
         let metadata = &object["metadata"];

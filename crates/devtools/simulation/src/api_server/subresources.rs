@@ -121,7 +121,8 @@ fn evict(state: &mut State, request: &Request) -> Answer {
         options.check(&request.kind, &request.name, &pod)?;
         announce_eviction(state, request, &pod);
     }
-    deletion::delete_named(state, &deletion, &request.name, &options)?;
+    // The condition made another version of the pod that was asked for.
+    deletion::delete_named(state, &deletion, &request.name, &options.of_any_version())?;
     Ok((StatusCode::CREATED, created()))
 }
 

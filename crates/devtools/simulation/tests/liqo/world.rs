@@ -100,7 +100,8 @@ impl World {
                 let (metadata, status) = (&object["metadata"], &object["status"]);
                 let about = match key.resource.as_str() {
                     "pods" => json!([object["spec"]["nodeName"], metadata["annotations"], status["phase"], status["conditions"]]),
-                    "shadowpods.virtualkubelet.liqo.io" | "foreignclusters.discovery.liqo.io" => status["conditions"].clone(),
+                    "shadowpods.virtualkubelet.liqo.io" => json!([status["phase"], status["pod"]["phase"]]),
+                    "foreignclusters.discovery.liqo.io" => status["conditions"].clone(),
                     "nodes" | "namespaces" => status["phase"].clone(),
                     _ => continue,
                 };

@@ -118,12 +118,13 @@ impl RemotePods {
         self.pods.all().iter().any(|(_, pod)| pod.consumer == *consumer && pod.addresses.contains(&address))
     }
 
-    /// Why the pod of this name in a namespace of this consumer ended, if this cluster took back what it used. It never runs again. Nothing
-    /// as long as the pod is there: its node may not answer, and its containers may run.
-    pub fn taken_back(&self, consumer: &ClusterId, pod: &Key) -> Option<String> {
+    /// Why the pod of this consumer ended that has this name, and one of these namespaces there or this address, if this cluster took back
+    /// what it used. It never runs again. Nothing as long as the pod is there: its node may not answer, and its containers may run.
+    pub fn taken_back(&self, consumer: &ClusterId, name: &str, namespaces: &[&str], address: IpAddr) -> Option<String> {
         let records = self.shadows.in_namespace(&tenant_namespace(consumer)).into_iter();
-        let mut of_pod =
-            records.filter(|(_, record)| record.namespace == pod.namespace && record.pod_name == pod.name).peekable();
+        let is_meant =
+            |record: &Shadow| record.pod_name == name && (namespaces.contains(&record.namespace.as_str()) || record.had(address));
+        let mut of_pod = records.filter(|(_, record)| is_meant(record)).peekable();
         let reason = of_pod.peek()?.1.taken_back()?.to_owned();
         let is_there = |key: &Key| self.pods.all().iter().any(|(_, pod)| pod.consumer == *consumer && pod.shadow_pod == key.name);
         of_pod.all(|(key, record)| record.taken_back().is_some() && !is_there(&key)).then_some(reason)

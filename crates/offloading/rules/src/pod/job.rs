@@ -18,7 +18,10 @@ pub fn survives_eviction(job: &Job, ending: usize) -> bool {
         Some("Ignore") => true,
         Some("Count") | None => {
             let failed = job.status.as_ref().and_then(|status| status.failed).unwrap_or_default();
-            let lost = failed.saturating_add(i32::try_from(ending).unwrap_or(i32::MAX));
+            let uncounted = job.status.as_ref().and_then(|status| status.uncounted_terminated_pods.as_ref());
+            let uncounted = uncounted.and_then(|pods| pods.failed.as_ref()).map_or(0, Vec::len);
+            // Some may be among both: then fewer are evicted.
+            let lost = failed.saturating_add(i32::try_from(ending + uncounted).unwrap_or(i32::MAX));
             let left = spec.backoff_limit.unwrap_or(DEFAULT_BACKOFF_LIMIT).saturating_sub(lost);
             // Each index has a limit of its own, and what it has used of it is not known here.
             spec.backoff_limit_per_index.is_none() && left >= 2
@@ -40,10 +43,16 @@ mod tests {
 
     fn survives(mut spec: Value, failed: i32) -> bool {
         spec["template"] = json!({});
-        let job = |failed: i32| serde_json::from_value(json!({ "spec": spec, "status": { "failed": failed } })).unwrap();
+        let job =
+            |failed: i32| -> Job { serde_json::from_value(json!({ "spec": spec, "status": { "failed": failed } })).unwrap() };
         let outcome = survives_eviction(&job(failed), 0);
         let uncounted = usize::try_from(failed).unwrap();
         assert_eq!(survives_eviction(&job(0), uncounted), outcome, "a pod that is being deleted counts as one that failed");
+        let mut flushing = job(0);
+        let failed: Vec<String> = (0..failed).map(|number| number.to_string()).collect();
+        let status = json!({ "uncountedTerminatedPods": { "failed": failed } });
+        flushing.status = serde_json::from_value(status).unwrap();
+        assert_eq!(survives_eviction(&flushing, 0), outcome, "so does one that the Job controller counts just now");
         outcome
     }
 

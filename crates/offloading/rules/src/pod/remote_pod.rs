@@ -169,7 +169,7 @@ fn time_of_end(status: &Value) -> Option<Timestamp> {
     finished.or_else(|| changed.max())
 }
 
-fn addresses(status: &Value) -> Vec<IpAddr> {
+pub(crate) fn addresses(status: &Value) -> Vec<IpAddr> {
     let listed = items(status, "/podIPs").iter().filter_map(|one| text(one, "/ip"));
     let mut all: Vec<IpAddr> = listed.chain(text(status, "/podIP")).filter_map(|address| address.parse().ok()).collect();
     all.sort();

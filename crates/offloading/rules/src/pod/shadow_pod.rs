@@ -1,5 +1,6 @@
 //! The reduced form of a shadow pod.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -14,6 +15,7 @@ use crate::json::{OFFER_RECLAIMED, text};
 
 use crate::pod::admission::{Account, Turn, negative_quantity};
 use crate::pod::ledger::AdmissionRequest;
+use crate::pod::remote_pod::addresses;
 use crate::pod::reported_status::ReportedStatus;
 use crate::{dns_names, finalizer};
 
@@ -104,6 +106,11 @@ impl Shadow {
         let is_taken_back =
             self.reported.phase == ShadowPodPhase::Failed && self.reported.reason.as_deref() == Some(OFFER_RECLAIMED);
         is_taken_back.then(|| self.reported.message.as_deref().unwrap_or_default())
+    }
+
+    /// Whether its pod had this address when its status was last reported.
+    pub fn had(&self, address: IpAddr) -> bool {
+        self.reported.pod.as_ref().is_some_and(|pod| addresses(&pod.value()).contains(&address))
     }
 
     /// Its position in the order of admission; `name` is that of the shadow pod.

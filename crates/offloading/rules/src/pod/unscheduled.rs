@@ -134,7 +134,8 @@ pub struct Facts<'a> {
     /// Since when pods of its namespace may run in this cluster, if they might not before, see [`strategy_since`]. `None` if they may not,
     /// or nobody knows.
     pub home_since: Option<Timestamp>,
-    /// Whether its controller is a Job that goes on without it, see [`job::survives_eviction`].
+    /// Whether its controller is a Job that goes on without it, see [`job::survives_eviction`]. Whoever does not know it yet asks only if
+    /// something follows from that.
     pub is_survived: bool,
     /// When the first pod of its controller was deleted, in the last [`RECREATION_INTERVAL`].
     pub recreated_since: Option<Timestamp>,
@@ -148,7 +149,10 @@ const UNSEEN: &str = "the pod lacks node affinity for other clusters, and so did
      `liqoctl doctor` says why";
 
 const LEFT_BEHIND: &str = "the pod was created for other clusters only, and pods of its namespace may run in this cluster now. That cannot be changed \
-     in an existing pod: delete the pod and create it again. A Job creates it again by itself, and counts that as one of the few failures that it may have";
+     in an existing pod: delete the pod and create it again";
+
+const LEFT_BEHIND_BY_JOB: &str = "the pod was created for other clusters only, and pods of its namespace may run in this cluster now. That cannot be \
+     changed in an existing pod, and its Job may fail if it loses the pod: raise its backoffLimit, or create the Job again";
 
 const CLOSED_BEFORE: &str = "the pod avoids a cluster that was closed to it when it was created, and is open now. \
      That cannot be changed in an existing pod: delete the pod and create it again";
@@ -183,19 +187,13 @@ pub fn repair(facts: &Facts) -> Repair {
     if is_handled && !avoids_in_vain {
         return Repair::Tell(avoided(refusals));
     }
-    let is_created_again = is_created_again(facts);
+    let is_created_again = pod.controller.as_ref().is_some_and(Controller::recreates);
     match recreated_since {
         _ if !is_created_again => Repair::Tell(if is_handled { CLOSED_BEFORE } else { ALONE }.to_owned()),
         Some(since) if is_handled && pod.created >= since => Repair::Later(RECREATION_INTERVAL),
         Some(since) if pod.created >= since => Repair::Tell(UNSEEN.to_owned()),
         _ => Repair::Recreate,
     }
-}
-
-/// Whether its controller creates it again, and loses nothing by that.
-fn is_created_again(facts: &Facts) -> bool {
-    let kind = controller::kind(facts.pod.controller.as_ref());
-    DepartureCause::Unplaced.takes(kind) && (kind != Some(job::JOB) || facts.is_survived)
 }
 
 /// What to do about a pod that waits for a virtual node, and may run here by now.
@@ -208,11 +206,13 @@ fn left_behind(facts: &Facts) -> Repair {
     if let Some(rest) = SETTLING_TIME.checked_sub(age).filter(|rest| !rest.is_zero()) {
         return Repair::Later(rest);
     }
-    let is_created_again = is_created_again(facts);
+    let kind = controller::kind(pod.controller.as_ref());
+    let is_of_job = kind == Some(job::JOB);
+    let is_created_again = DepartureCause::Unplaced.takes(kind) && (!is_of_job || facts.is_survived);
     if is_created_again && recreated_since.is_none_or(|since| pod.created < since) {
         return Repair::Recreate;
     }
-    Repair::Tell(LEFT_BEHIND.to_owned())
+    Repair::Tell(if is_of_job { LEFT_BEHIND_BY_JOB } else { LEFT_BEHIND }.to_owned())
 }
 
 const ALONE_HERE: &str = "the pod runs in this cluster, although pods of its namespace are to run in other clusters only: Liqo's webhook did not see \

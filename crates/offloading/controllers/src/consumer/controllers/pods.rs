@@ -31,7 +31,7 @@ use liqo_controller_runtime::{
     peers::call,
     writes::{RequestError, Step as _, delete_if_present, unless_changed, unless_gone},
 };
-use liqo_network_model::There;
+use liqo_network_model::{Here, There};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -197,14 +197,16 @@ fn eviction_delay(consumer: &Consumer, namespace: &str) -> Option<EvictionDelay>
     consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING))?.spec.eviction_delay
 }
 
-/// Where a provider ran a pod when it last told its address.
+/// Where a provider ran a pod when it last told its address. Its record here has the name of its namespace there, which may have changed since
+/// in the status of the offloading, or the address.
 fn where_it_ran(consumer: &Consumer, peer: &PeerState, pod: &LocalPod) -> Ran {
     let is_ours = |there| consumer.networks.of(&peer.id)?.maps.exported.here(There(there));
-    let offloading = || consumer.offloadings.get(&Key::new(&pod.key.namespace, NAMESPACE_OFFLOADING));
-    let (Some(_), Some(offloading)) = (pod.address_there().and_then(is_ours), offloading()) else { return Ran::Elsewhere };
-    let namespaces = offloading.status.iter().flat_map(|status| &status.remote_namespaces);
-    let mut there = namespaces.filter(|one| one.cluster_id == peer.id).map(|one| Key::new(one.namespace.clone(), &pod.key.name));
-    there.find_map(|there| consumer.remote_pods.taken_back(&peer.id, &there)).map_or(Ran::Here, Ran::EndedHere)
+    let Some(Here(address)) = pod.address_there().and_then(is_ours) else { return Ran::Elsewhere };
+    let offloading = consumer.offloadings.get(&Key::new(&pod.key.namespace, NAMESPACE_OFFLOADING));
+    let there = offloading.iter().flat_map(|offloading| &offloading.status).flat_map(|status| &status.remote_namespaces);
+    let namespaces: Vec<&str> = there.filter(|one| one.cluster_id == peer.id).map(|one| one.namespace.as_str()).collect();
+    let reason = consumer.remote_pods.taken_back(&peer.id, &pod.key.name, &namespaces, address);
+    reason.map_or(Ran::Here, Ran::EndedHere)
 }
 
 /// How long a pod waits for an obstacle to go.
@@ -514,7 +516,8 @@ impl Pass<'_> {
         patch["metadata"]["uid"] = self.pod.uid.as_str().into();
         let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.consumer.context.client.clone(), &self.pod.key.namespace);
         let answer = api.patch_status(&self.pod.key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await;
-        Ok(unless_changed(answer).step("write the status of", "Pod", &self.pod.key)?.is_some())
+        // Also after a conflict it is tried again: what somebody else changed may be nothing that is looked at here, so no change would come.
+        Ok(unless_gone(answer).step("write the status of", "Pod", &self.pod.key)?.is_some())
     }
 
     /// Shows a refusal, with one event for each new reason.

@@ -143,12 +143,6 @@ async fn reconcile(
     let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
     let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
     let home_since = if pod.must_leave { home_since(consumer, memory, &object).await? } else { None };
-    let job = pod.controller.as_ref().filter(|controller| controller.kind == JOB && home_since.is_some());
-    let _turn = if job.is_some() { Some(turn.lock().await) } else { None };
-    let is_survived = match job {
-        Some(job) => survives(consumer, &Key::new(&key.namespace, &job.name), &job.uid).await?,
-        None => false,
-    };
     let facts = Facts {
         pod: &pod,
         placement: &placement,
@@ -156,11 +150,21 @@ async fn reconcile(
         avoids_in_vain: avoids_too_much(consumer, &offloading, &json, now),
         held: held.as_deref(),
         home_since,
-        is_survived,
+        is_survived: true,
         recreated_since,
         now,
     };
-    match repair(&facts) {
+    let (mut repair_now, mut _turn) = (repair(&facts), None);
+    if let Some(job) = pod.controller.as_ref().filter(|controller| controller.kind == JOB)
+        && repair_now == Repair::Recreate
+    {
+        // The next pod of a Job waits until this one is being deleted.
+        let Ok(mine) = turn.try_lock() else { return Ok(Next::After(DELETION_INTERVAL)) };
+        _turn = Some(mine);
+        let is_survived = survives(consumer, &Key::new(&key.namespace, &job.name), &job.uid).await?;
+        repair_now = repair(&Facts { is_survived, ..facts });
+    }
+    match repair_now {
         Repair::Later(rest) => return Ok(Next::After(rest)),
         Repair::Tolerate if !tolerate(&consumer.context.client, key, &pod).await? => return Ok(Next::After(CHANGE_RETRY)),
         Repair::Release if !release(&consumer.context.client, key, &pod, &placement).await? => {
@@ -188,17 +192,17 @@ async fn reconcile(
     Ok(Next::OnChange)
 }
 
-/// Whether the Job with this UID goes on without one more of its pods.
+/// Whether the Job with this UID goes on without one more of its pods. They are listed first: one that the Job counts meanwhile is found
+/// twice, and none is missed.
 async fn survives(consumer: &Consumer, key: &Key, uid: &str) -> Result<bool, StepError> {
     let client = &consumer.context.client;
-    let api: Api<Job> = Api::namespaced(client.clone(), &key.namespace);
-    let job = unless_gone(api.get(&key.name).await).step("read", "Job", key)?;
-    let Some(job) = job.filter(|job| job.metadata.uid.as_deref() == Some(uid)) else { return Ok(false) };
     let of_job = ListParams::default().labels(&format!("batch.kubernetes.io/controller-uid={uid}"));
     let pods: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
     let pods = pods.list_metadata(&of_job).await.step("list the pods of", "Job", key)?;
     let ending = pods.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count();
-    Ok(survives_eviction(&job, ending))
+    let api: Api<Job> = Api::namespaced(client.clone(), &key.namespace);
+    let job = unless_gone(api.get(&key.name).await).step("read", "Job", key)?;
+    Ok(job.is_some_and(|job| job.metadata.uid.as_deref() == Some(uid) && survives_eviction(&job, ending)))
 }
 
 /// Tells the user what the pod lacks.
