@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{Api, api::PostParams};
-use liqo_tests::{Cluster, Fixture, World, eventually, still};
+use liqo_tests::{Cluster, Fixture, World, eventually, is_ready, still};
 use serde_json::json;
 
 use crate::{
@@ -131,20 +131,12 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(worl
     come_back_to_the_laptop(&world, name_of(&pods[0])).await?;
     the_admin_cannot_schedule_around_it(rome).await?;
 
-    // Pods in namespace `default` are refused, and so their controller tries less and less often.
-    rome.apply(&deployment("default", "late", 1)).await?;
-    eventually("the pod of the Deployment is refused", TIMEOUT, || async {
-        let events = rome.kubectl(&["-n", "default", "get", "events", "--field-selector", "reason=FailedCreate"]).await?;
-        Ok(events.contains("late-").then_some(()))
-    })
-    .await?;
+    is_refused_in_default(rome, "late").await?;
 
     let begun = Instant::now();
-    let said = rome.try_liqoctl(&["untether", "--timeout", "5m"]).await?;
-    ensure!(said.success && said.stderr.contains("try again to create their pods: ReplicaSet default/late-"), "{}", said.stderr);
+    rome.liqoctl(&["untether", "--timeout", "5m"]).await?;
     println!("the release took {:.1} s", begun.elapsed().as_secs_f64());
-    rome.ready_pods("default", "app=late", 1).await?;
-    rome.kubectl(&["-n", "default", "delete", "deployment", "late", "--now"]).await?;
+    runs_after_its_refusal(rome, "late").await?;
     for (app, count) in [("web", 2), ("back", 2), ("before", 1)] {
         let pods = rome.ready_pods(NAMESPACE, &format!("app={app}"), count).await?;
         ensure!(pods.iter().all(|pod| node_of(pod).starts_with("rome")), "pods of {app} are not at home");
@@ -158,6 +150,29 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(worl
     rome.kubectl(&["uncordon", "rome-1"]).await?;
     rome.end_namespace(NAMESPACE).await?;
     autonomous_again(rome).await
+}
+
+/// Pods in namespace `default` are refused while a cluster is tethered, and so their controller tries less and less often.
+async fn is_refused_in_default(rome: &Cluster, app: &str) -> Result<()> {
+    rome.apply(&deployment("default", app, 1)).await?;
+    eventually("the pod of the Deployment is refused", TIMEOUT, || async {
+        let events = rome.kubectl(&["-n", "default", "get", "events", "--field-selector", "reason=FailedCreate"]).await?;
+        Ok(events.contains(&format!("{app}-")).then_some(()))
+    })
+    .await
+}
+
+/// The manager has woken the controller of this Deployment.
+async fn runs_after_its_refusal(rome: &Cluster, app: &str) -> Result<()> {
+    let label = format!("app={app}");
+    let woken = ["-n", "default", "get", "replicaset", "-l", &label, "-o", "jsonpath={..liqo\\.io/woken-at}"];
+    eventually("the controller is woken", TIMEOUT, || async {
+        let at = rome.kubectl(&woken).await?;
+        Ok((!at.is_empty()).then_some(()))
+    })
+    .await?;
+    rome.ready_pods("default", &label, 1).await?;
+    rome.kubectl(&["-n", "default", "delete", "deployment", app, "--now"]).await.map(drop)
 }
 
 /// Where milan has no other node for them, pods of rome run on rome, as milan's pods. Their Service has them as its endpoints here and there,
@@ -268,6 +283,7 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     world.cut("milan").await?;
     // Nobody gives them a node in the silent minute.
     rome.apply(&deployment(NAMESPACE, "eager", 2)).await?;
+    is_refused_in_default(rome, "early").await?;
     eventually("control is back", TIMEOUT, || async { Ok((state(rome).await? != "Tethered").then_some(())) }).await?;
     rome.restart_manager().await?;
     rome.apply(&deployment(NAMESPACE, "web", 1)).await?;
@@ -275,6 +291,7 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     ensure!(node_of(&pods[0]).starts_with("rome"), "it is on {}", node_of(&pods[0]));
     let eager = rome.ready_pods(NAMESPACE, "app=eager", 2).await?;
     ensure!(eager.iter().all(|pod| node_of(pod).starts_with("rome")), "pods of the silent minute are not at home");
+    runs_after_its_refusal(rome, "early").await?;
     reaches(rome, "Autonomous").await?;
     // What milan ran here is gone, and milan need not say so.
     eventually("the StatefulSet goes on here", TIMEOUT, || async {
@@ -286,8 +303,29 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     world.heal("milan").await?;
     // The user still wants it.
     reaches(rome, "Tethered").await?;
+    rome.wait_for(&["-n", NAMESPACE, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
+    comes_home_without_a_network(&world, NAMESPACE).await?;
     rome.end_namespace(NAMESPACE).await?;
     autonomous_again(rome).await
+}
+
+/// The user does not wait until the silence is long enough. Milan, which is not heard, runs the pods that come home.
+async fn comes_home_without_a_network(world: &World, namespace: &str) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.apply(&deployment(namespace, "far", 2)).await?;
+    rome.ready_pods(namespace, "app=far", 2).await?;
+    let there = milan.ready_pods(&rome.remote_namespace(namespace, milan).await?, "app=far", 2).await?;
+    ensure!(there.iter().all(|pod| node_of(pod).starts_with("milan")), "at milan it is on {}", node_of(&there[0]));
+    world.cut("milan").await?;
+    rome.liqoctl(&["untether", "--timeout", "5m"]).await?;
+    eventually("both pods are at home", TIMEOUT, || async {
+        let pods = rome.pods(namespace, "app=far").await?;
+        // The former ones end when milan is heard.
+        let home = pods.iter().filter(|pod| is_ready(pod) && node_of(pod).starts_with("rome")).count();
+        if home == 2 { Ok(Some(())) } else { bail!("{home} of {} are", pods.len()) }
+    })
+    .await?;
+    world.heal("milan").await
 }
 
 /// Creates a `StatefulSet` whose pod milan runs on rome. Returns the UID of the pod.

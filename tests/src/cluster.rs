@@ -427,7 +427,8 @@ fn succeed(program: &str, arguments: &[&str], output: Output) -> Result<String> 
     Ok(output.stdout)
 }
 
-fn is_ready(pod: &Pod) -> bool {
+/// Whether a pod is ready.
+pub fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     pod.metadata.deletion_timestamp.is_none()
         && conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")

@@ -23,7 +23,7 @@ mod wait;
 mod world;
 
 pub use baseline::Baseline;
-pub use cluster::{Cluster, Output, SHORT_LIVED};
+pub use cluster::{Cluster, Output, SHORT_LIVED, is_ready};
 pub use measurement::Measurement;
 pub use wait::{PATIENCE, eventually, still};
 pub use world::{Built, Clusters, Fixture, World};

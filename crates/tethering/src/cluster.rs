@@ -1,8 +1,8 @@
 //! What the controllers know of this cluster: caches of the objects that they read, and two lists of pods that they need only at times.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard, runtime::watcher::Config};
 use liqo_api::{
     ClusterId, ForeignCluster, Key, NAMESPACE_OFFLOADING, NamespaceOffloading, OfferPhase, PeeringPolicy, PodOffloadingStrategy,
@@ -15,6 +15,7 @@ use liqo_controller_runtime::{
     foreign_clusters,
     writes::{Step as _, StepError},
 };
+use serde::de::DeserializeOwned;
 
 use crate::decide::{
     homecoming::{Place, Pod as PodState},
@@ -23,8 +24,8 @@ use crate::decide::{
 
 /// How often pods are looked at while they come home.
 pub const COUNT_INTERVAL: Duration = Duration::from_secs(5);
-/// Page size for pods.
-const PODS_PAGE: u32 = 500;
+/// Page size for pods and events.
+const PAGE: u32 = 500;
 
 /// An offer of this cluster to a consumer.
 #[derive(Debug, PartialEq, Eq)]
@@ -127,17 +128,23 @@ impl Cluster {
     /// The unfinished pods of a namespace.
     pub async fn pods(&self, namespace: &str) -> Result<Vec<PodState>, StepError> {
         let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
-        let unfinished = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed").limit(PODS_PAGE);
-        let (mut all, mut page, heard) = (Vec::new(), unfinished, self.heard());
-        loop {
-            let found = api.list(&page).await.step("list", "Pods", Key::new(namespace, ""))?;
-            let next = found.metadata.continue_.clone().filter(|next| !next.is_empty());
-            all.extend(found.items.iter().map(|pod| self.pod_state(pod, &heard)));
-            match next {
-                Some(next) => page = page.continue_token(&next),
-                None => return Ok(all),
-            }
-        }
+        let unfinished = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");
+        let (mut all, heard) = (Vec::new(), self.heard());
+        in_pages(&api, unfinished, |pod| all.push(self.pod_state(&pod, &heard))).await.step(
+            "list",
+            "Pods",
+            Key::new(namespace, ""),
+        )?;
+        Ok(all)
+    }
+
+    /// The events about pods that controllers could not create.
+    pub async fn failed_creations(&self) -> Result<Vec<Event>, StepError> {
+        let api: Api<Event> = Api::all(self.context.client.clone());
+        let mut all = Vec::new();
+        let failed = ListParams::default().fields("reason=FailedCreate");
+        in_pages(&api, failed, |event| all.push(event)).await.step("list", "Events", Key::default())?;
+        Ok(all)
     }
 
     /// The peers that answer. One whose peering is gone says nothing any more.
@@ -195,6 +202,21 @@ impl Cluster {
         let one = ListParams::default().labels(&of_peer).fields("status.phase!=Succeeded,status.phase!=Failed").limit(1);
         let found = api.list_metadata(&one).await.step("list", "Pods", Key::default())?;
         Ok(!found.items.is_empty())
+    }
+}
+
+/// Takes each object that is wanted.
+async fn in_pages<K>(api: &Api<K>, wanted: ListParams, mut take: impl FnMut(K)) -> kube::Result<()>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut page = wanted.limit(PAGE);
+    loop {
+        let found = api.list(&page).await?;
+        let next = found.metadata.continue_.filter(|next| !next.is_empty());
+        found.items.into_iter().for_each(&mut take);
+        let Some(next) = next else { return Ok(()) };
+        page = page.continue_token(&next);
     }
 }
 

@@ -15,7 +15,8 @@
 //! The rules are in [`decide`], as pure functions; the other modules read, call and write:
 //! - `mode`: the controller of the state, its only writer,
 //! - `namespaces`: the controller of the `NamespaceOffloading`s of users' namespaces,
-//! - `homecoming`: evicts pods when control is back, of each controller one at a time.
+//! - `homecoming`: evicts pods when control is back, of each controller one at a time,
+//! - `refusals`: wakes controllers whose pods were refused before.
 
 pub mod decide;
 
@@ -23,6 +24,7 @@ mod cluster;
 mod homecoming;
 mod mode;
 mod namespaces;
+mod refusals;
 
 use liqo_controller_runtime::{Context, writes::StepError};
 
@@ -41,6 +43,11 @@ pub async fn run(context: Context) -> Result<(), Error> {
     if !cluster.synced().await {
         return Ok(());
     }
-    tokio::join!(mode::run(cluster.clone()), namespaces::run(cluster.clone()), homecoming::run(cluster),);
+    tokio::join!(
+        mode::run(cluster.clone()),
+        namespaces::run(cluster.clone()),
+        homecoming::run(cluster.clone()),
+        refusals::run(cluster)
+    );
     Ok(())
 }

@@ -79,4 +79,3 @@ pub mod unpeer;
 pub mod usage;
 pub mod version;
 pub mod wait;
-pub mod wake;

@@ -3,7 +3,7 @@
 //! The commands write only who is to control it, into the spec of the `ClusterConfig`. The controllers do the rest, and report in its
 //! status how far they are.
 
-use std::{cell::Cell, time::Duration};
+use std::time::Duration;
 
 use anyhow::bail;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -22,7 +22,6 @@ use crate::{
     cluster::{Cluster, Explained as _},
     progress::Progress,
     wait::{self, Poll, give_up},
-    wake,
 };
 
 /// The working mode that a command led to.
@@ -99,14 +98,9 @@ pub async fn untether(cluster: &Cluster, timeout: Option<Duration>, progress: &P
     let Some(timeout) = timeout else { return Ok(Outcome { state: config.tethering().0, peer: None }) };
     let step = "Taking back control";
     let news = |missing: &str| progress.message(step, missing);
-    let woken = Cell::new(false);
     let releasing = wait::until_every(HOMECOMING_INTERVAL, "this cluster is autonomous", timeout, news, || async {
         let config = installed(cluster).await?;
         let state = config.tethering().0;
-        // From then on nothing is refused.
-        if matches!(state, TetheringState::Releasing | TetheringState::Autonomous) && !woken.replace(true) {
-            wake(cluster, progress).await;
-        }
         if state == TetheringState::Autonomous {
             return Ok(Poll::Done(state));
         }
@@ -114,21 +108,6 @@ pub async fn untether(cluster: &Cluster, timeout: Option<Duration>, progress: &P
         Ok(Poll::NotYet(status(&config).map(|status| missing(status, &pods)).unwrap_or_default()))
     });
     Ok(Outcome { state: progress.step(step, releasing).await?, peer: None })
-}
-
-/// Lets controllers try again at once whose pods were refused. They would do so by themselves, much later.
-async fn wake(cluster: &Cluster, progress: &Progress) {
-    match wake::refused_while_tethered(cluster).await {
-        Ok(woken) => {
-            if !woken.objects.is_empty() {
-                progress.line(&format!("These try again to create their pods: {}", woken.objects.join(", ")));
-            }
-            if !woken.failures.is_empty() {
-                progress.line(&format!("These try again by themselves, within 16 minutes: {}", woken.failures.join("; ")));
-            }
-        }
-        Err(error) => progress.line(&format!("Whose pods were refused tries again by itself, within 16 minutes: {error:#}")),
-    }
 }
 
 /// Interval between two looks at the pods that come home.

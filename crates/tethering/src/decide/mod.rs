@@ -4,3 +4,4 @@ pub mod homecoming;
 pub mod machine;
 pub mod namespaces;
 pub mod obstacles;
+pub mod refusals;
