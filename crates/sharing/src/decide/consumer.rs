@@ -231,11 +231,11 @@ fn verdict(
     let Some(consume) = &intent.consume else {
         return Verdict::Refuse("no PeeringPolicy of the consumer selects this provider".to_owned());
     };
-    if offer.spec.hops > consume.max_hops {
-        let (hops, most) = (offer.spec.hops, consume.max_hops);
-        return Verdict::Refuse(format!(
-            "its resources come through {hops} clusters, and the consumer's PeeringPolicy accepts at most {most} (consume.maxHops)"
-        ));
+    // While the provider changes what is behind the pool, what runs there has its notice.
+    let has_notice = exists && offer.spec.drain_timestamp.is_some();
+    let too_far = too_far(&offer.spec, consume);
+    if let Some(why) = too_far.clone().filter(|_| !has_notice) {
+        return Verdict::Refuse(why);
     }
     let decision = intent.decisions.get(name);
     if decision == Some(&OfferDecision::Refuse) {
@@ -268,7 +268,7 @@ fn verdict(
     }
     let comes_back = offer.spec.path.contains(&intent.own) && intent.returns == Returns::BeingTakenBack;
     let comes_back = comes_back.then(|| "the provider has not taken back yet what belongs to this cluster".to_owned());
-    let closed = comes_back.or(too_dear).or_else(|| closed_by_contract(intent, offer));
+    let closed = comes_back.or(too_far).or(too_dear).or_else(|| closed_by_contract(intent, offer));
     Verdict::Accept { resources: limits.take(&resources), left_out: left_out(&offer.spec.labels, consume), closed }
 }
 
@@ -301,6 +301,16 @@ fn closed_by_contract(intent: &BorrowingIntent, offer: &ResourceOffer) -> Option
     }
     let waits = offer.spec.withdrawal_timestamp.is_none() && !contract.in_force;
     waits.then(|| format!("{} is not in force for this pool, and the provider admits no pods without it", contract.name))
+}
+
+/// Why an offer comes through more clusters than our policy accepts.
+fn too_far(offer: &ResourceOfferSpec, consume: &Consume) -> Option<String> {
+    let (hops, most) = (offer.hops, consume.max_hops);
+    (hops > most).then(|| {
+        format!(
+            "its resources come through {hops} clusters, and the consumer's PeeringPolicy accepts at most {most} (consume.maxHops)"
+        )
+    })
 }
 
 /// Why the prices of an offer are above what our policy accepts. Only the `resources` that it contains count, and what costs nothing has

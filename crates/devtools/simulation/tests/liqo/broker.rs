@@ -216,3 +216,37 @@ async fn a_broker_that_was_cut_off_from_everybody_has_ended_nothing_when_it_is_b
     assert_eq!(uids(), before, "no pod ended");
     assert_eq!(placed(rome, milan).await.1, 0, "none was evicted");
 }
+
+/// This holds for what runs already, too, once its notice is over.
+#[tokio::test(start_paused = true)]
+async fn a_customer_that_wants_only_what_its_provider_owns_has_no_pod_behind_it_when_that_becomes_a_broker() {
+    const PODS: usize = 4;
+    let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
+    let (rome, milan, turin) = (&world.clusters[0], &world.clusters[1], &world.clusters[2]);
+    let change = async |cluster: &Cluster, spec: Value| {
+        let change = Patch::Merge(json!({ "spec": spec }));
+        cluster.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &change).await.unwrap();
+    };
+    world.peer_and_wait(1, 2).await;
+    change(rome, json!({ "consume": { "maxHops": 1 } })).await;
+    change(milan, json!({ "provide": { "percentage": 50, "noticeSeconds": 60 } })).await;
+    world.peer_and_wait(0, 1).await;
+    world.offload(0, "demo", "LocalAndRemote").await;
+    assert!(rome.drain("rome-1").await && rome.drain("rome-2").await);
+    rome.deploy("demo", "web", 4).await;
+    world.until("the pods run on milan's own nodes", SOON, async || placed(rome, milan).await.0.len() == PODS).await;
+    rome.uncordon("rome-1").await;
+
+    change(milan, json!({ "provide": { "source": { "offers": {} } } })).await;
+    tokio::time::sleep(Duration::from_secs(45)).await;
+    assert_eq!(placed(rome, milan).await.0.len(), PODS, "they have their notice");
+    let is_home = async || {
+        let ready = rome.ready_pods("demo").await;
+        ready.len() == PODS && ready.iter().all(|pod| pod.spec.as_ref().unwrap().node_name.as_deref() == Some("rome-1"))
+    };
+    let took = world.until("all pods are at home", 2 * SOON, is_home).await;
+    println!("at home {} s after the provider became a broker", took.as_secs() + 45);
+    assert!(turin.pods_of("web").is_empty() && milan.pods_of("web").is_empty());
+    change(milan, json!({ "provide": { "source": null } })).await;
+    world.until("rome borrows again", SOON, async || rome.node_is_ready("milan").await).await;
+}

@@ -16,6 +16,7 @@ mod one_file;
 mod refused_changes;
 mod safety;
 mod story;
+mod tethered;
 mod users;
 mod world;
 

@@ -3,14 +3,21 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use liqo_api::labels;
 use liqo_simulation::Key;
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::world::Cluster;
+
+/// The most pods of one controller.
+const REPLICAS: usize = 12;
+/// How long after the last wish a pod may still be moved for it: its provider's notice or the refusal timeout, both five minutes, and a minute.
+const LATEST_MOVE: Duration = Duration::from_secs(360);
 
 /// Sees the changes of all clusters. Clones are the same.
 #[derive(Clone, Default)]
@@ -23,6 +30,15 @@ struct Seen {
     running: BTreeMap<String, BTreeSet<String>>,
     /// The remote pods that were started for each local pod that may run only once, by the local pod's uid.
     started: BTreeMap<String, BTreeSet<String>>,
+    /// When people wished something last, and how often they did.
+    wished: Option<Instant>,
+    wishes: usize,
+    /// How many wishes there were when a local pod was created, by its uid.
+    created: BTreeMap<String, usize>,
+    /// The local pods that were moved.
+    moved: BTreeSet<String>,
+    /// How many pods of a controller were created and moved under the same wish, by the controller's uid.
+    moved_again: BTreeMap<(String, usize), usize>,
 }
 
 impl Safety {
@@ -33,6 +49,18 @@ impl Safety {
                 this.0.lock().pod(&name, key, before, after);
             }
         });
+    }
+
+    /// People wish something that may move pods.
+    pub fn wish(&self) {
+        let mut seen = self.0.lock();
+        seen.wishes += 1;
+        seen.wished = Some(Instant::now());
+    }
+
+    /// The number of local pods that were moved, by drains of people, too.
+    pub fn moved(&self) -> usize {
+        self.0.lock().moved.len()
     }
 
     pub fn violations(&self) -> Vec<String> {
@@ -50,7 +78,9 @@ impl Seen {
             }
         }
         let Some(pod) = after.or(before) else { return };
-        let Some(local) = pod["metadata"]["labels"][labels::SHADOW_POD].as_str() else { return };
+        let Some(local) = pod["metadata"]["labels"][labels::SHADOW_POD].as_str() else {
+            return self.local_pod(&about, pod);
+        };
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let running = self.running.entry(local.to_owned()).or_default();
         let is_there = after.is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_null() && !is_terminal(phase(pod)));
@@ -67,6 +97,30 @@ impl Seen {
             started.insert(uid.to_owned());
             if started.len() > 1 {
                 self.violations.insert(format!("{about} may run only once, and runs a second time"));
+            }
+        }
+    }
+}
+
+impl Seen {
+    /// One wish moves each pod of a controller once, and soon.
+    fn local_pod(&mut self, about: &str, pod: &Value) {
+        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let created = *self.created.entry(uid.to_owned()).or_insert(self.wishes);
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        let is_moved = conditions.any(|one| one["type"] == "DisruptionTarget" && one["status"] == "True");
+        if !is_moved || !self.moved.insert(uid.to_owned()) {
+            return;
+        }
+        if let Some(late) = self.wished.map(|wished| wished.elapsed()).filter(|late| *late > LATEST_MOVE) {
+            self.violations.insert(format!("{about} is moved {late:?} after the last wish"));
+        }
+        let controller = pod["metadata"]["ownerReferences"][0]["uid"].as_str();
+        if let Some(controller) = controller.filter(|_| created == self.wishes) {
+            let again = self.moved_again.entry((controller.to_owned(), created)).or_default();
+            *again += 1;
+            if *again > REPLICAS {
+                self.violations.insert(format!("{about} is one of {again} of its controller that are moved again for one wish"));
             }
         }
     }

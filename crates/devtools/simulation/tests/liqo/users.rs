@@ -59,15 +59,22 @@ impl World {
             let secrets: Api<Secret> = Api::namespaced(cluster.user.clone(), manifests::NAMESPACE);
             secrets.create(&PostParams::default(), secret).await.unwrap();
         }
-        let peer: ForeignCluster = object(json!({
+        let spec = json!({
+            "clusterID": provider.id, "authURL": format!("https://{}", provider.service(AUTH_PORT)),
+            "outgoingPeering": "Yes", "tokenSecretName": taken.name_any(),
+        });
+        let known = Api::<ForeignCluster>::all(consumer.user.clone());
+        // A cluster knows its consumers, too.
+        if known.get_opt(&provider.name).await.unwrap().is_some() {
+            let change = Patch::Merge(json!({ "spec": spec }));
+            known.patch(&provider.name, &PatchParams::default(), &change).await.unwrap();
+            return;
+        }
+        let peer = json!({
             "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ForeignCluster",
-            "metadata": { "name": provider.name },
-            "spec": {
-                "clusterID": provider.id, "authURL": format!("https://{}", provider.service(AUTH_PORT)),
-                "outgoingPeering": "Yes", "tokenSecretName": taken.name_any(),
-            },
-        }));
-        Api::<ForeignCluster>::all(consumer.user.clone()).create(&PostParams::default(), &peer).await.unwrap();
+            "metadata": { "name": provider.name }, "spec": spec,
+        });
+        known.create(&PostParams::default(), &object(peer)).await.unwrap();
     }
 
     /// Creates a namespace that runs at the peers of a cluster, and waits until new pods are sent there.

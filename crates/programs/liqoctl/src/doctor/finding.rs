@@ -145,6 +145,7 @@ checks! {
         PodsRefused = "pods-refused",
         PodsWaiting = "pods-waiting",
         PodsEnding = "pods-ending",
+        PodsNotCreated = "pods-not-created",
         DaemonSets = "daemon-sets",
     }
     Between {

@@ -6,7 +6,7 @@ use futures::{StreamExt as _, TryStreamExt as _, future::join_all, stream};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
-        core::v1::{ConfigMap, ContainerStatus, Node, Pod, Secret},
+        core::v1::{ConfigMap, ContainerStatus, Event, Node, Pod, Secret},
         discovery::v1::EndpointSlice,
     },
     apimachinery::pkg::util::intstr::IntOrString,
@@ -27,6 +27,7 @@ use super::{
     facts::{
         ApiServer, ClusterComponents, Credential, Facts, LiqoObjects, NodeUsage, PodDiagnostics, Read, Usage, WebhookCertificate,
     },
+    failed_creations::{is_refusal_by_liqo, last_refusals, time_of},
     reader::{MAX_CONCURRENT, Reader, TIMEOUT},
 };
 use crate::{
@@ -59,6 +60,7 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
     let providers = known().filter(|peer| peer.wants_outgoing()).map(|peer| peer.spec.cluster_id.clone());
     let tenants: Vec<String> =
         known().filter(|peer| is_tenant(peer)).map(|peer| tenant_namespace(&peer.spec.cluster_id)).collect();
+    let (failed_creations, created_since) = reader.failed_creations().await;
     let (nodes, node_leases, namespaces, components, credentials, tenant_leases, announced_domains, local_pods, diagnostics) = tokio::join!(
         reader.list(&all),
         reader.list_in("kube-node-lease", &all),
@@ -90,6 +92,8 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
         announced_domains,
         credentials,
         local_pods,
+        failed_creations,
+        created_since,
         refused: reader.refused(),
     })
 }
@@ -248,6 +252,20 @@ impl Reader {
         let offloadings = offloadings.as_ref().map_err(Clone::clone)?;
         let namespaces: BTreeSet<String> = offloadings.iter().filter_map(kube::ResourceExt::namespace).collect();
         self.list_in_all(&namespaces.into_iter().collect::<Vec<_>>()).await
+    }
+
+    /// Events about pods that Liqo refused to controllers, and who of these created a pod later.
+    async fn failed_creations(&self) -> (Read<Vec<Event>>, BTreeSet<String>) {
+        let failed = self.list::<Event>(&ListParams::default().fields("reason=FailedCreate")).await;
+        let failed = failed.map(|all| all.into_iter().filter(is_refusal_by_liqo).collect::<Vec<_>>());
+        let last = last_refusals(failed.as_deref().unwrap_or_default());
+        let created = stream::iter(last).map(|(uid, last)| async move {
+            let of_object = format!("reason=SuccessfulCreate,involvedObject.uid={uid}");
+            let created = self.list::<Event>(&ListParams::default().fields(&of_object)).await.unwrap_or_default();
+            created.iter().any(|event| time_of(event) > last).then_some(uid)
+        });
+        let created: Vec<Option<String>> = created.buffered(MAX_CONCURRENT).collect().await;
+        (failed, created.into_iter().flatten().collect())
     }
 
     async fn pod_diagnostics(&self, pods: &[Pod]) -> PodDiagnostics {

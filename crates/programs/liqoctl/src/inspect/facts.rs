@@ -1,6 +1,9 @@
 //! What was read from one cluster.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -8,7 +11,7 @@ use k8s_openapi::{
         admissionregistration::v1::MutatingWebhookConfiguration,
         apps::v1::{DaemonSet, Deployment},
         coordination::v1::Lease,
-        core::v1::{Namespace, Node, Pod},
+        core::v1::{Event, Namespace, Node, Pod},
         discovery::v1::EndpointSlice,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -90,6 +93,10 @@ pub struct Facts {
     pub credentials: BTreeMap<ClusterId, Read<Option<Credential>>>,
     /// Pods in offloaded namespaces.
     pub local_pods: Read<Vec<Pod>>,
+    /// Events about pods that controllers could not create because Liqo refused them.
+    pub failed_creations: Read<Vec<Event>>,
+    /// UIDs of the objects of these events whose controllers created a pod since.
+    pub created_since: BTreeSet<String>,
 }
 
 /// What unhealthy pods of Liqo say, by `namespace/name`.

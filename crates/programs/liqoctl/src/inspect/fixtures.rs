@@ -1,6 +1,9 @@
 //! For tests: a small cluster, rome, that borrows from milan and has no faults.
 
-use std::{collections::BTreeMap, sync::LazyLock};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -194,6 +197,8 @@ fn healthy() -> Facts {
         announced_domains: Ok(BTreeMap::new()),
         credentials: BTreeMap::from([(milan(), Ok(Some(credential)))]),
         local_pods: Ok(Vec::new()),
+        failed_creations: Ok(Vec::new()),
+        created_since: BTreeSet::new(),
     }
 }
 

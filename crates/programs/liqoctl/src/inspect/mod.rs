@@ -10,6 +10,7 @@
 
 mod collect;
 mod facts;
+pub mod failed_creations;
 #[cfg(test)]
 pub mod fixtures;
 mod reader;

@@ -197,6 +197,21 @@ fn an_offer_from_too_far_away_is_refused_and_the_policy_says_how_far() {
 }
 
 #[test]
+fn a_node_whose_provider_becomes_a_broker_stays_as_long_as_its_pods_have_their_notice_and_gets_no_new_ones() {
+    let (mut offer, local) = settled("cpu=4");
+    (offer.spec.hops, offer.spec.path) = (2, (MILAN..MILAN + 2).map(cluster).collect());
+    let judged = |offer: &ResourceOffer| {
+        let offers = [("default".to_owned(), Arc::new(offer.clone()))].into();
+        judge(&under(Consume { max_hops: 1, ..Consume::default() }), &offers, &local, None).actions
+    };
+    assert!(judged(&offer).contains(&Action::DeleteNode("default".to_owned())));
+    offer.spec.drain_timestamp = Some(liqo_api::Time(jiff::Timestamp::UNIX_EPOCH));
+    let actions = judged(&offer);
+    let is_closed = |action: &Action| matches!(action, Action::ApplyNode(node) if node.no_new_pods.is_some());
+    assert!(actions.iter().any(is_closed) && !actions.contains(&Action::DeleteNode("default".to_owned())), "{actions:?}");
+}
+
+#[test]
 fn a_node_takes_over_the_labels_that_the_policy_allows_and_the_answer_names_the_others() {
     let labels = [
         ("eks.amazonaws.com/nodegroup", "gpu"),

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use crate::{
     safety::Safety,
+    tethered,
     world::{Cluster, Start, World},
 };
 
@@ -36,6 +37,8 @@ const REMOTE: &str = "Remote";
 const GUEST: &str = "guest";
 const GUESTS: u8 = 4;
 const STEPS: usize = 30;
+/// In one story of so many, rome is a laptop.
+const LAPTOPS: u64 = 5;
 /// So many pods run from the beginning, and after this many people start nothing new.
 const FIRST_PODS: usize = 50;
 const MANY_PODS: usize = 60;
@@ -54,6 +57,8 @@ pub struct Report {
     /// By kind.
     pub faults: BTreeMap<&'static str, u64>,
     pub simulated: Duration,
+    /// Pods that were moved.
+    pub moved: usize,
     /// Of the names and versions of all objects at the end: the same for the same seed.
     pub history: u64,
 }
@@ -67,9 +72,13 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pods, faults, simulated, history } = self;
+        let Self { pods, faults, simulated, moved, history } = self;
         let sum: u64 = faults.values().sum();
-        write!(formatter, "{pods} pods, {sum} faults {faults:?}, {} s simulated, history {history:016x}", simulated.as_secs())
+        write!(
+            formatter,
+            "{pods} pods, {moved} moved, {sum} faults {faults:?}, {} s simulated, history {history:016x}",
+            simulated.as_secs()
+        )
     }
 }
 
@@ -113,6 +122,8 @@ enum Third {
 struct Story {
     world: World,
     third: Third,
+    /// Whether rome is a laptop, which milan may control.
+    is_laptop: bool,
     safety: Safety,
     draws: Draws,
     started: Instant,
@@ -141,6 +152,8 @@ struct Wanted {
     /// The namespaces that run at the peers.
     offloaded: BTreeSet<&'static str>,
     is_peered: bool,
+    /// Whether milan is to control rome.
+    is_tethered: bool,
     /// Whether milan lends on what it borrows.
     is_broker: bool,
     /// Nodes that take no pods, with their cluster.
@@ -152,20 +165,15 @@ pub async fn run(seed: u64) -> Result<Report, Failure> {
     fastrand::seed(seed);
     let mut draws = Draws::new(seed);
     let third = draws.one_of(&[Third::IsAbsent, Third::IsBehind, Third::Lends, Third::Borrows]);
-    let names: &[&str] = if third == Third::IsAbsent { &["rome", "milan"] } else { &["rome", "milan", "turin"] };
-    let world = World::start(names, Start { seed, replicas: 2, skew_seconds: 3, ..Start::default() }).await;
-    world.peer_and_wait(ROME, MILAN).await;
-    match third {
-        Third::IsAbsent => {}
-        Third::Lends => world.peer_and_wait(ROME, TURIN).await,
-        Third::Borrows => world.peer_and_wait(TURIN, MILAN).await,
-        Third::IsBehind => world.peer_and_wait(MILAN, TURIN).await,
-    }
+    let is_laptop = seed.is_multiple_of(LAPTOPS);
+    let third = if is_laptop { Third::IsAbsent } else { third };
+    let world = world(Start { seed, replicas: 2, skew_seconds: 3, ..Start::default() }, third, is_laptop).await;
     let safety = Safety::default();
     world.clusters.iter().for_each(|cluster| safety.watch(cluster));
     let mut story = Story {
         world,
         third,
+        is_laptop,
         safety,
         draws,
         started: Instant::now(),
@@ -192,6 +200,22 @@ pub async fn run(seed: u64) -> Result<Report, Failure> {
     }
     let events = std::mem::take(&mut story.events);
     Err(Failure { seed, violations, events, objects: story.world.to_text() })
+}
+
+async fn world(start: Start, third: Third, is_laptop: bool) -> World {
+    if is_laptop {
+        return tethered::laptop_and_office(start).await;
+    }
+    let names: &[&str] = if third == Third::IsAbsent { &["rome", "milan"] } else { &["rome", "milan", "turin"] };
+    let world = World::start(names, start).await;
+    world.peer_and_wait(ROME, MILAN).await;
+    match third {
+        Third::IsAbsent => {}
+        Third::Lends => world.peer_and_wait(ROME, TURIN).await,
+        Third::Borrows => world.peer_and_wait(TURIN, MILAN).await,
+        Third::IsBehind => world.peer_and_wait(MILAN, TURIN).await,
+    }
+    world
 }
 
 impl Story {
@@ -222,9 +246,13 @@ impl Story {
     }
 
     async fn begin(&mut self) {
-        for (namespace, strategy) in NAMESPACES {
+        for (namespace, strategy) in NAMESPACES.into_iter().filter(|_| !self.is_laptop) {
             self.world.offload(ROME, namespace, strategy).await;
             self.wanted.offloaded.insert(namespace);
+        }
+        if self.is_laptop {
+            tethered::tether(&self.world).await;
+            self.wanted.is_tethered = true;
         }
         if self.third == Third::Borrows {
             self.world.offload(TURIN, GUEST, REMOTE).await;
@@ -238,13 +266,14 @@ impl Story {
             if self.created >= FIRST_PODS {
                 return;
             }
-            self.deploy(namespace).await;
+            self.deploy(if self.is_laptop { tethered::NAMESPACE } else { namespace }).await;
         }
     }
 
     /// One thing that people do, or that goes wrong.
     async fn step(&mut self) {
         let namespace = self.draws.one_of(&NAMESPACES).0;
+        let namespace = if self.is_laptop { tethered::NAMESPACE } else { namespace };
         match self.below(18) {
             0 => self.deploy(namespace).await,
             1 => self.run_job(namespace).await,
@@ -252,6 +281,7 @@ impl Story {
             3 => self.scale().await,
             4 => self.roll_out().await,
             5 => self.delete_pod(namespace).await,
+            6 | 7 if self.is_laptop => self.change_mode().await,
             6 => self.change_offloading(namespace).await,
             7 => self.change_peering().await,
             8 => self.change_policy().await,
@@ -313,6 +343,12 @@ impl Story {
                 (key, object["metadata"]["resourceVersion"].to_string()).hash(&mut history);
             }
         }
-        Report { pods: self.created, faults: self.faults, simulated: self.started.elapsed(), history: history.finish() }
+        Report {
+            pods: self.created,
+            faults: self.faults,
+            simulated: self.started.elapsed(),
+            moved: self.safety.moved(),
+            history: history.finish(),
+        }
     }
 }

@@ -9,8 +9,10 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use liqo_api::{PeeringPolicy, labels};
+use liqo_api::{PeeringPolicy, TetheringState, departure::DepartureCause, labels};
 use serde_json::{Value, json};
+
+use crate::tethered;
 
 use super::{GUEST, GUESTS, MANY_PODS, MILAN, NAMESPACES, ROME, Story, TURIN, Third};
 
@@ -87,6 +89,7 @@ impl Story {
 
     /// Brings a namespace home, or sends it away again.
     pub(super) async fn change_offloading(&mut self, namespace: &'static str) {
+        self.safety.wish();
         let rome = &self.world.clusters[ROME];
         if self.wanted.offloaded.remove(namespace) {
             rome.unoffload(namespace).await;
@@ -99,8 +102,37 @@ impl Story {
         }
     }
 
+    /// Hands rome over to milan, or takes it back.
+    pub(super) async fn change_mode(&mut self) {
+        self.safety.wish();
+        self.wanted.is_tethered = !self.wanted.is_tethered;
+        let milan = self.world.clusters[MILAN].id.clone();
+        tethered::wish(&self.world.clusters[ROME], self.wanted.is_tethered.then_some(&milan)).await;
+        self.tell(if self.wanted.is_tethered { "rome is to be tethered to milan" } else { "rome is to be autonomous" });
+    }
+
+    /// Whether the mode of rome is what people want, and its pods are at home if nobody else controls it.
+    async fn wrong_mode(&self, found: &mut Vec<String>) {
+        let rome = &self.world.clusters[ROME];
+        let state = tethered::state(rome).await;
+        let wanted = if self.wanted.is_tethered { TetheringState::Tethered } else { TetheringState::Autonomous };
+        if state != wanted {
+            found.push(format!("rome should be {wanted:?}, and is {state:?}"));
+        }
+        if !self.wanted.is_tethered {
+            let pods = rome.api::<Pod>(tethered::NAMESPACE).list(&ListParams::default()).await.unwrap().into_iter();
+            let is_away = |pod: &Pod| {
+                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+                let owner = pod.owner_references().first().map(|owner| owner.kind.as_str());
+                node == Some("milan") && DepartureCause::ControlIsBack.takes(owner)
+            };
+            found.extend(pods.filter(is_away).map(|pod| format!("pod {} does not come home", pod.name_any())));
+        }
+    }
+
     /// Ends the peering, or begins another one.
     pub(super) async fn change_peering(&mut self) {
+        self.safety.wish();
         let rome = &self.world.clusters[ROME];
         if self.wanted.is_peered {
             rome.unpeer("milan").await;
@@ -130,6 +162,7 @@ impl Story {
     }
 
     async fn begin_or_end_broker(&mut self) {
+        self.safety.wish();
         self.wanted.is_broker = !self.wanted.is_broker;
         let source = if self.wanted.is_broker { json!({ "offers": {} }) } else { json!(null) };
         let policies: Api<PeeringPolicy> = self.world.clusters[MILAN].all();
@@ -154,6 +187,7 @@ impl Story {
     }
 
     async fn offer(&mut self, percentage: u8) {
+        self.safety.wish();
         let policies: Api<PeeringPolicy> = self.world.clusters[MILAN].all();
         let patch = Patch::Merge(json!({ "spec": { "provide": { "percentage": percentage } } }));
         policies.patch("default", &PatchParams::default(), &patch).await.unwrap();
@@ -162,7 +196,10 @@ impl Story {
 
     /// Drains a node: of the provider, or the virtual one.
     pub(super) async fn drain(&mut self) {
-        let (cluster, node) = self.draws.one_of(&[(MILAN, "milan-1"), (MILAN, "milan-2"), (ROME, "milan"), (ROME, "rome-1")]);
+        self.safety.wish();
+        let nodes = [(MILAN, "milan-1"), (MILAN, "milan-2"), (ROME, "milan"), (ROME, "rome-1")];
+        // A laptop's nodes belong to milan while it is tethered.
+        let (cluster, node) = self.draws.one_of(if self.is_laptop { &nodes[..2] } else { &nodes });
         if self.world.clusters[cluster].drain(node).await {
             self.wanted.cordoned.insert((cluster, node.to_owned()));
             self.tell(format!("node {node} of {} is drained", self.world.clusters[cluster].name));
@@ -214,6 +251,9 @@ impl Story {
         }
         if self.third == Third::IsBehind {
             found.extend(self.misplaced());
+        }
+        if self.is_laptop {
+            self.wrong_mode(&mut found).await;
         }
         if self.third == Third::Borrows {
             let ready = self.world.clusters[TURIN].ready_pods(GUEST).await.len();

@@ -5,7 +5,7 @@ pub mod advice;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{Event, Node, Pod, PodCondition};
 use kube::ResourceExt;
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, pods};
 use liqo_offloading_rules::namespace::lent_on::is_lent_on;
@@ -15,13 +15,21 @@ use crate::{
     cluster::full_name,
     doctor::{Check, Finding},
     evict::decide::is_finished,
-    inspect::{Facts, is_virtual},
+    inspect::{Facts, failed_creations::time_of, is_virtual},
 };
 
+/// After this time, and earlier, Kubernetes tries again what failed.
+const RETRIED_AFTER: SignedDuration = SignedDuration::from_mins(17);
 /// A pod that takes longer to be sent, or to end after its grace period, is stuck.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 pub fn decide(facts: &Facts) -> Vec<Finding> {
+    let mut found = of_namespaces(facts);
+    found.push(not_created(facts));
+    found
+}
+
+fn of_namespaces(facts: &Facts) -> Vec<Finding> {
     let offloadings = match &facts.liqo.offloadings {
         Ok(offloadings) => offloadings,
         Err(why) => return vec![unread(Check::Namespaces, why)],
@@ -215,6 +223,36 @@ fn ending(there: &[&Pod], facts: &Facts) -> Finding {
     )
 }
 
+/// Controllers whose pods Liqo refused, and that have created none since.
+fn not_created(facts: &Facts) -> Finding {
+    let check = Check::PodsNotCreated;
+    let failed = match &facts.failed_creations {
+        Ok(failed) => failed,
+        Err(why) => return unread(check, why),
+    };
+    let waits = |event: &&Event| {
+        let is_recent = time_of(event).is_some_and(|time| facts.now().duration_since(time) < RETRIED_AFTER);
+        is_recent && event.involved_object.uid.as_ref().is_some_and(|uid| !facts.created_since.contains(uid))
+    };
+    let waiting: Vec<&Event> = failed.iter().filter(waits).collect();
+    let Some(last) = waiting.iter().max_by_key(|event| time_of(event)) else {
+        return Finding::ok(check, "no controller waits to create pods that Liqo refused");
+    };
+    let named = |event: &&Event| {
+        let object = &event.involved_object;
+        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        format!("{} {}/{}", part(&object.kind), part(&object.namespace), part(&object.name))
+    };
+    let objects: BTreeSet<String> = waiting.iter().map(named).collect();
+    let objects: Vec<String> = objects.into_iter().collect();
+    let why = last.message.as_deref().unwrap_or_default();
+    Finding::warn(
+        check,
+        format!("pods of {} were refused: {why}", some(&objects)),
+        "Kubernetes tries again after up to 16 minutes; once the reason is gone, `kubectl annotate KIND NAME tried=again` makes it try at once",
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -349,5 +387,28 @@ mod tests {
             verdict(&facts, Check::PodsEnding).verdict
         };
         assert_eq!((ends_at("2026-01-01T11:59:30Z"), ends_at("2026-01-01T11:30:00Z")), (Verdict::Ok, Verdict::Warn));
+    }
+
+    #[test]
+    fn a_controller_whose_pods_liqo_refused_is_named_until_it_has_created_one() {
+        let mut facts = facts();
+        assert_eq!(verdict(&facts, Check::PodsNotCreated).verdict, Verdict::Ok);
+        let refused = |name: &str, time: &str| -> Event {
+            of(json!({
+                "metadata": {}, "reason": "FailedCreate", "lastTimestamp": time,
+                "involvedObject": { "kind": "ReplicaSet", "namespace": "default", "name": name, "uid": name },
+                "message": "ValidatingAdmissionPolicy 'liqo-tethered' denied request: this cluster is tethered to milan",
+            }))
+        };
+        facts.failed_creations = Ok(vec![refused("web", NOW), refused("web", NOW), refused("old", "2025-12-31T00:00:00Z")]);
+        let found = verdict(&facts, Check::PodsNotCreated);
+        assert_eq!(found.verdict, Verdict::Warn);
+        assert!(
+            found.what.starts_with("pods of ReplicaSet default/web were refused: ValidatingAdmissionPolicy"),
+            "{}",
+            found.what
+        );
+        facts.created_since.insert("web".to_owned());
+        assert_eq!(verdict(&facts, Check::PodsNotCreated).verdict, Verdict::Ok);
     }
 }
