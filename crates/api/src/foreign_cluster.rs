@@ -123,7 +123,8 @@ pub struct ForeignClusterStatus {
     /// URL of the peer's API server.
     #[serde(rename = "apiServerURL", default, skip_serializing_if = "Option::is_none")]
     pub api_server_url: Option<String>,
-    /// Address of the peer's gateway through which this cluster calls it now. Absent if it calls directly, or if no gateway answers.
+    /// Address of the peer's gateway through which this cluster calls it now. Absent if it calls directly, or if it
+    /// heard no gateway for eight seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub called_through: Option<String>,
     /// Whether this cluster borrows from the peer because of the policy, where `spec.outgoingPeering` is `Auto`.

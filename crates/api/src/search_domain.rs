@@ -21,7 +21,8 @@ use crate::{ClusterId, Condition, schema};
     derive = "PartialEq",
     printcolumn(name = "Domain", type_ = "string", json_path = ".spec.domain"),
     printcolumn(name = "Resolved", type_ = "string", json_path = ".status.conditions[?(@.type==\"Resolved\")].status"),
-    printcolumn(name = "Clusters", type_ = "string", json_path = ".status.clusters[*].name"),
+    // The message counts the clusters. A column with `[*]` would show only the first one.
+    printcolumn(name = "Found", type_ = "string", json_path = ".status.conditions[?(@.type==\"Resolved\")].message"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -42,7 +43,7 @@ pub struct SearchDomainStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub clusters: Vec<SearchDomainEntry>,
-    /// `Resolved`: whether the domain could be read, and each entry describes a cluster.
+    /// `Resolved`: whether the domain could be read, and each entry describes a cluster of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -67,10 +68,10 @@ pub struct SearchDomainEntry {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
     pub protocol: Vec<u32>,
-    /// Why the records do not describe a cluster.
+    /// Why the records do not describe a cluster, or which other entry has the same cluster ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// Condition of a [`SearchDomain`]: the domain could be read, and each entry describes a cluster.
+/// Condition of a [`SearchDomain`]: the domain could be read, and each entry describes a cluster of its own.
 pub const RESOLVED: &str = "Resolved";

@@ -16,12 +16,16 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 use tokio_util::sync::CancellationToken;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::EnvFilter;
 
 use crate::health;
 
 /// The default of the log filter; `RUST_LOG` adds to it. The client's warnings are off unless `RUST_LOG` names its crates: they
 /// repeat what Liqo logs, and some contain the whole text of an answer, which may contain secrets.
 const DEFAULT_LOG_FILTER: &str = "info,kube_client=error,kube_runtime=error";
+/// Libraries that log each frame of a connection, which would hide Liqo's own messages if `RUST_LOG` is `debug`.
+const QUIET_LIBRARIES: &str = "h2=info,hyper=info,hyper_util=info,rustls=info,tonic=info,tower=info";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -81,13 +85,19 @@ fn start() -> Result<CancellationToken, ProcessError> {
 
 fn start_logging(format: LogFormat) {
     let wanted = std::env::var("RUST_LOG").unwrap_or_default();
-    let filter = tracing_subscriber::EnvFilter::try_new(format!("{DEFAULT_LOG_FILTER},{wanted}"))
-        .unwrap_or_else(|_| DEFAULT_LOG_FILTER.into());
+    let filter = EnvFilter::try_new(log_filter(&wanted)).unwrap_or_else(|_| DEFAULT_LOG_FILTER.into());
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Text => builder.with_ansi(false).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
+}
+
+/// The defaults, and after them what `RUST_LOG` contains: the last directive for a target counts.
+fn log_filter(wanted: &str) -> String {
+    let is_detailed = |directive: &str| matches!(directive.trim().parse(), Ok(LevelFilter::DEBUG | LevelFilter::TRACE));
+    let quiet = if wanted.split(',').any(is_detailed) { QUIET_LIBRARIES } else { "" };
+    format!("{DEFAULT_LOG_FILTER},{quiet},{wanted}")
 }
 
 fn stop_on_signal(stop: CancellationToken) -> Result<(), ProcessError> {
@@ -161,6 +171,23 @@ async fn serve_health(address: SocketAddr, readiness: Readiness, stop: Cancellat
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn debug_shows_liqos_messages_and_no_frames() {
+        let shown = |wanted: &str| {
+            let filter = EnvFilter::try_new(log_filter(wanted)).unwrap();
+            let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::sink).finish();
+            tracing::subscriber::with_default(log, || {
+                (
+                    tracing::enabled!(target: "liqo_peering", tracing::Level::DEBUG),
+                    tracing::enabled!(target: "h2::codec::framed_read", tracing::Level::DEBUG),
+                )
+            })
+        };
+        assert_eq!(shown(""), (false, false));
+        assert_eq!(shown("debug"), (true, false));
+        assert_eq!(shown("debug,h2=debug"), (true, true), "somebody wants to see them");
+    }
 
     #[test]
     fn the_client_makes_each_request_once() {

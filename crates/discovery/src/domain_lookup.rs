@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use liqo_api::ClusterId;
+
 use crate::{
     announcement::{Announcement, Fault, addresses, describe, last_alias, servers, service_in},
     message::{Data, Kind, Message, Outcome, Question, Record},
@@ -31,8 +33,6 @@ pub enum LookupFault {
     Unanswered(String),
     #[error(transparent)]
     Fault(#[from] Fault),
-    #[error("its cluster ID is also that of {0}")]
-    Duplicate(String),
 }
 
 /// One instance of a domain, with what its records say.
@@ -41,6 +41,16 @@ pub struct Instance {
     /// The label of the instance, for people.
     pub name: String,
     pub found: Result<Announcement, LookupFault>,
+    /// The first other instance with the same cluster ID. The records do not show which of them is right: only the cluster can prove its
+    /// ID, so both count until it does.
+    pub same_id_as: Option<String>,
+}
+
+impl Instance {
+    /// Whether somebody has to correct its records, or those of another instance.
+    pub fn is_broken(&self) -> bool {
+        self.found.is_err() || self.same_id_as.is_some()
+    }
 }
 
 /// The lookup of one domain.
@@ -105,7 +115,6 @@ impl DomainLookup {
         if self.unanswered.contains(&self.service) {
             return Err(LookupFault::Unanswered(self.service.clone()));
         }
-        let mut owners: BTreeMap<_, String> = BTreeMap::new();
         let read = |instance: String| {
             let name = instance.strip_suffix(&self.service).unwrap_or(&instance).trim_end_matches('.').to_owned();
             let target = last_alias(&instance, &self.records);
@@ -116,23 +125,34 @@ impl DomainLookup {
                 Ok(_) if silent.is_some() => Err(LookupFault::Unanswered(silent.unwrap_or_default())),
                 Err(_) if self.unanswered.contains(&target) => Err(LookupFault::Unanswered(target)),
                 Err(fault) => Err(fault.into()),
-                Ok(announcement) => {
-                    let owner = owners.entry(announcement.cluster_id.clone()).or_insert_with(|| name.clone());
-                    if *owner == name { Ok(announcement) } else { Err(LookupFault::Duplicate(owner.clone())) }
-                }
+                Ok(announcement) => Ok(announcement),
             };
-            Instance { name, found }
+            Instance { name, found, same_id_as: None }
         };
-        Ok(self.instances().into_iter().map(read).collect())
+        let mut instances: Vec<Instance> = self.instances().into_iter().map(read).collect();
+        mark_shared_ids(&mut instances);
+        Ok(instances)
     }
 
     /// After what time to ask again: the shortest time to live of the records, within bounds.
     pub fn ask_again_after(&self) -> Duration {
         let shortest = self.records.iter().map(|record| Duration::from_secs(record.ttl.into())).min();
-        let is_broken = !self.unanswered.is_empty()
-            || self.result().is_ok_and(|all| all.is_empty() || all.iter().any(|instance| instance.found.is_err()));
+        let is_broken =
+            !self.unanswered.is_empty() || self.result().is_ok_and(|all| all.is_empty() || all.iter().any(Instance::is_broken));
         let longest = if is_broken { RETRY } else { MAX_TTL };
         shortest.unwrap_or(longest).clamp(MIN_TTL, longest)
+    }
+}
+
+/// Names, in each instance that shares its cluster ID, another one that has it.
+fn mark_shared_ids(instances: &mut [Instance]) {
+    let mut names: BTreeMap<ClusterId, Vec<String>> = BTreeMap::new();
+    for (instance, found) in instances.iter().filter_map(|one| Some((one, one.found.as_ref().ok()?))) {
+        names.entry(found.cluster_id.clone()).or_default().push(instance.name.clone());
+    }
+    for instance in instances {
+        let same = instance.found.as_ref().ok().and_then(|found| names.get(&found.cluster_id));
+        instance.same_id_as = same.and_then(|names| names.iter().find(|name| **name != instance.name).cloned());
     }
 }
 
@@ -212,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_broken_entry_leaves_the_others_alone() {
-        let mut zone = [cluster("milan", 1, 300), cluster("turin", 2, 300), cluster("naples", 1, 300)].concat();
+        let mut zone = [cluster("milan", 1, 300), cluster("turin", 2, 300)].concat();
         zone.remove(5);
         zone.push(record(SERVICE_NAME, Data::Ptr(instance("rome"))));
         let lookup = look_up(&zone, &[&instance("rome")]);
@@ -220,11 +240,20 @@ mod tests {
             found(&lookup),
             [
                 ("milan".into(), Ok("https://203.0.113.1:30443".into())),
-                ("naples".into(), Err(LookupFault::Duplicate("milan".into()))),
                 ("rome".into(), Err(LookupFault::Unanswered(instance("rome")))),
                 ("turin".into(), Err(LookupFault::Fault(Fault::NoText))),
             ]
         );
+        assert_eq!(lookup.ask_again_after(), RETRY);
+    }
+
+    #[test]
+    fn entries_with_one_cluster_id_all_count_and_name_each_other() {
+        let lookup = look_up(&[cluster("liar", 1, 300), cluster("milan", 1, 300), cluster("turin", 2, 300)].concat(), &[]);
+        let all = lookup.result().unwrap();
+        assert!(all.iter().all(|one| one.found.is_ok()), "{all:?}");
+        let others: Vec<_> = all.iter().map(|one| one.same_id_as.as_deref()).collect();
+        assert_eq!(others, [Some("milan"), Some("liar"), None]);
         assert_eq!(lookup.ask_again_after(), RETRY);
     }
 

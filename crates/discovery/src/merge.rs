@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use liqo_api::{ClusterId, Discovery, ForeignCluster, PeeringIntent, RequestedResources, annotations, labels};
+use liqo_api::{ClusterId, Discovery, ForeignCluster, PeeringIntent, RequestedResources, SearchDomain, annotations, labels};
 use serde::{Deserialize, Serialize};
 
 use crate::announcement::{Announcement, MAX_URLS};
@@ -20,6 +20,17 @@ pub struct FoundCluster {
     pub sources: Vec<String>,
 }
 
+/// The clusters that the status of a `SearchDomain` lists.
+pub fn announcements(domain: &SearchDomain) -> Vec<Announcement> {
+    let entries = domain.status.iter().flat_map(|status| &status.clusters);
+    let complete = entries.filter_map(|entry| {
+        let protocol = <[u32; 2]>::try_from(entry.protocol.as_slice()).ok()?;
+        let (cluster_id, cluster_name) = (entry.cluster_id.clone()?, entry.cluster_name.clone()?);
+        Some(Announcement { cluster_id, cluster_name, auth_urls: entry.auth_urls.clone(), protocol })
+    });
+    complete.collect()
+}
+
 /// Merges what was found on the local network and in each `SearchDomain`. This cluster itself is left out.
 pub fn merge(
     own: &ClusterId,
@@ -27,28 +38,45 @@ pub fn merge(
     domains: &BTreeMap<String, Vec<Announcement>>,
 ) -> BTreeMap<ClusterId, FoundCluster> {
     let mut merged: BTreeMap<ClusterId, FoundCluster> = BTreeMap::new();
-    let lan = lan.iter().map(|one| (Discovery::LAN, "LAN", one));
-    let dns = domains.iter().flat_map(|(domain, all)| all.iter().map(|one| (Discovery::DNS, domain.as_str(), one)));
-    for (way, source, announcement) in lan.chain(dns).filter(|(.., one)| one.cluster_id != *own) {
-        let found = merged.entry(announcement.cluster_id.clone()).or_insert_with(|| FoundCluster {
-            announcement: Announcement { auth_urls: Vec::new(), ..announcement.clone() },
-            ways: Vec::new(),
-            sources: Vec::new(),
-        });
-        if !found.ways.contains(&way) {
-            found.ways.push(way);
+    let dns = domains.iter().map(|(domain, all)| (Discovery::DNS, domain.as_str(), all.as_slice()));
+    for (way, source, all) in [(Discovery::LAN, "LAN", lan)].into_iter().chain(dns) {
+        let others = || all.iter().filter(|one| one.cluster_id != *own);
+        for announcement in others() {
+            let found = merged.entry(announcement.cluster_id.clone()).or_insert_with(|| FoundCluster {
+                announcement: Announcement { auth_urls: Vec::new(), ..announcement.clone() },
+                ways: Vec::new(),
+                sources: Vec::new(),
+            });
+            if !found.ways.contains(&way) {
+                found.ways.push(way);
+            }
+            if !found.sources.iter().any(|known| known == source) {
+                found.sources.push(source.to_owned());
+            }
         }
-        if !found.sources.iter().any(|known| known == source) {
-            found.sources.push(source.to_owned());
-        }
-        // Each source keeps room for the next one.
-        for url in announcement.auth_urls.iter().take(MAX_URLS) {
-            if found.announcement.auth_urls.len() < 2 * MAX_URLS && !found.announcement.auth_urls.contains(url) {
-                found.announcement.auth_urls.push(url.clone());
+        add_urls(&mut merged, others);
+    }
+    merged
+}
+
+/// Adds the URLs of one source, at most [`MAX_URLS`] for each cluster, so that there is room for the next source. Entries with the same
+/// ID take turns, so that a false one does not use up the room of the right one.
+fn add_urls<'a, I: Iterator<Item = &'a Announcement>>(
+    merged: &mut BTreeMap<ClusterId, FoundCluster>,
+    announcements: impl Fn() -> I,
+) {
+    let mut added: BTreeMap<&ClusterId, usize> = BTreeMap::new();
+    for turn in 0..MAX_URLS {
+        for announcement in announcements() {
+            let id = &announcement.cluster_id;
+            let (Some(url), Some(found)) = (announcement.auth_urls.get(turn), merged.get_mut(id)) else { continue };
+            let (urls, added) = (&mut found.announcement.auth_urls, added.entry(id).or_default());
+            if *added < MAX_URLS && urls.len() < 2 * MAX_URLS && !urls.contains(url) {
+                urls.push(url.clone());
+                *added += 1;
             }
         }
     }
-    merged
 }
 
 /// A cluster that discovery finds now, as `liqoctl discover` reads it.
@@ -227,6 +255,18 @@ mod tests {
             (milan.ways.as_slice(), milan.sources.join(" ").as_str()),
             (&[Discovery::LAN, Discovery::DNS][..], "LAN example")
         );
+    }
+
+    #[test]
+    fn a_false_entry_with_the_same_id_does_not_displace_the_right_one() {
+        let urls = |host: u8| (0..MAX_URLS).map(|port| format!("https://203.0.113.{host}:{}", port + 1)).collect::<Vec<_>>();
+        let with_urls = |auth_urls| Announcement { auth_urls, ..announcement(1, &[]) };
+        let entries = vec![with_urls(urls(8)), with_urls(urls(9)), announcement(1, &[THERE])];
+        let merged = merge(&id(0), &[with_urls(urls(7))], &BTreeMap::from([("example".to_owned(), entries)]));
+        let milan = &merged[&id(1)];
+        assert!(milan.announcement.auth_urls.len() == 2 * MAX_URLS && milan.announcement.auth_urls.contains(&THERE.to_owned()));
+        let create = Change::Create { way: Discovery::LAN, auth_url: THERE.into() };
+        assert_eq!(decide(Some(milan), None, &proved(&[THERE]), 0), create);
     }
 
     #[test]

@@ -1,30 +1,41 @@
-//! When to write what changes: the first change at once, further ones with growing delays. So whoever makes the list change all the
-//! time causes few writes.
+//! When to write what changes: a change at once, and changes that go on all the time rarely. So whoever makes the list change all the
+//! time causes few writes, and a person who changes something now and then sees it soon.
 
 use std::time::{Duration, Instant};
 
+/// Between two writes.
 const MIN_DELAY: Duration = Duration::from_secs(2);
-const MAX_DELAY: Duration = Duration::from_secs(60);
+/// Between two writes while the list changes all the time.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Number of writes that need not wait for the interval after a quiet time.
+const MAX_BURST: u32 = 10;
 
 /// The pace of writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
-    last: Option<(Instant, Duration)>,
+    last: Option<Write>,
+}
+
+/// The last write.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    at: Instant,
+    /// All writes so far would take until then, one in each interval.
+    paid_until: Instant,
 }
 
 impl Pace {
     /// When the next write may happen. `None`: at once.
     pub fn next(&self, now: Instant) -> Option<Instant> {
-        self.last.map(|(at, delay)| at + delay).filter(|next| *next > now)
+        let last = self.last?;
+        let after_burst = last.paid_until.checked_sub(INTERVAL * (MAX_BURST - 1)).unwrap_or(last.at);
+        Some(after_burst.max(last.at + MIN_DELAY)).filter(|next| *next > now)
     }
 
-    /// Records a write. The delay doubles with each write that follows soon, and starts again after a quiet time.
+    /// Records a write.
     pub fn wrote(&mut self, now: Instant) {
-        let delay = match self.last {
-            Some((at, delay)) if now.saturating_duration_since(at) < delay * 4 => (delay * 2).min(MAX_DELAY),
-            _ => MIN_DELAY,
-        };
-        self.last = Some((now, delay));
+        let paid_until = self.last.map_or(now, |last| last.paid_until.max(now)) + INTERVAL;
+        self.last = Some(Write { at: now, paid_until });
     }
 }
 
@@ -43,9 +54,22 @@ mod tests {
             }
             now += Duration::from_millis(100);
         }
-        assert!((10..=16).contains(&writes), "{writes} writes in ten minutes");
-        let quiet = now + MAX_DELAY * 4;
+        assert!((15..=20).contains(&writes), "{writes} writes in ten minutes");
+        let quiet = now + INTERVAL * MAX_BURST;
         pace.wrote(quiet);
         assert_eq!(pace.next(quiet), Some(quiet + MIN_DELAY));
+    }
+
+    #[test]
+    fn somebody_who_changes_something_every_quarter_of_a_minute_does_not_wait() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        for change in 0..4 {
+            // A cluster is found, and shortly after it does not answer.
+            for delay in [0, 3] {
+                let now = start + Duration::from_secs(change * 15 + delay);
+                assert_eq!(pace.next(now), None, "change {change}");
+                pace.wrote(now);
+            }
+        }
     }
 }

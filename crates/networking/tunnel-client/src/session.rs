@@ -34,7 +34,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::stack::{PacketLink, Role, Stack};
 
-/// A gateway that sends nothing for this long is gone. It answers every keepalive.
+/// A gateway that sends nothing for this long is gone. It does not answer keepalives, but while there is a peering, it answers the
+/// heartbeat, which is sent every three seconds. A gateway that does not hear this side any more sends for longer: its TCP connections
+/// repeat what nobody acknowledges.
 const GATEWAY_TIMEOUT: Duration = Duration::from_secs(8);
 /// Interval of keepalives to the gateway, in seconds.
 const KEEPALIVE: u16 = 5;

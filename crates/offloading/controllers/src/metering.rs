@@ -28,13 +28,12 @@ use prometheus_client::metrics::{counter::Counter, family::Family};
 use tokio::time::Instant;
 
 pub use contracts::{Contracts, MeteredContract};
+pub use liqo_metering::period::GRACE;
 
 /// Minimum time between two writes in one namespace.
 const PACE: Duration = Duration::from_secs(1);
 /// The same while pods go on to end. A pod that ends waits as long.
 const MAX_PACE: Duration = Duration::from_secs(3);
-/// How long after its end a period takes entries of pods that ended before.
-pub const GRACE: Seconds = 60;
 /// Delay before a period is completed whose pods are not known now.
 const UNKNOWN_RETRY: Duration = Duration::from_secs(10);
 

@@ -27,7 +27,7 @@ use liqo_controller_runtime::{
 use liqo_discovery::{
     announcement::Announcement,
     lan_table::MAX_CLUSTERS,
-    merge::{Change, Discovered, FoundCluster, Known, decide, merge, problem},
+    merge::{Change, Discovered, FoundCluster, Known, announcements, decide, merge, problem},
     pace::Pace,
     written_list::WrittenList,
 };
@@ -114,7 +114,7 @@ impl Discoverer {
         let lan = sources.lan.get(&Key::new(&self.context.namespace, LAN_CLUSTERS)).filter(|_| lan_is_on);
         let lan = lan.as_deref().map(Vec::as_slice).unwrap_or_default();
         let domains = sources.domains.all().into_iter();
-        let domains = domains.map(|(key, domain)| (key.name, search_domains::announcements(&domain))).collect();
+        let domains = domains.map(|(key, domain)| (key.name, announcements(&domain))).collect();
         merge(&self.context.cluster_id, lan, &domains)
     }
 

@@ -1,7 +1,7 @@
 //! Reads the domains of all `SearchDomain`s as often as their records ask for, and writes what was found into their status.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -13,10 +13,7 @@ use kube::{
 use liqo_api::conditions::{DesiredCondition, decide};
 use liqo_api::{RESOLVED, ResolvedReason, SearchDomain, SearchDomainEntry, SearchDomainStatus};
 use liqo_controller_runtime::{Cache, Context, Key, writes::unless_gone};
-use liqo_discovery::{
-    announcement::Announcement,
-    domain_lookup::{DomainLookup, Instance, LookupFault},
-};
+use liqo_discovery::domain_lookup::{DomainLookup, Instance, LookupFault};
 use serde_json::json;
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
@@ -26,17 +23,6 @@ use super::dns::look_up;
 const MAX_CONCURRENT: usize = 4;
 /// After a status that could not be written.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
-
-/// The clusters that the status of a `SearchDomain` lists.
-pub fn announcements(domain: &SearchDomain) -> Vec<Announcement> {
-    let entries = domain.status.iter().flat_map(|status| &status.clusters);
-    let complete = entries.filter_map(|entry| {
-        let protocol = <[u32; 2]>::try_from(entry.protocol.as_slice()).ok()?;
-        let (cluster_id, cluster_name) = (entry.cluster_id.clone()?, entry.cluster_name.clone()?);
-        Some(Announcement { cluster_id, cluster_name, auth_urls: entry.auth_urls.clone(), protocol })
-    });
-    complete.collect()
-}
 
 /// Runs until `context.stop`. `changed` is notified when a `SearchDomain` changes.
 pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<Notify>) {
@@ -122,15 +108,20 @@ fn wanted(old: &SearchDomainStatus, lookup: &DomainLookup) -> (Vec<SearchDomainE
             return (old.clusters.clone(), DesiredCondition::no(RESOLVED, ResolvedReason::Unanswered, text));
         }
     };
-    let broken: Vec<_> = instances.iter().filter(|instance| instance.found.is_err()).map(|one| one.name.as_str()).collect();
+    let broken: Vec<_> = instances.iter().filter(|instance| instance.is_broken()).map(|one| one.name.as_str()).collect();
     let condition = if instances.is_empty() {
         let text = "the domain has no PTR record for _liqo_auth._tcp";
         DesiredCondition::no(RESOLVED, ResolvedReason::NoEntry, text)
     } else if broken.is_empty() {
-        let text = if instances.len() == 1 { "1 cluster".to_owned() } else { format!("{} clusters", instances.len()) };
-        DesiredCondition::yes(RESOLVED, ResolvedReason::Resolved, text)
+        DesiredCondition::yes(RESOLVED, ResolvedReason::Resolved, count(&instances))
     } else {
-        let text = format!("{} of {} entries do not describe a cluster: {}", broken.len(), instances.len(), broken.join(", "));
+        let text = format!(
+            "{}; {} of {} entries do not describe a cluster of their own: {}",
+            count(&instances),
+            broken.len(),
+            instances.len(),
+            broken.join(", ")
+        );
         DesiredCondition::no(RESOLVED, ResolvedReason::BrokenEntries, text)
     };
     let kept = |instance: Instance| match (&instance.found, old.clusters.iter().find(|one| one.name == instance.name)) {
@@ -140,7 +131,18 @@ fn wanted(old: &SearchDomainStatus, lookup: &DomainLookup) -> (Vec<SearchDomainE
     (instances.into_iter().map(kept).collect(), condition)
 }
 
+/// The number of clusters that the instances describe, for people.
+fn count(instances: &[Instance]) -> String {
+    let ids = instances.iter().filter_map(|instance| Some(&instance.found.as_ref().ok()?.cluster_id));
+    match ids.collect::<BTreeSet<_>>().len() {
+        1 => "1 cluster".to_owned(),
+        clusters => format!("{clusters} clusters"),
+    }
+}
+
 fn entry(instance: Instance) -> SearchDomainEntry {
+    let shares_id =
+        |other| format!("its cluster ID is also that of {other}: the one at whose address the cluster proves it counts");
     match instance.found {
         Ok(found) => SearchDomainEntry {
             name: instance.name,
@@ -148,7 +150,7 @@ fn entry(instance: Instance) -> SearchDomainEntry {
             cluster_name: Some(found.cluster_name),
             auth_urls: found.auth_urls,
             protocol: found.protocol.to_vec(),
-            problem: None,
+            problem: instance.same_id_as.map(shares_id),
         },
         Err(fault) => SearchDomainEntry { name: instance.name, problem: Some(fault.to_string()), ..SearchDomainEntry::default() },
     }
@@ -188,30 +190,55 @@ mod tests {
         assert_eq!((clusters, condition.reason.as_str()), (old.clusters, "Unanswered"));
     }
 
-    #[test]
-    fn broken_entries_are_listed_with_what_is_wrong() {
+    const SERVICE_NAME: &str = "_liqo_auth._tcp.example.org";
+
+    /// A lookup to which the server answers all questions with these records.
+    fn looked_up(records: &[(String, Data)]) -> DomainLookup {
+        let records: Vec<_> =
+            records.iter().map(|(name, data)| Record { name: name.clone(), ttl: 60, data: data.clone() }).collect();
+        let message =
+            Message { id: 0, is_response: true, is_truncated: false, outcome: Outcome::Ok, questions: Vec::new(), records };
         let mut lookup = DomainLookup::new("example.org");
-        let service = "_liqo_auth._tcp.example.org";
         loop {
             let questions = lookup.questions();
             if questions.is_empty() {
-                break;
+                return lookup;
             }
             for question in questions {
-                let target = Data::Ptr(format!("milan.{service}"));
-                let records = vec![Record { name: service.into(), ttl: 60, data: target }];
-                let message = Message {
-                    id: 0,
-                    is_response: true,
-                    is_truncated: false,
-                    outcome: Outcome::Ok,
-                    questions: Vec::new(),
-                    records,
-                };
                 lookup.answered(&question, Some(&message));
             }
         }
-        let (clusters, condition) = wanted(&SearchDomainStatus::default(), &lookup);
+    }
+
+    fn listed(name: &str) -> (String, Data) {
+        (SERVICE_NAME.to_owned(), Data::Ptr(format!("{name}.{SERVICE_NAME}")))
+    }
+
+    #[test]
+    fn entries_with_one_cluster_id_are_listed_with_their_addresses_and_name_each_other() {
+        let id = liqo_api::ClusterId::of_public_key(&[2; 32]).to_string();
+        let of_entry = |name: &str, host: u8| {
+            let instance = format!("{name}.{SERVICE_NAME}");
+            let text = Data::Txt([("id".to_owned(), id.clone()), ("name".to_owned(), "milan".to_owned())].into());
+            let server = Data::Srv { priority: 0, weight: 0, port: 1, target: format!("{name}.example.org") };
+            let address = (format!("{name}.example.org"), Data::Address([203, 0, 113, host].into()));
+            [listed(name), (instance.clone(), text), (instance, server), address]
+        };
+        let (clusters, condition) =
+            wanted(&SearchDomainStatus::default(), &looked_up(&[of_entry("liar", 9), of_entry("milan", 5)].concat()));
+        assert_eq!(
+            clusters.iter().map(|one| one.auth_urls.as_slice()).collect::<Vec<_>>(),
+            [["https://203.0.113.9:1"], ["https://203.0.113.5:1"]]
+        );
+        let problems: Vec<_> = clusters.iter().map(|one| one.problem.as_deref().unwrap()).collect();
+        assert!(problems[0].starts_with("its cluster ID is also that of milan"), "{problems:?}");
+        assert!(problems[1].starts_with("its cluster ID is also that of liar"), "{problems:?}");
+        assert_eq!(condition.message, "1 cluster; 2 of 2 entries do not describe a cluster of their own: liar, milan");
+    }
+
+    #[test]
+    fn broken_entries_are_listed_with_what_is_wrong() {
+        let (clusters, condition) = wanted(&SearchDomainStatus::default(), &looked_up(&[listed("milan")]));
         assert_eq!((clusters[0].name.as_str(), clusters[0].problem.as_deref()), ("milan", Some("it has no TXT record")));
         assert_eq!((condition.reason.as_str(), condition.status), ("BrokenEntries", Some(false)));
     }

@@ -1,15 +1,17 @@
 //! `liqoctl discover`: the clusters that discovery finds now.
 
+mod reason;
+
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _, api::ListParams};
-use liqo_api::policies::{PolicyPeer, of_peer};
 use liqo_api::{
     CLUSTERS_KEY, ClusterConfig, ClusterId, DISCOVERED_CLUSTERS, ForeignCluster, PeeringIntent, PeeringPolicy, SYSTEM_NAMESPACE,
     SearchDomain, links,
 };
-use liqo_discovery::merge::Discovered;
+use liqo_discovery::merge::{Discovered, announcements, merge};
 use serde::Serialize;
 
+use self::reason::{is_true, reason};
 use crate::{
     cluster::{Cluster, Explained as _, list_or_none},
     output::{self, plain},
@@ -89,10 +91,11 @@ fn report(
     policies: Vec<PeeringPolicy>,
 ) -> DiscoveryReport {
     let policies: Vec<_> = policies.into_iter().map(std::sync::Arc::new).collect();
+    let not_listed_yet = not_listed_yet(config, &domains, &discovered);
     let shown = |one: Discovered| {
         let id = one.announcement.cluster_id;
         let record = records.iter().find(|record| record.spec.cluster_id == id);
-        let policy = of_peer(&policies, &PolicyPeer::new(&id, record)).into_iter().next().cloned();
+        let reason = reason(record, &policies, &one.sources, one.problem);
         let announced = one.announcement.auth_urls.into_iter().next();
         let authenticated = |record: &ForeignCluster| is_true(record, links::AUTHENTICATED);
         Shown {
@@ -102,45 +105,24 @@ fn report(
             borrows: record.is_some_and(|record| record.wants_outgoing() && authenticated(record)),
             lends: record.is_some_and(crate::unpeer::lends_to),
             refused: record.is_some_and(|record| record.spec.incoming_peering == PeeringIntent::No),
-            reason: reason(record, policy.as_deref(), one.problem),
+            reason,
             cluster_id: id,
         }
     };
     DiscoveryReport {
         lan: config.is_some_and(|config| config.spec.discovery.lan.enabled),
         domains: domains.into_iter().map(domain).collect(),
-        clusters: discovered.into_iter().map(shown).collect(),
+        clusters: discovered.into_iter().chain(not_listed_yet).map(shown).collect(),
     }
 }
 
-fn is_true(record: &ForeignCluster, link: &str) -> bool {
-    record.condition(link).is_some_and(|condition| condition.status == "True")
-}
-
-/// Why this cluster does not borrow from one that is found. `None`: it does.
-fn reason(record: Option<&ForeignCluster>, policy: Option<&PeeringPolicy>, problem: Option<String>) -> Option<String> {
-    let Some(record) = record else {
-        return Some(problem.map_or_else(|| "its address is being called".to_owned(), |problem| plain(&problem)));
-    };
-    if record.metadata.deletion_timestamp.is_some() {
-        return Some("its ForeignCluster is being deleted".to_owned());
-    }
-    if !record.wants_outgoing() {
-        let name = record.name_any();
-        return Some(match (record.spec.outgoing_peering, policy) {
-            (PeeringIntent::No, _) => format!("outgoingPeering of ForeignCluster {name} is No"),
-            (_, Some(policy)) if policy.spec.consume.automatic => "the peering starts".to_owned(),
-            (_, Some(policy)) => format!(
-                "policy {} starts no peering with it (consume.automatic): peer with `liqoctl peer`, or set discovery.autoPeering",
-                policy.name_any()
-            ),
-            (_, None) => "no policy selects it".to_owned(),
-        });
-    }
-    let broken =
-        [links::IDENTITY_VERIFIED, links::AUTHENTICATED, links::PEER_REACHABLE].into_iter().find(|link| !is_true(record, link));
-    let condition = record.condition(broken?);
-    Some(condition.map_or_else(|| "the peering starts".to_owned(), |condition| plain(&condition.message)))
+/// The clusters in the status of `SearchDomain`s that the manager has not listed yet, because it limits how often it writes the list.
+fn not_listed_yet(config: Option<&ClusterConfig>, domains: &[SearchDomain], listed: &[Discovered]) -> Vec<Discovered> {
+    let Some(own) = config.and_then(|config| config.status.as_ref()?.cluster_id.as_ref()) else { return Vec::new() };
+    let domains = domains.iter().map(|domain| (domain.name_any(), announcements(domain))).collect();
+    let found = merge(own, &[], &domains).into_values();
+    let missing = found.filter(|found| listed.iter().all(|one| one.announcement.cluster_id != found.announcement.cluster_id));
+    missing.map(|found| Discovered { announcement: found.announcement, sources: found.sources, problem: None }).collect()
 }
 
 fn domain(object: SearchDomain) -> Domain {
@@ -280,6 +262,27 @@ mod tests {
         let off = DiscoveryReport { lan: false, domains: Vec::new(), clusters: Vec::new() };
         assert!(table(&off).contains("discovery.lan.enabled=true"));
         assert_eq!(table(&DiscoveryReport { lan: true, ..off }), "No cluster is found.");
+    }
+
+    #[test]
+    fn a_cluster_in_a_domain_is_shown_before_the_manager_lists_it() {
+        let own = ClusterId::of_public_key(&[1; 32]);
+        let config: ClusterConfig = serde_json::from_value(
+            json!({ "metadata": { "name": "liqo" }, "spec": { "clusterName": "rome" }, "status": { "clusterID": own } }),
+        )
+        .unwrap();
+        let entry = |name: &str, id: &ClusterId| json!({ "name": name, "clusterID": id, "clusterName": name, "authURLs": ["https://203.0.113.5:1"], "protocol": [1, 1] });
+        let entries =
+            [entry("rome", &own), entry("milan", &milan()), json!({ "name": "turin", "problem": "it has no TXT record" })];
+        let domain: SearchDomain = serde_json::from_value(json!({
+            "metadata": { "name": "example" }, "spec": { "domain": "example.org" }, "status": { "clusters": entries },
+        }))
+        .unwrap();
+        let clusters = |listed| {
+            report(Some(&config), vec![domain.clone()], listed, &[], Vec::new()).clusters.into_iter().map(|one| one.found_by)
+        };
+        assert_eq!(clusters(Vec::new()).collect::<Vec<_>>(), [["example"]]);
+        assert_eq!(clusters(discovered(None)).collect::<Vec<_>>(), [["LAN", "example"]], "it is shown once");
     }
 
     #[test]

@@ -103,4 +103,12 @@ mod tests {
             std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         assert_eq!(found, expected, "{hint}");
     }
+
+    #[test]
+    fn no_column_shows_the_first_of_several_values() {
+        for (file, text) in definition_files().unwrap() {
+            let column = text.lines().find(|line| line.contains("jsonPath:") && line.contains("[*]"));
+            assert_eq!(column, None, "{file}: kubectl shows only the first value of it");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use liqoctl::{
         OffloadNamespace, Peer, Plugin, Policy, Receipts, Renew, Test, TestNetwork, Token, Uninstall, Unoffload,
         UnoffloadNamespace, Unpeer,
     },
-    cluster::{Access, Cluster},
+    cluster::{Access, Cluster, Installed},
     complete, contract, cost, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer,
     offload, offload_bench,
     output::{self, Format, Paint},
@@ -329,11 +329,12 @@ async fn receipts(global: &Global, command: Receipts) -> anyhow::Result<()> {
         return output::print(global.output, &verdicts, |_| text.clone());
     }
     let cluster = Cluster::connect(&global.access()).await?;
-    let own = cluster.installed().await?.id;
+    let Installed { id: own, config } = cluster.installed().await?;
     match command {
         Receipts::List { peer } => {
             let of = find_peer(&cluster, peer.as_deref()).await?;
-            output::print(global.output, &receipt::list(&cluster, &own, of.as_ref()).await?, |found| receipt::table(found))
+            let delay = receipt::answer_delay(&config);
+            output::print(global.output, &receipt::list(&cluster, &own, of.as_ref()).await?, |found| receipt::table(found, delay))
         }
         Receipts::Show { name } => {
             let found = receipt::choose(receipt::list(&cluster, &own, None).await?, &name)?;

@@ -7,9 +7,12 @@ use std::{
 
 use clap::{Args, Command, FromArgMatches as _, value_parser};
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::EnvFilter;
 
 use crate::wire::Generation;
 
+/// Libraries that log each frame of a connection at the levels debug and trace.
+const QUIET_LIBRARIES: &str = "h2=info,hyper=info,hyper_util=info,rustls=info,tonic=info,tower=info";
 /// Default port of plugins.
 pub const DEFAULT_PORT: u16 = 6001;
 
@@ -72,16 +75,44 @@ impl Options {
     /// Starts logging to standard error, unless the program has its own logger. [`crate::serve`] calls it; call it earlier to log what
     /// happens before.
     pub fn start_logging(&self) {
-        let by_flag = || tracing_subscriber::EnvFilter::new(self.log_level.to_string());
-        let filter = std::env::var("RUST_LOG").ok().and_then(|wanted| wanted.parse().ok()).unwrap_or_else(by_flag);
+        let by_flag = || EnvFilter::new(without_frames(&self.log_level.to_string()));
+        let filter =
+            std::env::var("RUST_LOG").ok().and_then(|wanted| without_frames(&wanted).parse().ok()).unwrap_or_else(by_flag);
         let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
         let _ = log.try_init();
     }
 }
 
+/// The filter without the messages of libraries about each frame of a connection, which would hide the plugin's own. A later
+/// directive, which names a library, overrides this.
+fn without_frames(wanted: &str) -> String {
+    let is_detailed = |directive: &str| matches!(directive.trim().parse(), Ok(LevelFilter::DEBUG | LevelFilter::TRACE));
+    if wanted.split(',').any(is_detailed) { format!("{QUIET_LIBRARIES},{wanted}") } else { wanted.to_owned() }
+}
+
 #[cfg(test)]
 mod tests {
+    use tracing::{Level, enabled, subscriber::with_default};
+
     use super::*;
+
+    #[test]
+    fn debug_shows_the_plugins_messages_and_no_frames() {
+        let shown = |wanted: &str| {
+            let filter: EnvFilter = without_frames(wanted).parse().unwrap();
+            with_default(tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::sink).finish(), || {
+                (
+                    enabled!(target: "gpu_share", Level::DEBUG),
+                    enabled!(target: "h2::codec::framed_read", Level::DEBUG),
+                    enabled!(target: "tonic::transport", Level::INFO),
+                )
+            })
+        };
+        assert_eq!(shown("debug"), (true, false, true));
+        assert_eq!(shown("info,gpu_share=debug"), (true, false, true));
+        assert_eq!(shown("debug,h2=debug"), (true, true, true), "somebody wants to see them");
+        assert_eq!(shown("off"), (false, false, false));
+    }
 
     fn parse(arguments: &[&str]) -> Result<Options, String> {
         let matches =

@@ -8,8 +8,9 @@ mod text;
 mod verify;
 
 use anyhow::bail;
-use liqo_api::{ClusterId, ForeignCluster, Receipt, ReceiptPhase};
+use liqo_api::{ClusterConfig, ClusterId, ForeignCluster, Receipt, ReceiptPhase};
 use liqo_market::receipt::document::{ReceiptParties, SignedReceipt, answered_phase};
+use liqo_metering::{Seconds, period::GRACE};
 use serde::Serialize;
 
 use crate::cluster::Cluster;
@@ -44,6 +45,11 @@ pub async fn list(cluster: &Cluster, own: &ClusterId, of: Option<&ForeignCluster
     let mut found: Vec<Found> = all.into_iter().map(|receipt| found(own, receipt)).collect();
     found.sort_by(|one, other| order(one).cmp(&order(other)));
     Ok(found)
+}
+
+/// How long after a period this cluster answers its providers' receipts, and has copies of them.
+pub fn answer_delay(config: &ClusterConfig) -> Seconds {
+    GRACE + Seconds::from(config.spec.metering.clock_tolerance_seconds)
 }
 
 fn order(one: &Found) -> (&str, Role, i64, &str) {
@@ -115,7 +121,10 @@ pub(crate) mod tests {
         changed.spec.statement.totals.insert("EUR".to_owned(), "1000000".parse().unwrap());
         let changed = found_at(&liqo_api::provider_namespace(provider.id()), consumer.id(), changed);
         for one in [foreign, changed] {
-            assert!(one.phase == ReceiptPhase::Pending && table(std::slice::from_ref(&one)).contains("Invalid"), "{one:?}");
+            assert!(
+                one.phase == ReceiptPhase::Pending && table(std::slice::from_ref(&one), GRACE).contains("Invalid"),
+                "{one:?}"
+            );
             assert!(show(&one).contains("is not valid") && lines(&[one]).is_empty());
         }
     }

@@ -1,6 +1,7 @@
 //! Receipts as text for people.
 
 use liqo_api::{ReceiptPhase, ReceiptStatement, ReceiptStatus};
+use liqo_metering::Seconds;
 use liqo_quantity::{AmountSeconds, Money, PricedUnit, cost, priced_unit};
 
 use super::Found;
@@ -34,11 +35,15 @@ fn totals(statement: &ReceiptStatement) -> String {
     if all.is_empty() { "-".to_owned() } else { all.join(", ") }
 }
 
-/// The table of `receipt list`.
-pub fn table(found: &[Found]) -> String {
+/// The table of `receipt list`. `answer_delay`: how long after a period this cluster has the receipt as a consumer.
+pub fn table(found: &[Found], answer_delay: Seconds) -> String {
     if found.is_empty() {
-        return "There is no receipt: a contract gets one after each period in which pods ran under it (`liqoctl usage`)."
-            .to_owned();
+        let minutes = answer_delay.unsigned_abs().div_ceil(60);
+        return format!(
+            "There is no receipt. A contract gets one after each period in which pods ran under it: at the provider about a minute \
+             later, at the consumer {minutes} minutes later, when it has compared it with its own count (metering.clockToleranceSeconds). \
+             `liqoctl usage` shows what was used since the last one."
+        );
     }
     let rows = found.iter().map(|one| {
         let statement = &one.receipt.spec.statement;
@@ -128,7 +133,7 @@ mod tests {
 
     use super::*;
     use crate::parties::Role;
-    use crate::receipt::tests::signed;
+    use crate::receipt::{answer_delay, tests::signed};
 
     fn found() -> Found {
         let (_, _, receipt) = signed();
@@ -149,8 +154,16 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
-        let table = table(&[found()]);
+        let table = table(&[found()], 0);
         assert!(table.contains("2026-01-01T00:00:00Z") && table.contains("0.08 EUR") && table.contains("Signed"), "{table}");
+    }
+
+    #[test]
+    fn a_consumer_without_a_receipt_reads_when_the_first_one_comes() {
+        let mut config = liqo_api::ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec::default());
+        assert!(table(&[], answer_delay(&config)).contains("at the consumer 6 minutes later"));
+        config.spec.metering.clock_tolerance_seconds = 30;
+        assert!(table(&[], answer_delay(&config)).contains("at the consumer 2 minutes later"));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The status as a tree for people.
 
-use liqo_api::{Exposed, OfferPhase, TetheringState, Transport, links};
+use liqo_api::{CallReason, Exposed, OfferPhase, TetheringState, Transport, links};
 
-use super::{Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
+use super::{
+    Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, Through, VirtualNode,
+};
 use crate::output::{Paint, plain};
 
 /// A line and the lines below it.
@@ -131,12 +133,7 @@ fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
     if children.is_empty() {
         children.push(Branch::leaf(format!("{} nothing has happened yet", mark(None, paint))));
     }
-    if let Some(through) = &borrowing.tunnel {
-        children.push(Branch::leaf(match &through.gateway {
-            Some(gateway) => paint.faint(&format!("reached through its tunnel, gateway {}", plain(gateway))),
-            None => paint.unsure("reached through its tunnel, where no gateway answers now"),
-        }));
-    }
+    children.extend(borrowing.tunnel.as_ref().map(|through| Branch::leaf(through_tunnel(through, &borrowing.links, paint))));
     children.extend(borrowing.pool_for_each_node.as_ref().map(|answer| link(answer, paint)));
     if borrowing.network_only {
         children.push(Branch::leaf(paint.faint("requests no resources, only the network")));
@@ -150,6 +147,19 @@ fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
     }));
     children.extend(borrowing.nodes.iter().filter(|one| !offered(one)).map(|one| node(one, paint)));
     Branch { text: format!("borrowed from {name}"), children }
+}
+
+/// A gateway that this cluster hears is no proof that the gateway hears this cluster: only answers of the peer are.
+fn through_tunnel(through: &Through, links: &[Link], paint: Paint) -> String {
+    let reachable = links.iter().find(|link| link.name == links::PEER_REACHABLE);
+    match &through.gateway {
+        Some(gateway) if reachable.is_some_and(|link| link.reason == CallReason::Unreachable.as_str()) => {
+            paint.unsure(&format!("called through its tunnel: gateway {} is heard, and the peer does not answer", plain(gateway)))
+        }
+        Some(gateway) => paint.faint(&format!("reached through its tunnel, gateway {}", plain(gateway))),
+        None if reachable.is_some_and(|link| link.status == "True") => paint.faint("reached through its tunnel"),
+        None => paint.unsure("called through its tunnel, where no gateway answers now"),
+    }
 }
 
 fn lending(name: &str, lending: &Lending, paint: Paint) -> Branch {
@@ -404,6 +414,20 @@ mod tests {
                 }],
             }],
         }
+    }
+
+    #[test]
+    fn a_gateway_is_named_as_the_way_only_while_the_peer_answers() {
+        let text = |gateway: Option<&str>, status: &str, reason: &str| {
+            let reachable = Link { reason: reason.into(), ..link("PeerReachable", status) };
+            through_tunnel(&Through { gateway: gateway.map(str::to_owned) }, &[reachable], Paint::off())
+        };
+        let gateway = Some("203.0.113.9:51840");
+        assert_eq!(text(gateway, "True", "Reachable"), "reached through its tunnel, gateway 203.0.113.9:51840");
+        let unanswered = text(gateway, "False", "Unreachable");
+        assert_eq!(unanswered, "called through its tunnel: gateway 203.0.113.9:51840 is heard, and the peer does not answer");
+        assert_eq!(text(None, "True", "Reachable"), "reached through its tunnel", "the gateway is not known yet");
+        assert!(text(None, "False", "Unreachable").ends_with("where no gateway answers now"));
     }
 
     #[test]
