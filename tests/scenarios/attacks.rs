@@ -296,6 +296,37 @@ async fn idle_pod(cluster: &Cluster, namespace: &str, name: &str, tolerations: &
     .await
 }
 
+const MANAGER_ACCOUNT: &str = "system:serviceaccount:liqo:liqo-controller-manager";
+
+/// The manager may wake the controller of a workload by an annotation, and change nothing else of it.
+async fn only_wakes(rome: &Cluster, namespace: &str) -> Result<()> {
+    let spec = json!({ "replicas": 0, "selector": { "matchLabels": { "app": "asleep" } }, "template": {
+        "metadata": { "labels": { "app": "asleep" } }, "spec": { "containers": [{ "name": "main", "image": "localhost/busybox:1" }] },
+    } });
+    let metadata = json!({ "name": "asleep", "namespace": namespace });
+    let object = json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec });
+    rome.apply(&object.to_string()).await?;
+    // `kubectl patch` reads the object first, which the manager may not do.
+    let write = async |change: Value| {
+        let request = http::Request::patch(format!("/apis/apps/v1/namespaces/{namespace}/replicasets/asleep/status"))
+            .header("Content-Type", "application/merge-patch+json")
+            .header("Impersonate-User", MANAGER_ACCOUNT)
+            .body(change.to_string().into_bytes())?;
+        anyhow::Ok(rome.client.request::<Value>(request).await.map_err(|error| format!("{error:?}")))
+    };
+    for change in [
+        json!({ "status": { "replicas": 7 } }),
+        json!({ "metadata": { "labels": { "app": "mine" } } }),
+        json!({ "metadata": { "annotations": { "mine": "yes", "liqo.io/woken-at": "now" } } }),
+        json!({ "metadata": { "finalizers": ["example.org/mine"] } }),
+    ] {
+        let refused = write(change.clone()).await?;
+        let said = refused.err().with_context(|| format!("the manager writes {change}"))?;
+        ensure!(said.contains("which is not its own"), "{said}");
+    }
+    write(json!({ "metadata": { "annotations": { "liqo.io/woken-at": "now" } } })).await?.map(drop).map_err(anyhow::Error::msg)
+}
+
 pub async fn a_stolen_manager_touches_neither_pods_of_the_system_nor_certificates_of_others(world: Arc<World>) -> Result<()> {
     const MANAGER: &str = "--as=system:serviceaccount:liqo:liqo-controller-manager";
     let rome = &world.rome;
@@ -310,6 +341,7 @@ pub async fn a_stolen_manager_touches_neither_pods_of_the_system_nor_certificate
         let as_expected = if is_allowed { deleted.success } else { deleted.stderr.contains("which is not its own") };
         ensure!(as_expected, "the manager deletes pod {namespace}/{pod}: {deleted:?}");
     }
+    only_wakes(rome, other).await?;
     let object = json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": request },
         "spec": { "request": NODE_CERTIFICATE, "signerName": "kubernetes.io/kubelet-serving", "usages": ["digital signature", "server auth"] },

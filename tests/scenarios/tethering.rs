@@ -72,6 +72,14 @@ async fn reaches(cluster: &Cluster, wanted: &str) -> Result<()> {
     .await
 }
 
+/// From then on the peer's node takes no pods, and the silence has a deadline.
+async fn silence_is_noticed(rome: &Cluster) -> Result<()> {
+    eventually("the silence is noticed", TIMEOUT, || async {
+        Ok((mode(rome).await? == ("Tethered".to_owned(), "PeerSilent".to_owned())).then_some(()))
+    })
+    .await
+}
+
 /// A command that has to fail because the cluster is tethered; with the break-glass group it succeeds.
 async fn only_in_an_emergency(cluster: &Cluster, command: &[&str]) -> Result<()> {
     let refused = cluster.try_kubectl(command).await?;
@@ -266,10 +274,7 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     let db = runs_on_rome_as_milans(&world, NAMESPACE).await?;
 
     world.cut("milan").await?;
-    eventually("the silence has a deadline", Duration::from_secs(40), || async {
-        Ok((mode(rome).await? == ("Tethered".to_owned(), "PeerSilent".to_owned())).then_some(()))
-    })
-    .await?;
+    silence_is_noticed(rome).await?;
     still("it stays tethered", Duration::from_secs(10), "Tethered".to_owned(), || state(rome)).await?;
     world.heal("milan").await?;
     eventually("the silence is over", TIMEOUT, || async {
@@ -281,7 +286,8 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
 
     release_after(60).await?;
     world.cut("milan").await?;
-    // Nobody gives them a node in the silent minute.
+    silence_is_noticed(rome).await?;
+    // Nobody gives them a node.
     rome.apply(&deployment(NAMESPACE, "eager", 2)).await?;
     is_refused_in_default(rome, "early").await?;
     eventually("control is back", TIMEOUT, || async { Ok((state(rome).await? != "Tethered").then_some(())) }).await?;

@@ -49,6 +49,9 @@ pub enum Leaving {
     All,
 }
 
+/// Kind of the controller to which each pod counts that ends.
+pub const JOB: &str = "Job";
+
 /// Whether a controller of this kind creates a deleted pod again at no cost. A Job counts it as a failure.
 pub fn recreates(kind: &str) -> bool {
     ["ReplicaSet", "ReplicationController", "StatefulSet"].contains(&kind)
@@ -65,7 +68,7 @@ impl Leaving {
     pub fn has(self, controller: Option<&str>) -> bool {
         match self {
             Self::Replaced => controller.is_some_and(recreates),
-            Self::Survived => controller.is_some_and(|kind| recreates(kind) || kind == "Job"),
+            Self::Survived => controller.is_some_and(|kind| recreates(kind) || kind == JOB),
             Self::Recreated => controller.is_some_and(|kind| !has_pods_for_nodes(kind)),
             Self::Movable => !controller.is_some_and(has_pods_for_nodes),
             Self::All => true,
@@ -180,7 +183,7 @@ mod tests {
         };
         assert_eq!(leaves(None), [PoolWithdrawn, Unoffloaded, NodeRemoved]);
         assert_eq!(leaves(Some("DaemonSet")), [Unoffloaded, NodeRemoved]);
-        assert_eq!(leaves(Some("Job")), [NotStarted, Unplaced, PoolWithdrawn, Unoffloaded, NodeRemoved]);
+        assert_eq!(leaves(Some(JOB)), [NotStarted, Unplaced, PoolWithdrawn, Unoffloaded, NodeRemoved]);
         assert_eq!(leaves(Some("StatefulSet")), DepartureCause::ALL);
     }
 }

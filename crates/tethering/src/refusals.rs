@@ -61,7 +61,7 @@ async fn touch(cluster: &Cluster, object: &ObjectReference) -> Result<(), StepEr
     match api.patch_status(name, &PatchParams::default(), &change).await {
         Ok(_) => tracing::info!(kind, namespace, name, "its pods were refused while this cluster was tethered: it tries again"),
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() || status.is_forbidden() => {
-            tracing::debug!(kind, namespace, name, %status, "it is not woken");
+            tracing::info!(kind, namespace, name, %status, "it is not woken, and tries again by itself");
         }
         Err(error) => return Err(error).step("wake", kind.clone(), Key::new(namespace, name)),
     }

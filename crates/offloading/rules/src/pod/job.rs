@@ -4,8 +4,6 @@ use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyRule};
 
 use crate::pod::local_status::DISRUPTION_TARGET;
 
-/// Kind of the controller.
-pub const JOB: &str = "Job";
 /// Kubernetes' default of `backoffLimit`.
 const DEFAULT_BACKOFF_LIMIT: i32 = 6;
 

@@ -12,13 +12,12 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use liqo_api::departure::{DepartureCause, Leaving};
+use liqo_api::departure::{DepartureCause, JOB, Leaving};
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy};
 use serde_json::{Value, json};
 
 use crate::json::items;
 use crate::pod::controller::{self, Controller};
-use crate::pod::job;
 use crate::pod::local_state::JsonPod;
 use crate::pod::local_status::is_final;
 use crate::pod::refusals::{RefusedOwner, avoided};
@@ -134,8 +133,8 @@ pub struct Facts<'a> {
     /// Since when pods of its namespace may run in this cluster, if they might not before, see [`strategy_since`]. `None` if they may not,
     /// or nobody knows.
     pub home_since: Option<Timestamp>,
-    /// Whether its controller is a Job that goes on without it, see [`job::survives_eviction`]. Whoever does not know it yet asks only if
-    /// something follows from that.
+    /// Whether its controller is a Job that goes on without it, see [`survives_eviction`](crate::pod::job::survives_eviction). Whoever does
+    /// not know it yet asks only if something follows from that.
     pub is_survived: bool,
     /// When the first pod of its controller was deleted, in the last [`RECREATION_INTERVAL`].
     pub recreated_since: Option<Timestamp>,
@@ -207,7 +206,7 @@ fn left_behind(facts: &Facts) -> Repair {
         return Repair::Later(rest);
     }
     let kind = controller::kind(pod.controller.as_ref());
-    let is_of_job = kind == Some(job::JOB);
+    let is_of_job = kind == Some(JOB);
     let is_created_again = DepartureCause::Unplaced.takes(kind) && (!is_of_job || facts.is_survived);
     if is_created_again && recreated_since.is_none_or(|since| pod.created < since) {
         return Repair::Recreate;

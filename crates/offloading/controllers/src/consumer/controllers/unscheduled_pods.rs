@@ -15,7 +15,7 @@ use kube::{
     api::{ApiResource, ListParams, Patch, PatchParams},
     core::PartialObjectMeta,
 };
-use liqo_api::departure::DepartureCause;
+use liqo_api::departure::{DepartureCause, JOB};
 use liqo_api::{ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET};
 use liqo_controller_runtime::{
     Context, Key, Next,
@@ -32,7 +32,7 @@ use crate::consumer::state::Consumer;
 use crate::webhook::Offloading;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::node::priced::PricedNode;
-use liqo_offloading_rules::pod::job::{JOB, survives_eviction};
+use liqo_offloading_rules::pod::job::survives_eviction;
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::scheduling::{self, Placement, avoids_in_vain, tolerations};
 use liqo_offloading_rules::pod::unscheduled::{self, Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair};
@@ -116,7 +116,7 @@ pub async fn run(consumer: Arc<Consumer>) {
     let (queue, stop) = (consumer.queues.unscheduled.clone(), consumer.context.stop.clone());
     let memory: Arc<Mutex<Memory>> = Arc::default();
     let at_home = at_home::run(consumer.clone(), memory.clone());
-    // Of pods of Jobs one at a time: what each costs its Job is counted before the next one.
+    // Pods of Jobs leave one at a time: the Job has to count each before it is asked whether it can lose another one.
     let turn = Arc::new(tokio::sync::Mutex::new(()));
     let unscheduled = queue.run("unscheduled-pods", CONCURRENCY, stop, move |key| {
         let (consumer, memory, turn) = (consumer.clone(), memory.clone(), turn.clone());
