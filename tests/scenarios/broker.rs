@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use liqo_signing::{ClusterIdentity, sign_in};
@@ -13,6 +13,7 @@ use liqo_tests::{Cluster, Fixture, Output, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{
+    jobs::job,
     network::{ABROAD, AT_HOME, ask, connected, endpoint, exec, ip, seen, servers, service},
     pods::{deployment, node_of},
     policies::{allocatable, apply_policy, offer},
@@ -358,10 +359,17 @@ pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Res
     milan.liqoctl(&["unpeer", "turin", "--yes"]).await.map(drop)
 }
 
-/// Milan is no broker any more. Rome's pod leaves turin within the notice: the pool has its name still, and other nodes.
+/// Milan is no broker any more. Rome's pods leave turin within the notice: the pool has its name still, and other nodes.
 async fn end_broker(world: &World) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let at_milan = rome.remote_namespace(NAMESPACE, milan).await?;
+    let set = deployment(NAMESPACE, "db", 1).replace("kind: Deployment", "kind: StatefulSet");
+    rome.apply(&set.replace("spec:\n  replicas", "spec:\n  serviceName: db\n  replicas")).await?;
+    rome.apply(&job(NAMESPACE, "work", "trap exit TERM; sleep 3600 & wait").replace("backoffLimit: 0", "backoffLimit: 3"))
+        .await?;
+    for app in ["app=db", "app=work"] {
+        rome.ready_pods(NAMESPACE, app, 1).await?;
+    }
     let notice = |seconds: Value| json!({ "spec": { "provide": { "noticeSeconds": seconds } } }).to_string();
     milan.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &notice(json!(NOTICE_SECONDS))]).await?;
     let said = milan.liqoctl(&["broker", "disable", "--yes"]).await?;
@@ -375,13 +383,15 @@ async fn end_broker(world: &World) -> Result<()> {
     .await?;
     rome.wait_for(&["node/milan"], "condition=Ready", 60).await?;
     let begun = Instant::now();
-    eventually("the customer's pod has left turin", TIMEOUT, || async {
-        let pods = milan.pods(&at_milan, "app=web").await?;
-        Ok(matches!(nodes(&pods)[..], [node] if node.starts_with("milan-")).then_some(()))
+    eventually("the customer's pods have left turin", TIMEOUT, || async {
+        let mut pods = milan.pods(&at_milan, "app in (web,db,work)").await?;
+        pods.retain(|pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running")));
+        let all = nodes(&pods);
+        if all.len() == 3 && all.iter().all(|node| node.starts_with("milan-")) { Ok(Some(())) } else { bail!("{all:?}") }
     })
     .await?;
     println!(
-        "a pod left the nodes of the former broker {:.1} s after the end, with a notice of {NOTICE_SECONDS} s",
+        "a Deployment's, a StatefulSet's and a Job's pod left the nodes of the former broker {:.1} s after the end, with a notice of {NOTICE_SECONDS} s",
         begun.elapsed().as_secs_f64()
     );
     rome.wait_for(&["-n", NAMESPACE, "deployment/web"], "condition=Available", 60).await?;

@@ -9,7 +9,8 @@ use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_tests::{Cluster, World, eventually, still};
 use serde_json::json;
 
-fn job(namespace: &str, name: &str, script: &str) -> String {
+/// A Job that fails with its first pod.
+pub fn job(namespace: &str, name: &str, script: &str) -> String {
     format!(
         r#"
 apiVersion: batch/v1
