@@ -3,7 +3,8 @@
 //!
 //! Only labels and annotations of the metadata travel, and the provider takes few of them, see `metadata`. Only fields of the `PodSpec`
 //! that are known to be safe travel. Other fields that mean something at home only are dropped; all remaining ones are refused by name.
-//! Fields inside containers pass unchanged, known or not: Pod Security Admission in the mapped namespace decides what they may do.
+//! Fields inside containers pass unchanged, known or not, except for variables from unknown sources: Pod Security Admission in the mapped
+//! namespace decides what they may do.
 //! The provider then completes what a pod leaves to the node: `amounts`, `images`, `hardening`. It gives the `ConfigMap`s and Secrets that
 //! a pod names the names of their replicas, see [`references::name_replicas`].
 //!
