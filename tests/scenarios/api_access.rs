@@ -72,7 +72,9 @@ async fn secrets(world: &World, namespace: &str, pod: &Pod) -> Result<Vec<Secret
     let home = format!("{}={namespace}", labels::HOME_NAMESPACE);
     for mapped in milan.items(&["namespaces", "-l", &home]).await? {
         let mapped = mapped["metadata"]["name"].as_str().unwrap_or_default();
-        found.extend(milan.api::<Secret>(mapped).get_opt(&name).await?);
+        if let Some(replica) = milan.replica(mapped, "secrets", &name).await? {
+            found.push(serde_json::from_value(replica)?);
+        }
     }
     Ok(found)
 }

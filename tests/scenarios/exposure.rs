@@ -100,7 +100,9 @@ pub async fn ingresses_and_load_balancers_have_classes_that_the_provider_allows(
         "{annotations:#}"
     );
     event_says(rome, "shop", "HostNotAllowed").await?;
-    becomes(milan, "the certificate", &["-n", &remote, "secret", "cert"], |secret| secret["type"] == "kubernetes.io/tls").await?;
+    let certificate = eventually("the certificate is at milan", TIMEOUT, || milan.replica(&remote, "secrets", "cert")).await?;
+    ensure!(certificate["type"] == "kubernetes.io/tls", "{}", certificate["type"]);
+    ensure!(shop["spec"]["tls"][0]["secretName"] == certificate["metadata"]["name"], "{:#}", shop["spec"]["tls"]);
 
     // The addresses are shown in the consumer cluster, without writing to the objects there.
     let status = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": "203.0.113.7" }] } } }).to_string();
@@ -140,7 +142,10 @@ pub async fn ingresses_and_load_balancers_have_classes_that_the_provider_allows(
     milan.kubectl(&["delete", "peeringpolicy", "front"]).await?;
     milan.kubectl(&["delete", "ingressclass", "milans"]).await?;
     gone(milan, &remote, "ingress", "shop").await?;
-    gone(milan, &remote, "secret", "cert").await?;
+    eventually("the certificate is gone", TIMEOUT, || async {
+        Ok(milan.replica(&remote, "secrets", "cert").await?.is_none().then_some(()))
+    })
+    .await?;
     becomes(milan, "Service web of type ClusterIP again", &service, |replica| replica["spec"]["type"] == "ClusterIP").await?;
     rome.end_namespace("front").await
 }

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use liqo_tests::{World, eventually};
+use liqo_tests::{World, eventually, is_ready, still};
 use serde_json::{Value, json};
 
 use crate::enforcement::{no_policy, policy, refused};
@@ -73,16 +73,46 @@ pub async fn a_pod_reads_no_secret_of_the_provider_and_probes_none_of_its_nodes(
     let (rome, milan, name) = (&world.rome, &world.milan, "curious");
     rome.offloaded_namespace(name, "Remote").await?;
     let remote = rome.remote_namespace(name, milan).await?;
-    milan.kubectl(&["-n", &remote, "create", "secret", "generic", "registry", "--from-literal=password=milans"]).await?;
-    let volume = json!({ "volumes": [{ "name": "v", "secret": { "secretName": "registry", "optional": true } }] });
-    rome.apply(&changed(name, "volume", &json!({}), &volume, &json!({}))).await?;
-    let pull = json!({ "imagePullSecrets": [{ "name": "registry" }] });
-    rome.apply(&changed(name, "pull", &json!({}), &pull, &json!({}))).await?;
+    let of_milan = |name: &'static str| {
+        let remote = &remote;
+        async move {
+            milan.kubectl(&["-n", remote, "create", "secret", "generic", name, "--from-literal=password=milans"]).await.map(drop)
+        }
+    };
+    of_milan("registry").await?;
+    let secret = |name: &str, secret: &str| json!({ "name": name, "secret": { "secretName": secret, "optional": true } });
+    let volumes = json!({ "volumes": [secret("a", "registry"), secret("b", "later")],
+        "imagePullSecrets": [{ "name": "registry" }] });
+    let mounts = json!({ "volumeMounts": [{ "name": "a", "mountPath": "/a" }, { "name": "b", "mountPath": "/b" }] });
+    rome.apply(&changed(name, "wants", &json!({}), &volumes, &mounts)).await?;
+    for (pod, secret) in [("needs-registry", "registry"), ("needs-later", "later")] {
+        let needs = json!({ "envFrom": [{ "secretRef": { "name": secret } }] });
+        rome.apply(&changed(name, pod, &json!({}), &json!({}), &needs)).await?;
+    }
     let probe = json!({ "readinessProbe": { "tcpSocket": { "host": "127.0.0.1", "port": 10250 } } });
     rome.apply(&changed(name, "probe", &json!({}), &json!({}), &probe)).await?;
-    for pod in ["volume", "pull"] {
-        refused(rome, name, pod, "NameTaken", &["Secret registry"]).await?;
-        ensure!(milan.api::<Pod>(&remote).get_opt(pod).await?.is_none(), "{pod} runs");
+    rome.ready_pods(name, "app=wants", 1).await?;
+    // One that is written after the pods were created, as a replicator does.
+    of_milan("later").await?;
+    for (pod, secret) in [("needs-registry", "registry"), ("needs-later", "later")] {
+        eventually(&format!("{pod} waits, and says what it lacks as home calls it"), Duration::from_secs(60), || async {
+            let status = rome.api::<Pod>(name).get(pod).await?.status.unwrap_or_default();
+            let mut waiting = status.container_statuses.into_iter().flatten().filter_map(|one| one.state?.waiting?.message);
+            Ok(waiting.any(|message| message == format!("secret \"{secret}\" not found")).then_some(()))
+        })
+        .await?;
+    }
+    // A kubelet looks after the volumes of a pod every minute or so.
+    still("no pod gets what it needs from milan", Duration::from_secs(120), false, || async {
+        let pods = rome.pods(name, "app in (needs-registry,needs-later)").await?;
+        Ok(pods.iter().any(is_ready))
+    })
+    .await?;
+    let read = rome.kubectl(&["-n", name, "exec", "wants", "--", "sh", "-c", "cat /a/* /b/* 2>/dev/null; true"]).await?;
+    ensure!(read.is_empty(), "the pod reads {read:?}");
+    for pod in ["wants", "needs-registry", "needs-later"] {
+        let spec = serde_json::to_string(&milan.api::<Pod>(&remote).get(pod).await?.spec)?;
+        ensure!(!spec.contains(r#""registry""#) && !spec.contains(r#""later""#), "{pod} names an object of milan's: {spec}");
     }
     eventually("the pod with the probe stays at home", Duration::from_secs(30), || async {
         let pod = rome.api::<Pod>(name).get("probe").await?;
@@ -107,7 +137,7 @@ pub async fn no_token_leaves_a_namespace_that_does_not_allow_it(world: Arc<World
     ensure!(!rome.try_kubectl(&["-n", name, "exec", "unaware", "--", "cat", token]).await?.success, "it has a token");
     let remote = rome.remote_namespace(name, milan).await?;
     let secret = format!("liqo-api-server-{}", unaware.uid().context("a UID")?);
-    ensure!(milan.api::<Secret>(&remote).get_opt(&secret).await?.is_none(), "its token is at milan");
+    ensure!(milan.replica(&remote, "secrets", &secret).await?.is_none(), "its token is at milan");
     let events =
         rome.kubectl(&["-n", name, "get", "events", "-o", "jsonpath={range .items[*]}{.reason} {.message}\n{end}"]).await?;
     ensure!(events.lines().any(|line| line.starts_with("NoApiServer ") && line.contains("--api-server")), "no event:\n{events}");

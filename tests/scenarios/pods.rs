@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     ResourceExt as _,
     api::{Patch, PatchParams},
@@ -278,17 +278,16 @@ spec:
     let seen = rome.kubectl(&["-n", "config", "exec", "reader", "--", "sh", "-c", "echo $COLOUR; cat /secret/word"]).await?;
     ensure!(seen == "red\nopen sesame", "the pod sees {seen:?}");
     let remote = rome.remote_namespace("config", milan).await?;
-    ensure!(milan.api::<Secret>(&remote).get_opt("unused").await?.is_none(), "a Secret that no pod names travelled");
+    ensure!(milan.replica(&remote, "secrets", "unused").await?.is_none(), "a Secret that no pod names travelled");
     rome.kubectl(&["-n", "config", "patch", "configmap", "settings", "-p", r#"{"data":{"colour":"blue"}}"#]).await?;
     eventually("the replica follows", Duration::from_secs(20), || async {
-        let replica = milan.api::<ConfigMap>(&remote).get("settings").await?;
-        Ok(replica.data.unwrap_or_default().get("colour").filter(|colour| *colour == "blue").cloned())
+        let replica = milan.replica(&remote, "configmaps", "settings").await?.context("there is no replica")?;
+        Ok((replica["data"]["colour"] == "blue").then_some(()))
     })
     .await?;
     rome.kubectl(&["-n", "config", "delete", "pod", "reader", "--wait"]).await?;
     eventually("the replicas go when no pod names them", Duration::from_secs(20), || async {
-        let left = milan.api::<Secret>(&remote).get_opt("password").await?;
-        Ok(left.is_none().then_some(()))
+        Ok(milan.replica(&remote, "secrets", "password").await?.is_none().then_some(()))
     })
     .await?;
     rome.end_namespace("config").await

@@ -270,6 +270,14 @@ impl Cluster {
         Ok(remote.to_owned())
     }
 
+    /// The replica of a consumer's `ConfigMap` or Secret (`kind` is `configmaps` or `secrets`) in a namespace of this cluster. Its name
+    /// begins with the one at home.
+    pub async fn replica(&self, namespace: &str, kind: &str, home: &str) -> Result<Option<Value>> {
+        let start = format!("{home}-liqo-");
+        let replicas = self.items(&["-n", namespace, kind, "-l", "liqo.io/reflected=true"]).await?;
+        Ok(replicas.into_iter().find(|replica| replica["metadata"]["name"].as_str().is_some_and(|name| name.starts_with(&start))))
+    }
+
     /// This cluster's ID.
     pub async fn cluster_id(&self) -> Result<String> {
         let config = self.object(&["clusterconfig", "liqo"]).await?.context("Liqo is not installed")?;

@@ -25,7 +25,6 @@
 
 mod controllers;
 mod metered_pods;
-mod named_objects;
 mod resolver;
 mod shadow_index;
 mod state;

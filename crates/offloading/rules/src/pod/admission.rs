@@ -108,23 +108,12 @@ pub struct Refusal {
 pub(crate) const NO_OFFER: &str = OffloadedReason::NoOffer.as_str();
 /// Reason: the pool has no room.
 pub(crate) const OFFER_EXCEEDED: &str = OffloadedReason::OfferExceeded.as_str();
-/// Reason: an object that the pod names is not the consumer's.
-pub(crate) const OBJECT_TAKEN: &str = OffloadedReason::NameTaken.as_str();
 /// Reason: not both clusters signed the contract, or a breach keeps new pods away.
 pub(crate) const CONTRACT_NOT_IN_FORCE: &str = OffloadedReason::ContractNotInForce.as_str();
 /// Reason: the provider is taking back the pool.
 pub(crate) const POOL_WITHDRAWN: &str = OffloadedReason::PoolWithdrawn.as_str();
 
 impl Refusal {
-    /// The refusal of a pod that names an object of the provider's own in the mapped namespace.
-    pub fn not_a_replica(kind: &str, name: &str) -> Self {
-        let message = format!(
-            "the pod names the {kind} {name:.253}, and one of that name in its namespace at the provider is not this cluster's: the pod \
-             does not get to read it; rename the one here, or wait until that one is gone"
-        );
-        Self { reason: OBJECT_TAKEN, message }
-    }
-
     /// Whether it ends only with a change of the offer or of what is charged to it.
     pub fn is_about_offer(&self) -> bool {
         [NO_OFFER, OFFER_EXCEEDED, POOL_WITHDRAWN, CONTRACT_NOT_IN_FORCE].contains(&self.reason)

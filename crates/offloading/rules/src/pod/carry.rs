@@ -3,8 +3,10 @@
 //!
 //! Only labels and annotations of the metadata travel, and the provider takes few of them, see `metadata`. Only fields of the `PodSpec`
 //! that are known to be safe travel. Other fields that mean something at home only are dropped; all remaining ones are refused by name.
-//! Fields inside containers pass unchanged, known or not: Pod Security Admission in the mapped namespace decides what they may do.
-//! The provider then completes what a pod leaves to the node: `amounts`, `images`, `hardening`.
+//! Fields inside containers pass unchanged, known or not, except for variables from unknown sources: Pod Security Admission in the mapped
+//! namespace decides what they may do.
+//! The provider then completes what a pod leaves to the node: `amounts`, `images`, `hardening`. It gives the `ConfigMap`s and Secrets that
+//! a pod names the names of their replicas, see [`references::name_replicas`].
 //!
 //! What a pod reads about itself through the downward API is what it would read at home, see `downward`. Names of Services, too,
 //! see [`home_names`].
@@ -34,6 +36,7 @@ use liqo_api::{OffloadedReason, ReflectedKind, Usage, annotations, finalizers, l
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, name, text};
+use crate::pod::injected::injected;
 use crate::pod::references;
 
 use crate::pod::carry::amounts::Amounts;
@@ -255,6 +258,7 @@ pub fn record(carried: &Value, max_len: usize) -> Result<String, Refusal> {
 pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRules) -> Result<Value, Refusal> {
     let tolerated = |toleration: &Value| placement::not_ours(toleration) && placement::is_covered(toleration, &rules.tolerations);
     let mut spec = reduce(carried, &rules.advertised, &tolerated)?;
+    references::name_replicas(&mut spec);
     volumes::allowed(spec.get("volumes"), &rules.volume_types, &rules.policy)?;
     reflected(carried, &rules.reflected_kinds, &rules.policy)?;
     // They can only be added to a pod that exists.
@@ -341,9 +345,10 @@ fn lent_on(carried: &Value, identity: &RemoteIdentity) -> Result<(), Refusal> {
 
 /// The provider's side: an ephemeral container to add to the pod. The same rules apply to it as to the other containers.
 pub(crate) fn ephemeral_container(carried: &Value, container: &Value, rules: &ProviderRules) -> Result<Value, Refusal> {
-    let reduced = containers::reduce(&json!([container]), &volumes::injected(carried))?.unwrap_or_default();
+    let reduced = containers::reduce(&json!([container]), &injected(carried))?.unwrap_or_default();
     reflected(&json!({ "spec": { "containers": reduced } }), &rules.reflected_kinds, &rules.policy)?;
     let mut spec = Map::from_iter([("ephemeralContainers".to_owned(), reduced)]);
+    references::name_replicas(&mut spec);
     images::allowed(&spec, rules)?;
     if rules.always_pull_images {
         images::always_pull(&mut spec);
@@ -433,7 +438,7 @@ fn reduce(
     let Some(spec) = pod.get("spec").and_then(Value::as_object) else {
         return Err(Refusal::new(OffloadedReason::Malformed.as_str(), "the pod has no spec"));
     };
-    let injected = volumes::injected(pod);
+    let injected = injected(pod);
     let mut kept = Map::new();
     for (field, value) in spec.iter().filter(|(_, value)| !value.is_null()) {
         let value = match field.as_str() {

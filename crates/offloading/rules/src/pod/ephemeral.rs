@@ -109,6 +109,7 @@ mod tests {
 
     use super::*;
     use crate::pod::carry::outgoing;
+    use crate::replica::{kind::Kind, name::replica_name};
 
     fn pod(containers: &[&str], ended: &[&str]) -> Value {
         let containers: Vec<Value> = containers.iter().map(|name| json!({ "name": name, "image": "busybox" })).collect();
@@ -163,11 +164,10 @@ mod tests {
         };
         assert!(with("ports", json!([{ "hostPort": 80 }])).unwrap_err().contains("hostPort"));
         assert!(with("envFrom", json!([{ "secretRef": { "name": "login" } }])).unwrap_err().contains("the Secret login"));
-        for allowed in
-            [json!([{ "configMapRef": { "name": "m" } }]), json!([{ "secretRef": { "name": "login", "optional": true } }])]
-        {
-            assert_eq!(with("envFrom", allowed.clone()).unwrap()["envFrom"], allowed);
-        }
+        let (config_map, secret) = (replica_name(Kind::ConfigMap, "m"), replica_name(Kind::Secret, "login"));
+        let allowed = json!([{ "configMapRef": { "name": "m" } }, { "secretRef": { "name": "login", "optional": true } }]);
+        let there = json!([{ "configMapRef": { "name": config_map } }, { "secretRef": { "name": secret, "optional": true } }]);
+        assert_eq!(with("envFrom", allowed).unwrap()["envFrom"], there);
         let refusal = judged(&json!({ "name": "debug", "image": "i" }), None).unwrap_err();
         assert_eq!(refusal, not_shared().message);
     }

@@ -303,6 +303,17 @@ impl Shadow {
             + optional.into_iter().flatten().map(str::len).sum::<usize>()
     }
 
+    /// What programs of the provider say: a message, and the remote pod's status as JSON text.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
+        [Some(self.message.as_str()), self.status.as_deref()].into_iter().flatten()
+    }
+
+    /// The same shadow pod, with other texts.
+    pub(crate) fn with_texts(&self, change: impl Fn(&str) -> String) -> Self {
+        let status = self.status.as_deref().map(|status| change(status).into());
+        Self { message: change(&self.message), status, ..self.clone() }
+    }
+
     /// The remote pod's status. If the provider recorded an end without a status, only the end.
     pub fn remote_status(&self) -> Option<Value> {
         let recorded = self.status.as_deref().and_then(|status| serde_json::from_str::<Value>(status).ok());

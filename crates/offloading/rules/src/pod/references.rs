@@ -1,17 +1,61 @@
-//! Which `ConfigMap`s and `Secret`s a pod names: only these are reflected for it.
+//! Which `ConfigMap`s and `Secret`s a pod names: only these are reflected for it, and at a provider it names their replicas.
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::json::{items, text};
+use crate::json::{items, name, text};
+use crate::pod::injected::injected;
 use crate::pod::local_status::EPHEMERAL_CONTAINERS;
+use crate::replica::kind::Kind;
+use crate::replica::name::replica_name;
 
-/// The `ConfigMap` that every cluster's own controller manager writes into every namespace, and restores: it would overwrite a
-/// replica again and again.
+/// The `ConfigMap` with the CA of its cluster that every cluster's own controller manager writes into every namespace.
 pub const ROOT_CA: &str = "kube-root-ca.crt";
 
 const PULL_SECRETS: &str = "/spec/imagePullSecrets";
+
+/// A field of a pod with the name of an object.
+struct Place {
+    /// Pointer to the list with the references, in a container or volume; empty if there is only one.
+    list: &'static str,
+    /// Pointer to the reference, in an element of the list.
+    reference: &'static str,
+    /// Its field with the name.
+    field: &'static str,
+    kind: Kind,
+}
+
+impl Place {
+    const fn new(list: &'static str, reference: &'static str, field: &'static str, kind: Kind) -> Self {
+        Self { list, reference, field, kind }
+    }
+}
+
+const IN_CONTAINERS: [Place; 4] = [
+    Place::new("/env", "/valueFrom/configMapKeyRef", "name", Kind::ConfigMap),
+    Place::new("/env", "/valueFrom/secretKeyRef", "name", Kind::Secret),
+    Place::new("/envFrom", "/configMapRef", "name", Kind::ConfigMap),
+    Place::new("/envFrom", "/secretRef", "name", Kind::Secret),
+];
+
+const IN_VOLUMES: [Place; 4] = [
+    Place::new("", "/configMap", "name", Kind::ConfigMap),
+    Place::new("", "/secret", "secretName", Kind::Secret),
+    Place::new("/projected/sources", "/configMap", "name", Kind::ConfigMap),
+    Place::new("/projected/sources", "/secret", "name", Kind::Secret),
+];
+
+const IN_PULL_SECRETS: [Place; 1] = [Place::new("", "", "name", Kind::Secret)];
+
+/// The lists of a `PodSpec` whose elements name objects.
+const LISTS: [(&str, &[Place]); 5] = [
+    ("containers", &IN_CONTAINERS),
+    ("initContainers", &IN_CONTAINERS),
+    ("ephemeralContainers", &IN_CONTAINERS),
+    ("volumes", &IN_VOLUMES),
+    ("imagePullSecrets", &IN_PULL_SECRETS),
+];
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct References {
@@ -47,50 +91,67 @@ pub fn required(pod: &Value) -> References {
 }
 
 /// The objects in volumes and projected volumes, and in `env` and `envFrom` of these lists of containers, from references that count.
+/// The volume with which the API server gives the pod access to itself stays at home, and so does what it names.
 fn named(pod: &Value, lists: &[&str], counts: &dyn Fn(&Value) -> bool) -> References {
     let mut found = References::default();
-    let name = |holder: &Value, reference: &str, field: &str| {
-        let reference = holder.pointer(reference).filter(|reference| counts(reference))?;
-        reference.get(field).and_then(Value::as_str).map(str::to_owned)
-    };
-    for list in lists {
-        for container in items(pod, list) {
-            for variable in items(container, "/env") {
-                found.config_map(name(variable, "/valueFrom/configMapKeyRef", "name").as_deref());
-                found.secret(name(variable, "/valueFrom/secretKeyRef", "name").as_deref());
-            }
-            for source in items(container, "/envFrom") {
-                found.config_map(name(source, "/configMapRef", "name").as_deref());
-                found.secret(name(source, "/secretRef", "name").as_deref());
-            }
-        }
+    for container in lists.iter().flat_map(|list| items(pod, list)) {
+        found.add(container, &IN_CONTAINERS, counts);
     }
-    for volume in items(pod, "/spec/volumes") {
-        found.config_map(name(volume, "/configMap", "name").as_deref());
-        found.secret(name(volume, "/secret", "secretName").as_deref());
-        for source in items(volume, "/projected/sources") {
-            found.config_map(name(source, "/configMap", "name").as_deref());
-            found.secret(name(source, "/secret", "name").as_deref());
-        }
+    let injected = injected(pod);
+    for volume in items(pod, "/spec/volumes").iter().filter(|volume| !injected.contains(name(volume))) {
+        found.add(volume, &IN_VOLUMES, counts);
     }
     found
 }
 
-/// The first of these objects that exists in the mapped namespace and is no replica: somebody of the provider made it for its own
-/// purposes. `own` has the names of all such objects.
-pub fn first_of_provider<'a>(named: &'a References, own: &References) -> Option<(&'static str, &'a str)> {
-    let first = |named: &'a BTreeSet<String>, own: &BTreeSet<String>| named.iter().find(|name| own.contains(*name));
-    let config_map = first(&named.config_maps, &own.config_maps).map(|name| ("ConfigMap", name.as_str()));
-    config_map.or_else(|| first(&named.secrets, &own.secrets).map(|name| ("Secret", name.as_str())))
+/// The provider's side: gives every reference of a `PodSpec` the name of the replica, whether there is one or not. So the pod reads
+/// nothing but what Liqo wrote there for its consumer, now and later.
+pub(crate) fn name_replicas(spec: &mut Map<String, Value>) {
+    for (list, places) in LISTS {
+        for holder in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            for place in places {
+                place.name_replicas(holder);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// The references of a container, a volume or an image pull secret.
+    fn references<'a>(&self, holder: &'a Value) -> impl Iterator<Item = &'a Value> {
+        let elements = if self.list.is_empty() { std::slice::from_ref(holder) } else { items(holder, self.list) };
+        elements.iter().filter_map(|element| element.pointer(self.reference))
+    }
+
+    fn name_replicas(&self, holder: &mut Value) {
+        let elements = if self.list.is_empty() {
+            Some(std::slice::from_mut(holder))
+        } else {
+            holder.pointer_mut(self.list).and_then(Value::as_array_mut).map(Vec::as_mut_slice)
+        };
+        for element in elements.into_iter().flatten() {
+            let field = element.pointer_mut(self.reference).and_then(|reference| reference.get_mut(self.field));
+            if let Some(Value::String(name)) = field.filter(|name| name.as_str() != Some("")) {
+                *name = replica_name(self.kind, name);
+            }
+        }
+    }
 }
 
 impl References {
-    fn config_map(&mut self, name: Option<&str>) {
-        self.config_maps.extend(name.filter(|name| !name.is_empty() && *name != ROOT_CA).map(str::to_owned));
+    fn add(&mut self, holder: &Value, places: &[Place], counts: &dyn Fn(&Value) -> bool) {
+        for place in places {
+            let names = if place.kind == Kind::Secret { &mut self.secrets } else { &mut self.config_maps };
+            let references = place.references(holder).filter(|reference| counts(reference));
+            let found = references.filter_map(|reference| reference.get(place.field)?.as_str());
+            names.extend(found.filter(|name| !name.is_empty()).map(str::to_owned));
+        }
     }
 
-    fn secret(&mut self, name: Option<&str>) {
-        self.secrets.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
+    /// All of them, with their kinds.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Kind, &String)> {
+        let config_maps = self.config_maps.iter().map(|name| (Kind::ConfigMap, name));
+        config_maps.chain(self.secrets.iter().map(|name| (Kind::Secret, name)))
     }
 }
 
@@ -99,6 +160,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::pod::carry::outgoing;
 
     fn names(set: &BTreeSet<String>) -> Vec<&str> {
         set.iter().map(String::as_str).collect()
@@ -134,26 +196,6 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_the_provider_is_found_wherever_the_pod_names_it() {
-        let of = |config_maps: &[&str], secrets: &[&str]| References {
-            config_maps: config_maps.iter().map(|&name| name.to_owned()).collect(),
-            secrets: secrets.iter().map(|&name| name.to_owned()).collect(),
-        };
-        let own = of(&["kube-root-ca.crt", "settings"], &["registry"]);
-        let found = |spec: serde_json::Value| {
-            let named = refs(&json!({ "spec": spec }));
-            first_of_provider(&named, &own).map(|(kind, name)| format!("{kind} {name}"))
-        };
-        assert_eq!(found(json!({ "imagePullSecrets": [{ "name": "registry" }] })).as_deref(), Some("Secret registry"));
-        let optional = json!({ "volumes": [{ "name": "v", "secret": { "secretName": "registry", "optional": true } }] });
-        assert_eq!(found(optional).as_deref(), Some("Secret registry"));
-        let debug = json!({ "ephemeralContainers": [{ "name": "e", "envFrom": [{ "configMapRef": { "name": "settings" } }] }] });
-        assert_eq!(found(debug).as_deref(), Some("ConfigMap settings"));
-        let other_kind = json!({ "containers": [{ "name": "c", "envFrom": [{ "configMapRef": { "name": "registry" } }] }] });
-        assert_eq!(found(other_kind), None);
-    }
-
-    #[test]
     fn an_ephemeral_container_names_objects_that_the_pod_can_start_without() {
         let env = json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
         let pod =
@@ -164,15 +206,165 @@ mod tests {
     }
 
     #[test]
-    fn the_root_ca_of_the_injected_volume_is_never_reflected() {
-        let found = refs(&json!({"spec": {"volumes": [{"name": "kube-api-access-x", "projected": {"sources": [
-            {"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "kube-root-ca.crt"}}]}}]}}));
-        assert_eq!(found, References::default());
+    fn the_root_ca_travels_if_a_pod_names_it_and_not_for_the_injected_volume() {
+        let injected = json!({"name": "kube-api-access-x", "projected": {"sources": [
+            {"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": ROOT_CA}}]}});
+        let pod = |volumes: Value| json!({ "spec": { "volumes": volumes } });
+        assert_eq!(refs(&pod(json!([injected]))), References::default());
+        assert_eq!(required(&pod(json!([injected]))), References::default());
+        let named = pod(json!([injected, { "name": "ca", "configMap": { "name": ROOT_CA } }]));
+        assert_eq!((names(&refs(&named).config_maps), names(&required(&named).config_maps)), (vec![ROOT_CA], vec![ROOT_CA]));
+    }
+
+    /// Everything that a source of a kind can be, with all fields: a field that a new version of Kubernetes adds does not compile here.
+    mod all_fields {
+        use k8s_openapi::api::core::v1::{
+            ClusterTrustBundleProjection, ConfigMapEnvSource, ConfigMapKeySelector, ConfigMapProjection, ConfigMapVolumeSource,
+            DownwardAPIProjection, EnvFromSource, EnvVarSource, FileKeySelector, ObjectFieldSelector, PodCertificateProjection,
+            ResourceFieldSelector, SecretEnvSource, SecretKeySelector, SecretProjection, SecretVolumeSource,
+            ServiceAccountTokenProjection, VolumeProjection,
+        };
+
+        pub fn of_variable() -> EnvVarSource {
+            EnvVarSource {
+                config_map_key_ref: Some(ConfigMapKeySelector { name: "m1".into(), ..Default::default() }),
+                field_ref: Some(ObjectFieldSelector::default()),
+                file_key_ref: Some(FileKeySelector::default()),
+                resource_field_ref: Some(ResourceFieldSelector::default()),
+                secret_key_ref: Some(SecretKeySelector { name: "s1".into(), ..Default::default() }),
+            }
+        }
+
+        pub fn of_environment() -> EnvFromSource {
+            EnvFromSource {
+                config_map_ref: Some(ConfigMapEnvSource { name: "m2".into(), ..Default::default() }),
+                prefix: Some("P_".into()),
+                secret_ref: Some(SecretEnvSource { name: "s2".into(), ..Default::default() }),
+            }
+        }
+
+        pub fn of_projection() -> VolumeProjection {
+            VolumeProjection {
+                cluster_trust_bundle: Some(ClusterTrustBundleProjection::default()),
+                config_map: Some(ConfigMapProjection { name: "m3".into(), ..Default::default() }),
+                downward_api: Some(DownwardAPIProjection::default()),
+                pod_certificate: Some(PodCertificateProjection::default()),
+                secret: Some(SecretProjection { name: "s3".into(), ..Default::default() }),
+                service_account_token: Some(ServiceAccountTokenProjection::default()),
+            }
+        }
+
+        pub fn of_volumes() -> (ConfigMapVolumeSource, SecretVolumeSource) {
+            let config_map = ConfigMapVolumeSource { name: "m4".into(), ..Default::default() };
+            (config_map, SecretVolumeSource { secret_name: Some("s4".into()), ..Default::default() })
+        }
+    }
+
+    /// A pod that names an object in every place where one can be named.
+    fn pod_with_all() -> Value {
+        let container = |name: &str| {
+            json!({ "name": name, "env": [{ "name": "A", "valueFrom": all_fields::of_variable() }],
+                "envFrom": [all_fields::of_environment()] })
+        };
+        let (config_map, secret) = all_fields::of_volumes();
+        json!({ "spec": {
+            "containers": [container("c")], "initContainers": [container("i")], "ephemeralContainers": [container("e")],
+            "volumes": [{ "name": "m", "configMap": config_map }, { "name": "s", "secret": secret },
+                { "name": "p", "projected": { "sources": [all_fields::of_projection()] } }],
+            "imagePullSecrets": [{ "name": "s5" }] } })
+    }
+
+    /// All texts of a JSON value.
+    fn texts(value: &Value) -> Vec<String> {
+        match value {
+            Value::String(text) => vec![text.clone()],
+            Value::Array(all) => all.iter().flat_map(texts).collect(),
+            Value::Object(all) => all.values().flat_map(texts).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn at_a_provider_a_pod_names_replicas_in_every_place_and_nothing_else_changes() {
+        let pod = pod_with_all();
+        let named = refs(&pod);
+        assert_eq!(names(&named.config_maps), ["m1", "m2", "m3", "m4"]);
+        assert_eq!(names(&named.secrets), ["s1", "s2", "s3", "s4", "s5"]);
+        let mut remote = pod.clone();
+        name_replicas(remote["spec"].as_object_mut().unwrap());
+        let derived: BTreeSet<String> = named.all().map(|(kind, name)| replica_name(kind, name)).collect();
+        let found = refs(&remote);
+        assert_eq!(found.all().map(|(_, name)| name.clone()).collect::<BTreeSet<_>>(), derived);
+        let homes: BTreeSet<&String> = named.all().map(|(_, name)| name).collect();
+        let left: Vec<String> = texts(&remote).into_iter().filter(|text| homes.contains(text)).collect();
+        assert!(left.is_empty(), "a pod still names {left:?}");
+        let others = |pod: &Value| {
+            texts(pod).into_iter().filter(|text| !homes.contains(text) && !derived.contains(text)).collect::<Vec<_>>()
+        };
+        assert_eq!(others(&remote), others(&pod));
     }
 
     #[test]
     fn a_pod_of_a_strange_shape_names_nothing() {
         assert_eq!(refs(&json!({"spec": {"volumes": "none", "containers": [3, {"env": {"a": 1}}]}})), References::default());
         assert_eq!(refs(&json!(null)), References::default());
+    }
+
+    /// Each field of a pod, by type, that is called after a `ConfigMap` or Secret, or that refers to an object by name.
+    fn fields_that_name_objects() -> BTreeSet<String> {
+        let schema = serde_json::to_value(schemars::schema_for!(k8s_openapi::api::core::v1::PodSpec)).unwrap();
+        let types = schema.get("definitions").or(schema.get("$defs")).unwrap().as_object().unwrap();
+        let mut found = BTreeSet::new();
+        for (type_, definition) in types.iter().map(|(name, one)| (name.as_str(), one)).chain([("PodSpec", &schema)]) {
+            for (field, what) in definition.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                let (field_lower, what) = (field.to_lowercase(), what.to_string());
+                let is_called_so = ["secret", "configmap"].iter().any(|kind| field_lower.contains(kind));
+                if is_called_so || what.contains("ObjectReference") || what.contains("SecretReference") {
+                    found.insert(format!("{}.{field}", type_.rsplit('.').next().unwrap_or(type_)));
+                }
+            }
+        }
+        found
+    }
+
+    /// Volumes of these types never travel, whatever they name.
+    const REFUSED: [(&str, &str); 10] = [
+        ("AzureFileVolumeSource.secretName", "azureFile"),
+        ("CSIVolumeSource.nodePublishSecretRef", "csi"),
+        ("CephFSVolumeSource.secretFile", "cephfs"),
+        ("CephFSVolumeSource.secretRef", "cephfs"),
+        ("CinderVolumeSource.secretRef", "cinder"),
+        ("FlexVolumeSource.secretRef", "flexVolume"),
+        ("ISCSIVolumeSource.secretRef", "iscsi"),
+        ("RBDVolumeSource.secretRef", "rbd"),
+        ("ScaleIOVolumeSource.secretRef", "scaleIO"),
+        ("StorageOSVolumeSource.secretRef", "storageos"),
+    ];
+
+    #[test]
+    fn every_field_of_kubernetes_that_names_an_object_is_renamed_or_refused() {
+        // Those in `pod_with_all`, and the source of a claim, which never travels.
+        let mut known: BTreeSet<String> = [
+            "EnvFromSource.configMapRef",
+            "EnvFromSource.secretRef",
+            "EnvVarSource.configMapKeyRef",
+            "EnvVarSource.secretKeyRef",
+            "PodSpec.imagePullSecrets",
+            "SecretVolumeSource.secretName",
+            "Volume.configMap",
+            "Volume.secret",
+            "VolumeProjection.configMap",
+            "VolumeProjection.secret",
+            "PersistentVolumeClaimSpec.dataSource",
+            "PersistentVolumeClaimSpec.dataSourceRef",
+        ]
+        .map(str::to_owned)
+        .into();
+        known.extend(REFUSED.map(|(field, _)| field.to_owned()));
+        assert_eq!(fields_that_name_objects(), known);
+        for volume in REFUSED.map(|(_, volume)| volume).into_iter().chain(["ephemeral", "persistentVolumeClaim"]) {
+            let pod = json!({ "spec": { "containers": [], "volumes": [{ "name": "v", volume: {} }] } });
+            assert!(outgoing(&pod, &BTreeSet::new()).is_err(), "{volume} travels");
+        }
     }
 }

@@ -34,7 +34,7 @@ use serde_json::Value;
 
 use crate::json::OFFER_RECLAIMED;
 use crate::namespace::mapped::{Destination, DestinationState};
-use crate::pod::admission::{OBJECT_TAKEN, Refusal};
+use crate::pod::admission::Refusal;
 use crate::pod::carry::resize::{self, PendingResize};
 use crate::pod::ephemeral::{self, RefusedContainers};
 use crate::pod::local_status::{self, EPHEMERAL_STATUSES, cut};
@@ -52,9 +52,6 @@ const WORDS_DELAY: Duration = Duration::from_secs(60);
 
 /// Delay before a name that another pod has is tried again.
 const NAME_TAKEN_RETRY: Duration = Duration::from_secs(10);
-
-/// Delay before a pod is tried again that names an object of the provider's own.
-const OBJECT_TAKEN_RETRY: Duration = Duration::from_secs(30);
 
 /// Delay before a refused pod is tried again although nothing changed that could be the cause.
 pub const REFUSED_RETRY: Duration = Duration::from_secs(300);
@@ -490,13 +487,8 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
         };
         (refused(OffloadedReason::Invalid.as_str(), message), Step::Wait)
     } else if let Some(refusal) = &snapshot.refusal {
-        let message = refusal.message.clone();
-        if refusal.reason == OBJECT_TAKEN {
-            (pending(refusal.reason, message), Step::WaitFor(OBJECT_TAKEN_RETRY))
-        } else {
-            let again = if refusal.is_about_offer() { Step::Wait } else { Step::WaitFor(REFUSED_RETRY) };
-            (refused(refusal.reason, message), again)
-        }
+        let again = if refusal.is_about_offer() { Step::Wait } else { Step::WaitFor(REFUSED_RETRY) };
+        (refused(refusal.reason, refusal.message.clone()), again)
     } else {
         match &snapshot.destination.state {
             DestinationState::Unwanted => {

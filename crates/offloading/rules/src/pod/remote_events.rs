@@ -13,6 +13,7 @@ use liqo_api::{Key, MappedNamespacePhase, NamespaceMap, short_hash};
 use serde_json::{Value, json};
 
 use crate::dns_names;
+use crate::pod::home_text::{self, replace_word};
 use crate::pod::local_state::LocalPod;
 use crate::pod::local_status::stamp;
 
@@ -108,7 +109,7 @@ impl RemoteEvent {
         let start: String = pod.key.name.chars().take(MAX_OBJECT_NAME_LEN - end.len() - 1).collect();
         let name = format!("{}.{end}", start.trim_end_matches(['-', '.']));
         let message = replace_word(&self.message, mapped, &pod.key.namespace);
-        let message = replace_word(&message, &self.pod_uid, &pod.uid);
+        let message = home_text::of_pod(&replace_word(&message, &self.pod_uid, &pod.uid), pod);
         let mut object = json!({
             "apiVersion": "v1", "kind": "Pod", "namespace": pod.key.namespace, "name": pod.key.name, "uid": pod.uid,
         });
@@ -187,22 +188,6 @@ fn bounded(text: &str) -> &str {
     let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= MAX_MESSAGE_LEN;
     let end = text.char_indices().take_while(fits).last().map_or(0, |(at, c)| at + c.len_utf8());
     &text[..end]
-}
-
-/// Replaces a name where it is not a part of a longer name.
-fn replace_word(text: &str, word: &str, with: &str) -> String {
-    let continues = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    let (mut replaced, mut copied) = (String::new(), 0);
-    for (at, found) in text.match_indices(word).filter(|(_, found)| !found.is_empty()) {
-        let end = at + found.len();
-        if !text[..at].ends_with(continues) && !text[end..].starts_with(continues) {
-            replaced.push_str(&text[copied..at]);
-            replaced.push_str(with);
-            copied = end;
-        }
-    }
-    replaced.push_str(&text[copied..]);
-    replaced
 }
 
 #[cfg(test)]

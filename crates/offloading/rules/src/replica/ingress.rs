@@ -7,7 +7,7 @@
 //! | hosts of rules, of TLS | those that the provider's policy lets this consumer claim; a rule, TLS entry or default backend without one claims every host |
 //! | paths | travel if they are plain characters: some controllers write paths into a configuration |
 //! | backends | Services of the consumer that exist there; no other resources |
-//! | names of TLS Secrets | travel; the Secrets follow when the provider accepted the Ingress |
+//! | names of TLS Secrets | become those of the replicas; the Secrets follow when the provider accepted the Ingress |
 //! | annotations | those that the provider's policy names. An Ingress with an annotation that restricts access stays here, unless
 //! its users name a class for other clusters |
 
@@ -17,6 +17,8 @@ use liqo_api::is_own;
 use serde_json::{Map, Value, json};
 
 use crate::json::{fields, items, text};
+use crate::replica::kind::Kind;
+use crate::replica::name::replica_name;
 
 /// Annotations that mean something in this cluster only, or that name a class.
 const NEVER: [&str; 2] = ["kubectl.kubernetes.io/last-applied-configuration", "kubernetes.io/ingress.class"];
@@ -100,6 +102,16 @@ fn backend(backend: &Value) -> Option<Value> {
 /// The Secrets that an Ingress names.
 pub fn secrets(object: &Value) -> BTreeSet<String> {
     items(object, "/spec/tls").iter().filter_map(|entry| text(entry, "/secretName")).map(str::to_owned).collect()
+}
+
+/// The provider's side: gives the Secrets that an Ingress names the names of their replicas.
+pub(crate) fn name_replicas(ingress: &mut Map<String, Value>) {
+    let entries = ingress.get_mut("spec").and_then(|spec| spec.get_mut("tls")).and_then(Value::as_array_mut);
+    for entry in entries.into_iter().flatten() {
+        if let Some(Value::String(name)) = entry.get_mut("secretName") {
+            *name = replica_name(Kind::Secret, name);
+        }
+    }
 }
 
 /// The limits for a consumer's Ingresses.

@@ -10,6 +10,7 @@ pub mod isolation;
 pub mod kind;
 pub mod label_selector;
 pub mod lost_endpoints;
+pub mod name;
 pub mod network_policy;
 pub mod network_policy_translation;
 mod parts;

@@ -25,12 +25,15 @@ use serde_json::{Map, Value, json};
 
 use crate::json::{fingerprint, items, text};
 use crate::pod::carry::api_server::{self, ApiServerChoice};
+use crate::pod::home_text::replace_word;
 use crate::pod::local_state::LocalPod;
 use crate::pod::local_status::cut;
 use crate::replica::kind::Kind;
+use crate::replica::name::replica_name;
 use crate::replica::{exposure, ingress, parts, service};
 
-/// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
+/// Types that a Secret keeps when it travels. A Secret of another type arrives as the first of these, because a type means nothing to the
+/// pods that read it, and may mean something to the programs of a provider.
 pub const SECRET_TYPES: [&str; 6] = [
     "Opaque",
     "kubernetes.io/basic-auth",
@@ -40,7 +43,7 @@ pub const SECRET_TYPES: [&str; 6] = [
     "kubernetes.io/tls",
 ];
 
-/// Secrets of these types belong to the home cluster's own controllers.
+/// Secrets of these types never travel: they belong to the home cluster's own controllers.
 const NEVER: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
 
 /// Reason of an object that is too large to travel.
@@ -172,7 +175,7 @@ impl ReflectionRecord {
         let said = object.status.as_ref().and_then(|status| Some((status.reason.clone()?, status.message.clone()?)));
         // Before the namespace exists no pod can run there, and the pod itself reports that.
         let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
-        let problem = said.map(|(reason, message)| cut(&format!("{reason}: {message}")));
+        let problem = said.map(|(reason, message)| problem(&format!("{reason}: {message}"), kind, &reference.name));
         let is_draining = object.status.as_ref().is_some_and(|status| status.draining);
         let exposure = object.status.and_then(|status| exposure::clean(status.exposure?));
         let fingerprint = fingerprint(&content);
@@ -191,8 +194,9 @@ impl ReflectionRecord {
         let namespace = secret.metadata.labels.as_ref()?.get(labels::HOME_NAMESPACE)?.clone();
         let name = secret.metadata.annotations.as_ref()?.get(annotations::HOME_NAME)?.clone();
         let terminating = secret.metadata.deletion_timestamp.is_some();
+        let said = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED);
+        let problem = said.map(|said| problem(said, Kind::Secret, &name));
         let reference = Reference { kind: Kind::Secret, namespace, name };
-        let problem = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED).map(|said| cut(said));
         let renew_at = secret.metadata.annotations.as_ref()?.get(annotations::RENEW_AT).and_then(|at| at.parse().ok());
         let fingerprint = fingerprint_of_secret(&secret);
         let (exposure, is_draining) = (None, false);
@@ -211,6 +215,16 @@ impl ReflectionRecord {
     pub fn differs_beyond_problem(&self, other: &Self) -> bool {
         let rest = |record: &Self| (record.own_reference(), record.fingerprint, record.terminating, record.renew_at);
         rest(self) != rest(other)
+    }
+}
+
+/// What the provider says of an object, by the name that it has here. Only whoever has to find one of the provider's needs its name there.
+fn problem(said: &str, kind: Kind, name: &str) -> String {
+    let said = cut(said);
+    if said.starts_with(OffloadedReason::NameTaken.as_str()) {
+        said
+    } else {
+        replace_word(&said, &replica_name(kind, name), name)
     }
 }
 
@@ -356,12 +370,17 @@ pub fn record_of(reference: &Reference, object: &Value) -> Result<ReflectedObjec
     })
 }
 
+/// The type of the record and of the replica of a Secret with this type. Both sides ask this.
+pub(super) fn type_that_travels(type_: Option<&str>) -> &'static str {
+    let [opaque, ..] = SECRET_TYPES;
+    SECRET_TYPES.into_iter().find(|known| type_ == Some(*known)).unwrap_or(opaque)
+}
+
 /// Why a Secret has a replica nowhere: reason and message. Both sides ask this, because the provider's admission policy refuses the
 /// record of such a Secret.
 pub fn obstacle_of_secret(secret: &Secret) -> Option<(&'static str, String)> {
-    let type_ = secret.type_.as_deref().unwrap_or("Opaque");
-    if !SECRET_TYPES.contains(&type_) {
-        return Some(("KindNotAllowed", format!("Secrets of type {type_:.100} are not reflected to other clusters")));
+    if let Some(type_) = secret.type_.as_deref().filter(|type_| NEVER.contains(type_)) {
+        return Some(("KindNotAllowed", format!("Secrets of type {type_} are not reflected to other clusters")));
     }
     let len: usize = secret.data.iter().flatten().map(|(key, ByteString(value))| key.len() + value.len()).sum();
     (len > MAX_SECRET_LEN).then(|| (TOO_LARGE, RecordTextError::TooLong(len, MAX_SECRET_LEN).to_string()))
@@ -374,7 +393,7 @@ pub fn record_of_secret(reference: &Reference, secret: &Secret) -> Option<Secret
     }
     Some(Secret {
         metadata: metadata(reference),
-        type_: Some(secret.type_.clone().unwrap_or_else(|| "Opaque".into())),
+        type_: Some(type_that_travels(secret.type_.as_deref()).to_owned()),
         data: secret.data.clone(),
         ..Secret::default()
     })
@@ -527,6 +546,15 @@ mod tests {
         };
         assert_eq!(map(name), Some(format!("{name}: {said}")));
         assert_eq!(map("NamespaceNotReady"), None);
+        let there = replica_name(Kind::Secret, "s");
+        let mut record = record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
+        let mut says = |said: &str| {
+            record.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), said.into());
+            ReflectionRecord::of_secret(record.clone()).unwrap().problem.unwrap()
+        };
+        assert_eq!(says(&format!("Invalid: Secret \"{there}\" is invalid")), "Invalid: Secret \"s\" is invalid");
+        let taken = format!("NameTaken: the provider has a Secret {there} of another owner");
+        assert_eq!(says(&taken), taken, "whoever removes it has to find it");
         let mut record = record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
         assert_eq!(ReflectionRecord::of_secret(record.clone()).unwrap().problem, None);
         record.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), "Invalid: too long".into());
@@ -578,8 +606,23 @@ mod tests {
         assert_eq!(secret(MAX_SECRET_LEN - 1), None);
         let (reason, message) = secret(MAX_SECRET_LEN).unwrap();
         assert_eq!((reason, message.as_str()), ("TooLarge", "it takes 32769 bytes, and at most 32768 bytes travel"));
-        let own = Secret { type_: Some("example.com/own".into()), ..Secret::default() };
-        assert_eq!(obstacle_of_secret(&own).unwrap().0, "KindNotAllowed");
+    }
+
+    #[test]
+    fn a_secret_of_an_operators_own_type_travels_as_opaque_and_known_types_stay() {
+        let secret = |type_: Option<&str>| Secret { type_: type_.map(str::to_owned), ..Secret::default() };
+        let record = |type_: Option<&str>| record_of_secret(&reference(Kind::Secret, "s"), &secret(type_)).unwrap();
+        for (type_, travels) in [
+            (None, "Opaque"),
+            (Some("example.com/own"), "Opaque"),
+            (Some("helm.sh/release.v1"), "Opaque"),
+            (Some("kubernetes.io/tls"), "kubernetes.io/tls"),
+            (Some("kubernetes.io/dockerconfigjson"), "kubernetes.io/dockerconfigjson"),
+        ] {
+            assert_eq!(obstacle_of_secret(&secret(type_)), None);
+            assert_eq!(record(type_).type_.as_deref(), Some(travels));
+        }
+        assert_eq!(fingerprint_of_secret(&record(Some("example.com/own"))), fingerprint_of_secret(&record(None)));
     }
 
     #[test]
@@ -587,6 +630,7 @@ mod tests {
         for kind in NEVER {
             let secret = Secret { type_: Some(kind.into()), ..Secret::default() };
             assert_eq!(record_of_secret(&reference(Kind::Secret, "s"), &secret), None);
+            assert_eq!(obstacle_of_secret(&secret).unwrap().0, "KindNotAllowed");
         }
     }
 

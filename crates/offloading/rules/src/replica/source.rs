@@ -15,14 +15,12 @@ use crate::pod::local_status::cut;
 use crate::pod::reported_status::sorted;
 use crate::replica::isolation::{self, IsolationPolicy};
 use crate::replica::kind::{Kind, MAX_LEN};
+use crate::replica::name::replica_name;
 use crate::replica::network_policy::NetworkPolicy;
 use crate::replica::parts;
-use crate::replica::record::{TOO_LARGE, obstacle_of_secret};
+use crate::replica::record::{TOO_LARGE, obstacle_of_secret, type_that_travels};
 use crate::replica::{disruption_budget, exposure, ingress, service};
 use crate::{dns_names, finalizer};
-
-/// The `ConfigMap` that every cluster's controller manager writes into every namespace, and restores.
-pub(super) const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// Maximum number of ports of one Service: each costs rules on every node, even without endpoints.
 const MAX_PORTS: usize = 20;
@@ -122,7 +120,7 @@ pub struct Source {
     pub home: String,
     /// The replica's kind. An object of a kind that is not reflected has none, and a [`problem`](Self::problem).
     pub kind: Option<Kind>,
-    /// The replica's name.
+    /// The replica's name, see [`replica_name`].
     pub name: String,
     /// Hash of the replica's content.
     pub fingerprint: String,
@@ -162,7 +160,7 @@ impl Source {
             Err(error) => (Value::Null, Some(error)),
         };
         let content = &content;
-        let name = bounded_name(text(content, "/metadata/name").unwrap_or_default());
+        let home_name = bounded_name(text(content, "/metadata/name").unwrap_or_default());
         let kind = Kind::of(content).filter(|kind| *kind != Kind::Secret);
         let kept = kind.filter(|kind| kind.is_of_namespace()).map(|kind| within_limits(kind, travelling_fields(kind, content)));
         let (kept, left_out) = kept.unzip();
@@ -180,7 +178,7 @@ impl Source {
                 let kind = text(content, "/kind").unwrap_or_default();
                 Some(Problem::new("KindNotAllowed", format!("objects of kind {kind:.60} are not reflected to this cluster")))
             }
-            (Some(kind), _) => problem_of(kind, &name).or_else(|| {
+            (Some(kind), _) => problem_of(kind, &home_name).or_else(|| {
                 let is_empty = kind == Kind::PodDisruptionBudget && disruption_budget::travelling(content).is_empty();
                 is_empty
                     .then(|| Problem::new("Invalid", "the PodDisruptionBudget has no selector, or no number for minAvailable"))
@@ -210,7 +208,7 @@ impl Source {
             uid: object.metadata.uid.unwrap_or_default(),
             home: object.spec.namespace,
             kind,
-            name,
+            name: kind.map_or_else(String::new, |kind| replica_name(kind, &home_name)),
             endpoints,
             ports,
             content: kept.filter(|_| problem.is_none() && refused.is_none()).map(Into::into),
@@ -225,14 +223,14 @@ impl Source {
     pub fn of_secret(secret: Secret) -> Option<Self> {
         let key = Key::of(&secret);
         let home = secret.labels().get(labels::HOME_NAMESPACE)?.clone();
-        let name = bounded_name(secret.annotations().get(annotations::HOME_NAME)?);
+        let home_name = bounded_name(secret.annotations().get(annotations::HOME_NAME)?);
         let obstacle = obstacle_of_secret(&secret).map(|(reason, message)| Problem::new(reason, message));
-        // A Secret of another type is another Secret.
+        // A Secret of a type that never travels is another Secret.
         let (refused, problem) = obstacle.map_or((None, None), |obstacle| {
             if obstacle.reason == TOO_LARGE { (Some(obstacle), None) } else { (None, Some(obstacle)) }
         });
         let problem = problem.or_else(|| {
-            let is_valid = dns_names::is_subdomain(&name);
+            let is_valid = dns_names::is_subdomain(&home_name);
             (!is_valid).then(|| Problem::new("Invalid", "the Secret has no valid name"))
         });
         let reported = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(&cut(text)));
@@ -243,7 +241,7 @@ impl Source {
             uid,
             home,
             kind: Some(Kind::Secret),
-            name,
+            name: replica_name(Kind::Secret, &home_name),
             fingerprint,
             content: None,
             problem,
@@ -384,7 +382,7 @@ fn name_of_port(port: &Value) -> String {
 }
 
 /// The first ports of a Service and the first endpoints of a slice, as many as there may be; and what is left out. An object that grows
-/// keeps what worked.
+/// keeps what worked. An Ingress names the replicas of its Secrets.
 fn within_limits(kind: Kind, mut content: Map<String, Value>) -> (Value, Option<Problem>) {
     let mut left_out = None;
     match kind {
@@ -404,6 +402,7 @@ fn within_limits(kind: Kind, mut content: Map<String, Value>) -> (Value, Option<
                 });
             }
         }
+        Kind::Ingress => ingress::name_replicas(&mut content),
         _ => {}
     }
     (content.into(), left_out)
@@ -418,11 +417,9 @@ const fn may_keep_former_content(kind: Kind) -> bool {
     }
 }
 
-/// Why an object of this kind and name can have no replica.
+/// Why an object of this kind and name at home can have no replica.
 fn problem_of(kind: Kind, name: &str) -> Option<Problem> {
-    if kind == Kind::ConfigMap && name == ROOT_CA {
-        Some(Problem::new("NameTaken", format!("{ROOT_CA} is the cluster's own in every namespace")))
-    } else if kind == Kind::NetworkPolicy && isolation::is_own(name) {
+    if kind == Kind::NetworkPolicy && isolation::is_own(name) {
         let message = "NetworkPolicies whose names begin with liqo are the provider's own; no traffic reaches or leaves its pods";
         Some(Problem::new("NameTaken", message))
     } else if !dns_names::is_subdomain(name) {
@@ -462,7 +459,7 @@ pub fn clamp_policies(mut sources: Vec<Source>, isolation: &IsolationPolicy, own
 pub(super) fn travelling_fields(kind: Kind, content: &Value) -> Map<String, Value> {
     let fields: &[&str] = match kind {
         Kind::ConfigMap => &["data", "binaryData", "immutable"],
-        Kind::Secret => &["type", "data", "immutable"],
+        Kind::Secret => &["data", "immutable"],
         Kind::Service => return service::service(content),
         Kind::EndpointSlice => return service::endpoint_slice(content, Some),
         Kind::Ingress => return ingress::ingress(content),
@@ -478,7 +475,11 @@ pub(super) fn travelling_fields(kind: Kind, content: &Value) -> Map<String, Valu
         _ => true,
     };
     let found = fields.iter().filter_map(|&field| Some((field.to_owned(), content.get(field)?.clone())));
-    found.filter(|(_, value)| says_something(value)).collect()
+    let mut found: Map<String, Value> = found.filter(|(_, value)| says_something(value)).collect();
+    if kind == Kind::Secret {
+        found.insert("type".into(), type_that_travels(text(content, "/type")).into());
+    }
+    found
 }
 
 pub(super) fn fingerprint(kind: Kind, content: &Value) -> String {

@@ -13,10 +13,15 @@ use liqo_controller_runtime::{
     Tcp,
     provider_limits::{ProviderLimits, TotalBytes},
 };
+use liqo_offloading_rules::pod::{
+    home_text::with_home_names,
+    references::{References, refs},
+};
 use liqo_peering::{
     credential::{self, CREDENTIAL_SECRET},
     transport::{self, Token},
 };
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     cluster::Cluster,
@@ -115,7 +120,17 @@ async fn at_provider(reader: &Reader, own: &ClusterId, provider: &ClusterId, fac
         Ok(found.filter(|found| found.labels().get(labels::SHADOW_POD) == Some(&uid)))
     };
     let (shadow_pod, remote_pod) = tokio::join!(shadow_pod, remote_pod);
-    AtProvider { shadow_pod, remote_pod }
+    let named = refs(&serde_json::to_value(&facts.pod).unwrap_or_default());
+    AtProvider { shadow_pod: in_home_names(shadow_pod, &named), remote_pod: in_home_names(remote_pod, &named) }
+}
+
+/// An object at the provider that shows `ConfigMap`s and Secrets by the names that they have here.
+fn in_home_names<K: Serialize + DeserializeOwned>(object: Read<Option<K>>, named: &References) -> Read<Option<K>> {
+    let renamed = |object: K| {
+        let text = serde_json::to_string(&object).ok();
+        text.and_then(|text| serde_json::from_str(&with_home_names(&text, named)).ok()).unwrap_or(object)
+    };
+    object.map(|object| object.map(renamed))
 }
 
 /// A client for the provider's API server, with this cluster's credential.
@@ -130,4 +145,21 @@ async fn client(reader: &Reader, own: &ClusterId, provider: &ClusterId, peer: Op
     token.set(&credential.token.0).map_err(|error| error.to_string())?;
     let client = transport::client(&Tcp::network(), config, token, Arc::new(limits), None);
     client.map_err(|error| format!("cannot use the credential for the provider: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_offloading_rules::replica::{kind::Kind, name::replica_name};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_kubelet_there_says_names_the_objects_of_this_cluster() {
+        let pod = |message: &str| -> Pod { serde_json::from_value(json!({ "status": { "message": message } })).unwrap() };
+        let named = refs(&json!({ "spec": { "volumes": [{ "name": "v", "secret": { "secretName": "login" } }] } }));
+        let said = format!("secret \"{}\" not found", replica_name(Kind::Secret, "login"));
+        let shown = in_home_names(Ok(Some(pod(&said))), &named);
+        assert_eq!(shown, Ok(Some(pod("secret \"login\" not found"))));
+    }
 }

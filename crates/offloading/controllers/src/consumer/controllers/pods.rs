@@ -46,6 +46,7 @@ use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::pod::ephemeral::newly_refused;
 use liqo_offloading_rules::pod::eviction::tolerations;
+use liqo_offloading_rules::pod::home_text::of_shadow;
 use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local::Action;
 use liqo_offloading_rules::pod::local::Facts;
@@ -110,7 +111,7 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
 
 async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -> Result<Next, RequestError> {
     let (local, remote, reachability) = (peer.pod(uid), peer.remote(), peer.reachability());
-    let shadow = remote.as_ref().and_then(|remote| remote.shadow(uid));
+    let shadow = remote.as_ref().and_then(|remote| remote.shadow(uid)).map(|shadow| of_shadow(shadow, local.as_deref()));
     let left = if local.is_none() { peer.left_pod(uid) } else { None };
     if let (Some(pod), Some(shadow)) = (&left, &shadow) {
         peer.saw_charges(pod, shadow);
@@ -467,7 +468,8 @@ impl Pass<'_> {
         let live = api.get_opt(&key.name).await.step("read", "Pod", key)?;
         let live = live.and_then(|live| LocalPod::of(live, &self.pod.virtual_node)).filter(|live| live.uid == self.pod.uid);
         // A provider that does not know an end says what it saw last.
-        let told = self.peer.told_end(&self.pod.uid).and_then(|shadow| shadow.remote_status());
+        let told = self.peer.told_end(&self.pod.uid);
+        let told = told.and_then(|shadow| of_shadow(shadow, Some(self.pod)).remote_status());
         let told = told.filter(|status| is_final(&json!({ "status": status })));
         let link = Link { pod_ips: &[], host_ip: None, peer_answers: true, amiss: None, now };
         let patch = live.and_then(|live| match &told {

@@ -30,7 +30,6 @@ use liqo_offloading_rules::pod::ledger::{AdmissionRequest, ResizeRequest};
 use liqo_offloading_rules::pod::metering::Metering;
 use liqo_offloading_rules::pod::pace::Pace;
 use liqo_offloading_rules::pod::recreated::earlier_runs;
-use liqo_offloading_rules::pod::references::{References, refs};
 use liqo_offloading_rules::pod::remote::{
     Live, NAME_TAKEN, NAMESPACE_NOT_READY, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key,
 };
@@ -46,7 +45,6 @@ use tokio::time::Instant;
 
 use self::resize::{Unresized, WantedResize};
 use crate::provider::metered_pods::life;
-use crate::provider::named_objects;
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers;
 
@@ -153,8 +151,6 @@ struct AdmittedPod {
     is_complete: bool,
     /// Whether it asks the name servers of its cluster.
     asks_cluster: bool,
-    /// The objects that it names, in its ephemeral containers, too.
-    references: References,
 }
 
 /// What has to change in a remote pod, so that it becomes what its record says.
@@ -503,17 +499,10 @@ impl Pass<'_> {
         }
         // The new pod gets the size that is wanted now.
         self.memory.unresized = None;
-        let AdmittedPod { body, is_complete, asks_cluster, references } = match self.admit(shadow, &key, &input, former) {
+        let AdmittedPod { body, is_complete, asks_cluster } = match self.admit(shadow, &key, &input, former) {
             Ok(pod) => pod,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let named = named_objects::refusal(self.provider, &references, &key.namespace).await;
-        if !matches!(named, Ok(None)) {
-            self.release_room();
-        }
-        if let Some(refusal) = named? {
-            return Ok(Err(refusal));
-        }
         let request = Request::new(Pod::url_path(&(), Some(&key.namespace))).create(&PostParams::default(), body);
         let request = request.map_err(kube::Error::BuildRequest).step("create", "Pod", &key)?;
         match self.provider.context.client.request::<WatchedPod>(request).await {
@@ -548,12 +537,6 @@ impl Pass<'_> {
             }
             Err(error) => Ok(Err(error).step("create", "Pod", key)?),
         }
-    }
-
-    /// The pod is not created: others may have its room.
-    fn release_room(&self) {
-        let freed = self.provider.ledger.lock().release(self.key);
-        self.provider.queues.add(triggers::shadow_pods(freed));
     }
 
     /// Tells with an event that a new pod does not resolve names as at home. The consumer shows it on the local pod.
@@ -639,7 +622,7 @@ impl Pass<'_> {
         // Ephemeral containers are added to a pod that exists, so it needs an update.
         let is_complete = items(&carried, "/spec/ephemeralContainers").is_empty();
         let asks_cluster = !is_lent_on && home_names::asks_cluster(&carried["spec"]);
-        Ok(AdmittedPod { body: pod.to_string().into_bytes(), is_complete, asks_cluster, references: refs(&carried) })
+        Ok(AdmittedPod { body: pod.to_string().into_bytes(), is_complete, asks_cluster })
     }
 
     /// Writes the status. Returns whether the shadow pod still exists.
@@ -746,14 +729,6 @@ impl Pass<'_> {
                 continue;
             }
             let container = match ephemeral::within(room, container) {
-                Ok(container) => {
-                    let named = refs(&json!({ "spec": { "ephemeralContainers": [&container] } }));
-                    let refusal = named_objects::refusal(self.provider, &named, &pod.key.namespace).await?;
-                    refusal.map_or(Ok(container), |refusal| Err(refusal.message))
-                }
-                refused => refused,
-            };
-            let container = match container {
                 Ok(container) => container,
                 Err(message) => {
                     tracing::info!(pod = %pod.key, container = added, reason = message, "an ephemeral container was refused");

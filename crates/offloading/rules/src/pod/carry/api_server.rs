@@ -13,8 +13,8 @@ use liqo_api::{OffloadedReason, annotations};
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, name, text};
-use crate::pod::carry::volumes::injected;
 use crate::pod::carry::{CONTAINER_LISTS, Refusal};
+use crate::pod::injected::injected;
 
 /// The names of an API server in its own cluster, without those with the cluster's domain; clients use the first.
 const HOSTS: [&str; 2] = ["kubernetes.default.svc", "kubernetes.default"];
@@ -231,6 +231,7 @@ pub fn until_next(renew_at: Option<Timestamp>, asked: Option<Duration>, now: Tim
 mod tests {
     use super::*;
     use crate::pod::carry::{ProviderRules, RemoteIdentity, outgoing, remote_pod};
+    use crate::replica::{kind::Kind, name::replica_name};
 
     fn pod(account: &str, annotation: Option<&str>) -> Value {
         let mount = json!({ "name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true });
@@ -288,7 +289,7 @@ mod tests {
         let spec = &remote["spec"];
         assert_eq!(
             spec["volumes"],
-            json!([{ "name": "kube-api-access-x", "secret": { "secretName": "liqo-api-server-u", "defaultMode": 420 } },
+            json!([{ "name": "kube-api-access-x", "secret": { "secretName": replica_name(Kind::Secret, "liqo-api-server-u"), "defaultMode": 420 } },
                 { "name": "v", "emptyDir": {} }])
         );
         let container = &spec["containers"][0];

@@ -9,6 +9,11 @@ use crate::json::{items, name, text};
 use crate::pod::carry::Refusal;
 use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES};
 
+/// Where variables come from. Another source may name an object, of which a remote pod names the replica only if it is known.
+const SOURCES: [&str; 5] = ["configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"];
+/// The same for all variables of an object.
+const WHOLE_SOURCES: [&str; 3] = ["configMapRef", "prefix", "secretRef"];
+
 /// The containers without mounts of injected volumes; a refusal for the first that cannot travel.
 pub fn reduce(containers: &Value, injected: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
     let Some(containers) = containers.as_array() else {
@@ -61,6 +66,14 @@ fn check(container: &Value) -> Result<(), Refusal> {
             ),
         ));
     }
+    if let Some(source) = unknown_source(container) {
+        return Err(Refusal::new(
+            OffloadedReason::UnknownField.as_str(),
+            format!(
+                "container {title} takes variables from {source:.100}, which is not known to be safe in another cluster; remove it, or keep the pod in its own cluster"
+            ),
+        ));
+    }
     if let Some((field, host)) = named_host(container) {
         return Err(Refusal::new(
             OffloadedReason::ProbeHost.as_str(),
@@ -70,6 +83,15 @@ fn check(container: &Value) -> Result<(), Refusal> {
         ));
     }
     Ok(())
+}
+
+/// A source of variables that is none of the known ones.
+fn unknown_source(container: &Value) -> Option<&str> {
+    let single = items(container, "/env").iter().filter_map(|variable| variable.get("valueFrom"));
+    let lists = single.map(|source| (source, &SOURCES[..]));
+    let lists = lists.chain(items(container, "/envFrom").iter().map(|source| (source, &WHOLE_SOURCES[..])));
+    let mut fields = lists.flat_map(|(source, known)| source.as_object().into_iter().flatten().map(move |field| (field, known)));
+    fields.find(|((name, value), known)| !value.is_null() && !known.contains(&name.as_str())).map(|((name, _), _)| name.as_str())
 }
 
 /// A host that a probe or hook names, with its field. The node calls it, so it would tell which ports are open there and around it.

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::replica::{kind::Kind, name::replica_name};
 
 fn keys<const N: usize>(keys: [&str; N]) -> BTreeSet<String> {
     keys.into_iter().map(str::to_owned).collect()
@@ -519,7 +520,6 @@ fn safe_fields_travel_unchanged() {
         ("enableServiceLinks", json!(false)),
         ("hostAliases", json!([{"ip": "10.0.0.9", "hostnames": ["db"]}])),
         ("hostname", json!("web-0")),
-        ("imagePullSecrets", json!([{"name": "registry"}])),
         ("os", json!({"name": "linux"})),
         ("securityContext", json!({"runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}})),
         ("setHostnameAsFQDN", json!(true)),
@@ -584,9 +584,59 @@ fn the_classes_of_the_policy_are_set_and_those_of_the_pod_are_not() {
 
 #[test]
 fn allowed_volumes_travel() {
-    let volumes = json!([{"name": "a", "configMap": {"name": "c"}}, {"name": "b", "secret": {"secretName": "s"}}, {"name": "d", "downwardAPI": {}},
-        {"name": "e", "projected": {"sources": [{"secret": {"name": "s"}}]}}, {"name": "f", "image": {"reference": "r"}}]);
-    assert_eq!(remote("/spec/volumes", volumes.clone())["spec"]["volumes"], volumes);
+    let volumes = |config_map: &str, secret: &str| {
+        json!([{"name": "a", "configMap": {"name": config_map}}, {"name": "b", "secret": {"secretName": secret}},
+            {"name": "d", "downwardAPI": {}}, {"name": "e", "projected": {"sources": [{"secret": {"name": secret}}]}},
+            {"name": "f", "image": {"reference": "r"}}])
+    };
+    let (config_map, secret) = (replica_name(Kind::ConfigMap, "c"), replica_name(Kind::Secret, "s"));
+    assert_eq!(carried("/spec/volumes", volumes("c", "s"))["spec"]["volumes"], volumes("c", "s"), "home says what it says");
+    assert_eq!(remote("/spec/volumes", volumes("c", "s"))["spec"]["volumes"], volumes(&config_map, &secret));
+}
+
+/// Attacks: whatever a consumer writes into a pod, no reference of the remote pod is what it wrote.
+#[test]
+fn a_remote_pod_names_nothing_that_its_consumer_wrote() {
+    // Among them names that Liqo itself gave to a replica, and those of objects that every cluster has.
+    let derived = replica_name(Kind::Secret, "registry");
+    for named in ["registry", "kube-root-ca.crt", "liqo-api-server-home-uid", "../registry", derived.as_str()] {
+        let reference = json!({"name": named, "key": "k", "optional": true});
+        let container = json!({"name": "c", "image": "i", "envFrom": [{"secretRef": {"name": named}}, {"configMapRef": {"name": named}}],
+            "env": [{"name": "A", "valueFrom": {"secretKeyRef": reference}}, {"name": "B", "valueFrom": {"configMapKeyRef": reference}}]});
+        let mut hostile = local_pod("/spec/containers", json!([container]));
+        hostile["spec"]["initContainers"] = json!([container]);
+        hostile["spec"]["imagePullSecrets"] = json!([{"name": named}]);
+        hostile["spec"]["volumes"] = json!([{"name": "a", "secret": {"secretName": named}}, {"name": "b", "configMap": {"name": named}},
+            {"name": "p", "projected": {"sources": [{"secret": {"name": named}}, {"configMap": {"name": named}}]}}]);
+        let remote = remote_pod(&hostile, &IDENTITY, &rules()).unwrap();
+        let (secret, config_map) = (replica_name(Kind::Secret, named), replica_name(Kind::ConfigMap, named));
+        let found = references::refs(&remote);
+        assert_eq!((found.secrets, found.config_maps), ([secret.clone()].into(), [config_map].into()), "{named}");
+        assert!(!remote.to_string().contains(&json!(named).to_string()), "{named}");
+        let added = ephemeral_container(&hostile, &container, &rules()).unwrap();
+        assert!(!added.to_string().contains(&json!(named).to_string()) && added.to_string().contains(&secret), "{named}");
+    }
+}
+
+#[test]
+fn what_a_provider_itself_gives_a_pod_is_not_renamed() {
+    // Its API server adds the image pull secrets of the namespace's account to a pod that has none.
+    let remote = remote("", json!(null));
+    assert_eq!(remote.pointer("/spec/imagePullSecrets"), None);
+    assert_eq!(references::refs(&remote), references::References::default());
+}
+
+#[test]
+fn variables_come_from_known_sources_only() {
+    let from = |field: &str, value: Value| json!([{"name": "c", "image": "i", field: value}]);
+    let known = json!([{"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}}]);
+    assert!(outgoing(&local_pod("/spec/containers", from("env", known)), &keys([])).is_ok());
+    for field in ["containers", "initContainers", "ephemeralContainers"] {
+        let pointer = format!("/spec/{field}");
+        let unknown = json!([{"name": "A", "valueFrom": {"vaultRef": {"name": "registry"}}}]);
+        assert_eq!(refused(&pointer, from("env", unknown)), "UnknownField");
+        assert_eq!(refused(&pointer, from("envFrom", json!([{"vaultRef": {"name": "registry"}}]))), "UnknownField");
+    }
 }
 
 #[test]

@@ -13,15 +13,6 @@ pub(crate) const ALLOWED_VOLUMES: &[&str] = &["configMap", "downwardAPI", "empty
 
 const ALLOWED_SOURCES: &[&str] = &["configMap", "downwardAPI", "secret"];
 
-/// The names of the volumes with which the home API server gives the pod access to itself: they contain the home cluster's token.
-pub(crate) fn injected(pod: &Value) -> BTreeSet<String> {
-    let has_token =
-        |volume: &Value| items(volume, "/projected/sources").iter().any(|source| source.get("serviceAccountToken").is_some());
-    let volumes =
-        items(pod, "/spec/volumes").iter().filter(|volume| name(volume).starts_with("kube-api-access-") && has_token(volume));
-    volumes.map(|volume| name(volume).to_owned()).collect()
-}
-
 /// The volumes without the injected one; a refusal for the first that cannot travel.
 pub fn reduce(volumes: &Value, injected: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
     let Some(volumes) = volumes.as_array() else {

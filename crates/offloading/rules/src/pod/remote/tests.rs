@@ -227,20 +227,6 @@ fn a_vanished_pod_is_made_again_only_if_it_restarts_always() {
 }
 
 #[test]
-fn a_pod_that_names_an_object_of_the_provider_waits_until_that_is_gone() {
-    let mut refused = snapshot(shadow("Always", |_| {}));
-    refused.refusal = Some(Refusal::not_a_replica("Secret", "registry"));
-    let reported = recorded(decide(&refused));
-    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Pending, Some(NAME_TAKEN)));
-    assert!(reported.message.as_deref().unwrap_or_default().contains("Secret registry"), "{reported:?}");
-    refused.reported = reported;
-    refused.live = Live::Absent;
-    assert_eq!(decide(&refused), Step::WaitFor(OBJECT_TAKEN_RETRY));
-    refused.refusal = None;
-    assert_eq!(decide(&refused), Step::Create);
-}
-
-#[test]
 fn a_pod_of_the_same_name_is_never_taken_for_ours() {
     let mut taken = snapshot(shadow("Always", |_| {}));
     taken.name_taken = true;

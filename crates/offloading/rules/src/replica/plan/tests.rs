@@ -12,8 +12,9 @@ use crate::replica::service_quota::ServiceQuota;
 use liqo_api::finalizers;
 use liqo_api::record_text::{MAX_OBJECT_LEN, MAX_VALUES};
 
+use crate::replica::name::replica_name;
 use crate::replica::network_policy::NetworkPolicy;
-use crate::replica::source::{MAX_POLICIES, ROOT_CA, clamp_policies, fingerprint};
+use crate::replica::source::{MAX_POLICIES, clamp_policies, fingerprint};
 
 fn both() -> BTreeSet<Kind> {
     BTreeSet::from([Kind::ConfigMap, Kind::Secret])
@@ -28,7 +29,7 @@ fn source(name: &str, value: &str) -> Source {
 }
 
 fn existing(name: &str, value: &str) -> Replica {
-    let mut content = config(name, value);
+    let mut content = config(&replica_name(Kind::ConfigMap, name), value);
     content["metadata"]["uid"] = "replica".into();
     Replica::of(Kind::ConfigMap, serde_json::from_value(content).unwrap()).unwrap()
 }
@@ -65,7 +66,7 @@ fn a_replica_is_not_deleted_before_all_sources_of_its_kind_are_known() {
 fn what_is_said_of_a_secret_stands_in_an_annotation_and_is_said_once() {
     let secret = |said: Option<&Problem>| {
         let mut secret = json!({ "metadata": { "name": "s", "namespace": "t", "uid": "u", "labels": { labels::HOME_NAMESPACE: "demo" },
-            "annotations": { annotations::HOME_NAME: "login" } }, "type": "example.com/own" });
+            "annotations": { annotations::HOME_NAME: "login" } }, "type": "kubernetes.io/service-account-token" });
         if let Some(said) = said {
             secret["metadata"]["annotations"][annotations::NOT_REFLECTED] = said.to_annotation().into();
         }
@@ -136,12 +137,10 @@ fn a_source_that_is_being_deleted_goes_after_its_replica() {
 #[test]
 fn only_what_is_allowed_is_reflected_and_the_refusal_is_told_once() {
     let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "root" } });
-    let root_ca = config(ROOT_CA, "fake");
     let other_group = json!({ "apiVersion": "evil/v1", "kind": "ConfigMap", "metadata": { "name": "x" } });
     for (content, reason) in [
         (role, "KindNotAllowed"),
         (json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "x" } }), "KindNotAllowed"),
-        (root_ca, "NameTaken"),
         (other_group, "KindNotAllowed"),
         (json!({}), "KindNotAllowed"),
         (config("../secrets/x", "1"), "Invalid"),
@@ -175,11 +174,64 @@ fn a_kind_that_the_policy_does_not_allow_gets_no_replica_and_one_that_exists_sta
 #[test]
 fn credentials_of_service_accounts_are_never_reflected() {
     assert_eq!(secret("kubernetes.io/tls").unwrap().problem, None);
-    for type_ in ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1", ""] {
+    for type_ in ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"] {
         let refused = secret(type_).unwrap();
         assert_eq!(refused.problem.clone().unwrap().reason, "KindNotAllowed", "{type_}");
         assert!(matches!(&plan(&[refused], &[], &both(), None)[..], [Step::ReportProblem(..)]), "{type_}");
     }
+}
+
+#[test]
+fn a_secret_of_another_type_than_the_known_ones_becomes_opaque_whatever_its_record_says() {
+    let content = |type_: &str| json!({ "type": type_, "data": { "password": "c2VjcmV0" } });
+    for (type_, made) in [("helm.sh/release.v1", "Opaque"), ("", "Opaque"), ("kubernetes.io/tls", "kubernetes.io/tls")] {
+        let source = secret(type_).unwrap();
+        assert_eq!((&source.problem, source.name.as_str()), (&None, replica_name(Kind::Secret, "login").as_str()));
+        let mut made_object = replica(Kind::Secret, &content(type_), &source.name, "x", "demo");
+        assert_eq!(made_object["type"], made);
+        made_object["metadata"]["uid"] = "u".into();
+        let live = Replica::of(Kind::Secret, serde_json::from_value(made_object.clone()).unwrap()).unwrap();
+        assert_eq!(plan(one(&source), one(&live), &both(), None), [], "nothing is written again");
+        assert!(!live.must_be_recreated_for(&made_object));
+    }
+}
+
+#[test]
+fn what_every_cluster_has_in_each_namespace_travels_beside_that_of_the_provider() {
+    for name in ["kube-root-ca.crt", "istio-ca-root-cert"] {
+        let source = source(name, "home");
+        assert_eq!((&source.problem, source.name == name), (&None, false));
+        assert_eq!(plan(one(&source), &[], &both(), None), [Step::Create(Kind::ConfigMap, source.clone())]);
+    }
+}
+
+#[test]
+fn an_ingress_names_the_replicas_of_its_secrets_and_keeps_them_when_its_content_is_refused() {
+    let home = |path: &str| {
+        let mut ingress = ingress_to(path);
+        ingress["spec"]["tls"] = json!([{ "hosts": ["a.example.com"], "secretName": "cert" }]);
+        object("ingress-1", &ingress, |_| {})
+    };
+    let (usage, services) = (json!({ "ingressClasses": ["public"], "ingressHosts": ["*"] }), BTreeSet::from(["web".to_owned()]));
+    let policy = policy(usage);
+    let grant = ExposureGrant::new(Some(&policy), []);
+    let granted =
+        |source: Source, replicas: &[Replica]| limited(vec![source], replicas, |one| grant.apply(one, &services)).remove(0);
+    let source = granted(home("/"), &[]);
+    let named = |content: &Value| content["spec"]["tls"][0]["secretName"].as_str().unwrap().to_owned();
+    assert_eq!(named(&source.content().unwrap()), replica_name(Kind::Secret, "cert"));
+    let mut made = replica(Kind::Ingress, &source.content().unwrap(), "shop", "x", "demo");
+    assert_eq!(named(&made), replica_name(Kind::Secret, "cert"));
+    made["metadata"]["uid"] = "u".into();
+    let live = replica_of(Kind::Ingress, made);
+    let kinds = BTreeSet::from([Kind::Ingress]);
+    let written = |source: &Source| {
+        plan(one(source), one(&live), &kinds, Some(&policy)).iter().any(|step| matches!(step, Step::Change(..)))
+    };
+    assert!(!written(&source), "nothing is written again");
+    let kept = granted(home(&long()), one(&live));
+    assert_eq!(named(&kept.content().unwrap()), replica_name(Kind::Secret, "cert"), "once, not twice");
+    assert!(!written(&kept));
 }
 
 /// With it, a content is longer than it may be.
@@ -327,10 +379,13 @@ fn config_maps_and_secrets_keep_what_they_had_until_they_are_gone_or_another_obj
             "annotations": { annotations::HOME_NAME: "login" } }, "type": type_, "data": data });
         Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
     };
-    let stored = replica_of(Kind::Secret, json!({ "metadata": { "name": "login" }, "type": "Opaque", "data": { "key": "" } }));
+    let name = replica_name(Kind::Secret, "login");
+    let stored = replica_of(Kind::Secret, json!({ "metadata": { "name": name }, "type": "Opaque", "data": { "key": "" } }));
     assert_eq!(fate(&stored, &secret("Opaque", 10)).0, Fate::Changes);
     assert_eq!(fate(&stored, &secret("Opaque", 40_000)), (Fate::Stays, Some("TooLarge".into())));
-    assert_eq!(fate(&stored, &secret("example.com/own", 10)), (Fate::Goes, Some("KindNotAllowed".into())), "another Secret");
+    assert_eq!(fate(&stored, &secret("example.com/own", 10)).0, Fate::Changes, "it is Opaque, too");
+    let never = secret("kubernetes.io/service-account-token", 10);
+    assert_eq!(fate(&stored, &never), (Fate::Goes, Some("KindNotAllowed".into())), "another Secret");
     let steps = plan(one(&secret("Opaque", 40_000)), &[], &both(), None);
     assert!(matches!(&steps[..], [Step::ReportProblem(_, Some(problem))] if problem.reason == "TooLarge"), "{steps:?}");
 }

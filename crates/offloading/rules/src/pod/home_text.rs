@@ -1,0 +1,106 @@
+//! What a provider's programs say of a remote pod, in the words of home: objects have the names that they have at home.
+
+use std::sync::Arc;
+
+use crate::dns_names::is_subdomain;
+use crate::pod::carry::api_server;
+use crate::pod::local_state::{LocalPod, Shadow};
+use crate::pod::references::References;
+use crate::replica::name::{MARK, replica_name};
+
+/// A text in which these objects of home have the names of their replicas.
+pub fn with_home_names(text: &str, named: &References) -> String {
+    let mut text = text.to_owned();
+    if text.contains(MARK) {
+        // An object of another name has no replica, and such a name may be anything.
+        for (kind, name) in named.all().filter(|(_, name)| is_subdomain(name)) {
+            text = replace_word(&text, &replica_name(kind, name), name);
+        }
+    }
+    text
+}
+
+/// The same for the objects that a local pod names, and for its Secret with a token.
+pub(crate) fn of_pod(text: &str, pod: &LocalPod) -> String {
+    if !text.contains(MARK) {
+        return text.to_owned();
+    }
+    let mut named = pod.refs.clone();
+    named.secrets.insert(api_server::secret(&pod.uid));
+    with_home_names(text, &named)
+}
+
+/// What the provider says of a pod, with the names of home.
+pub fn of_shadow(shadow: Arc<Shadow>, pod: Option<&LocalPod>) -> Arc<Shadow> {
+    match pod.filter(|_| shadow.texts().any(|text| text.contains(MARK))) {
+        Some(pod) => Arc::new(shadow.with_texts(|text| of_pod(text, pod))),
+        None => shadow,
+    }
+}
+
+/// Replaces a name where it is not a part of a longer name.
+pub(crate) fn replace_word(text: &str, word: &str, with: &str) -> String {
+    let continues = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let (mut replaced, mut copied) = (String::new(), 0);
+    for (at, found) in text.match_indices(word).filter(|(_, found)| !found.is_empty()) {
+        let end = at + found.len();
+        if !text[..at].ends_with(continues) && !text[end..].starts_with(continues) {
+            replaced.push_str(&text[copied..at]);
+            replaced.push_str(with);
+            copied = end;
+        }
+    }
+    replaced.push_str(&text[copied..]);
+    replaced
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::Key;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::replica::kind::Kind;
+
+    fn local_pod() -> LocalPod {
+        let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
+            "spec": { "containers": [{ "name": "c", "envFrom": [{ "configMapRef": { "name": "same" } }] }],
+                "volumes": [{ "name": "v", "secret": { "secretName": "same" } }, { "name": "ca", "configMap": { "name": "ca.crt" } }] } });
+        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("liqo-provider-x", "default")).unwrap()
+    }
+
+    #[test]
+    fn what_a_kubelet_says_names_the_objects_of_home() {
+        let pod = local_pod();
+        let name = replica_name;
+        for (said, shown) in [
+            (format!("configmap \"{}\" not found", name(Kind::ConfigMap, "same")), "configmap \"same\" not found"),
+            (format!("couldn't find key k in Secret x/{}", name(Kind::Secret, "same")), "couldn't find key k in Secret x/same"),
+            (format!("no {}.", name(Kind::ConfigMap, "ca.crt")), "no ca.crt."),
+            (format!("secret {} not found", name(Kind::Secret, "liqo-api-server-u")), "secret liqo-api-server-u not found"),
+        ] {
+            assert_eq!(of_pod(&said, &pod), shown);
+        }
+        let strange =
+            format!("{} x{} liqo-{}", name(Kind::Secret, "other"), name(Kind::Secret, "same"), name(Kind::Secret, "same"));
+        assert_eq!(of_pod(&strange, &pod), strange, "names of others");
+    }
+
+    #[test]
+    fn the_status_and_the_refusal_of_a_pod_name_the_objects_of_home() {
+        let pod = local_pod();
+        let derived = replica_name(Kind::Secret, "same");
+        let shadow = |message: &str, waiting: &str| {
+            let status = json!({ "phase": "Created", "reason": "Invalid", "message": message, "pod": { "containerStatuses": [
+                { "name": "c", "state": { "waiting": { "reason": "CreateContainerConfigError", "message": waiting } } }] } });
+            let carried = json!({ "metadata": { "name": "web" }, "spec": {} }).to_string();
+            let shadow: Value = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": { "name": "u" },
+                "spec": { "namespace": "demo", "pool": "default", "pod": carried }, "status": status });
+            Arc::new(Shadow::of(serde_json::from_value(shadow).unwrap()).unwrap())
+        };
+        let told = of_shadow(shadow(&format!("{derived}: invalid"), &format!("secret \"{derived}\" not found")), Some(&pod));
+        assert_eq!(told, shadow("same: invalid", "secret \"same\" not found"));
+        let plain = shadow("m", "w");
+        assert!(Arc::ptr_eq(&of_shadow(plain.clone(), Some(&pod)), &plain));
+    }
+}
