@@ -6,7 +6,7 @@
 //! Fields inside containers pass unchanged, known or not, except for variables from unknown sources: Pod Security Admission in the mapped
 //! namespace decides what they may do.
 //! The provider then completes what a pod leaves to the node: `amounts`, `images`, `hardening`. It gives the `ConfigMap`s and Secrets that
-//! a pod names the names of their replicas, see [`references::name_replicas`].
+//! a pod names the names of their replicas, see `references::name_replicas`.
 //!
 //! What a pod reads about itself through the downward API is what it would read at home, see `downward`. Names of Services, too,
 //! see [`home_names`].

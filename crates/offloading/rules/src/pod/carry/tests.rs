@@ -809,6 +809,9 @@ fn hostile_pods() -> impl Strategy<Value = String> {
             json!([{ "name": "c", "env": [{ "name": "A", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } }] }]),
         ),
         ("/spec/containers", json!([{ "name": "c", "livenessProbe": { "httpGet": { "host": "127.0.0.1", "port": 10250 } } }])),
+        ("/spec/containers", json!([{ "name": "c", "envFrom": [{ "secretRef": { "name": "registry", "optional": true } }] }])),
+        ("/spec/volumes", json!([{ "name": "v", "projected": { "sources": [{ "secret": { "name": "registry" } }] } }])),
+        ("/spec/imagePullSecrets", json!([{ "name": "registry" }])),
         ("/metadata/labels", json!({ "liqo.io/consumer-id": "other", "app": "web" })),
         ("/metadata/annotations", json!({ "k8s.v1.cni.cncf.io/networks": "host" })),
     ];
@@ -838,6 +841,9 @@ proptest! {
         prop_assert!(items(spec, "/volumes").iter().all(|volume| volume.get("hostPath").is_none()), "{}", spec);
         prop_assert!(items(spec, "/tolerations").iter().all(|one| one.get("key").is_some()), "{}", spec);
         prop_assert!(pod.to_string().len() <= 4 * text.len() + 8192, "{} bytes of {}", pod.to_string().len(), text.len());
+        let (wanted, named) = (references::refs(&carried), references::refs(&pod));
+        let replicas: BTreeSet<String> = wanted.all().map(|(kind, name)| replica_name(kind, name)).collect();
+        prop_assert!(named.all().all(|(_, name)| replicas.contains(name)), "{} names more than replicas", spec);
         // A pod that exists may get any later text.
         let _ = remote_patch(&carried, &pod, &rules(), false);
     }
