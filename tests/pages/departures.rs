@@ -13,8 +13,6 @@ use super::root;
 const DEPARTURES: &str = "crates/controller-runtime/src/departures.rs";
 /// Ends pods of consumers, which is a provider's own protection.
 const PROVIDER: &str = "crates/offloading/controllers/src/provider/controllers/shadow_pods.rs";
-/// Moves pods of consumers off nodes that their pool does not have any more, as budgets allow.
-const DISPLACED: &str = "crates/offloading/controllers/src/provider/controllers/replicas.rs";
 /// Evicts with the rights of whoever runs `liqoctl`.
 const COMMANDS: &str = "crates/programs/liqoctl/src/evict/mod.rs";
 /// Sends the request that both of the others are made of.
@@ -52,12 +50,12 @@ fn relative(path: &Path) -> String {
 
 #[test]
 fn only_one_module_evicts_pods() {
-    assert_eq!(files_with(r"\beviction::evict(_version)?\("), [DEPARTURES, DISPLACED, PROVIDER, COMMANDS]);
+    assert_eq!(files_with(r"\beviction::evict(_version)?\("), [DEPARTURES, PROVIDER, COMMANDS]);
     assert_eq!(files_with("/eviction\""), [REQUEST]);
 }
 
 /// Each request names what it does for its errors.
 #[test]
 fn only_one_module_deletes_pods() {
-    assert_eq!(files_with(r#"\.step\(\s*"(evict|delete)",\s*"Pod""#), [DEPARTURES, DISPLACED, PROVIDER]);
+    assert_eq!(files_with(r#"\.step\(\s*"(evict|delete)",\s*"Pod""#), [DEPARTURES, PROVIDER]);
 }

@@ -98,8 +98,6 @@ pub struct Provider {
     pub parsing: Mutex<()>,
     /// Shadow pods whose pods must end because their room is taken back, by offer, with the reason for users.
     pub ending: Mutex<HashMap<Key, BTreeMap<Key, String>>>,
-    /// Shadow pods whose pods are on nodes that their pool does not have any more, by offer, with the time when they end.
-    pub displaced: Mutex<HashMap<Key, BTreeMap<Key, Timestamp>>>,
 }
 
 /// The remote pods here and their records, for the consumer's side: a provider of ours may run our pods here.
@@ -376,7 +374,6 @@ impl Provider {
             secrets: Mutex::default(),
             parsing: Mutex::default(),
             ending: Mutex::default(),
-            displaced: Mutex::default(),
             context,
         }
     }
@@ -509,12 +506,6 @@ impl Provider {
     pub fn reclaim_of(&self, shadow: &Key, pool: &str) -> Option<String> {
         let offer = Key::new(shadow.namespace.clone(), pool);
         self.ending.lock().get(&offer)?.get(shadow).cloned()
-    }
-
-    /// When a pod ends because its pool does not have its node any more.
-    pub fn displaced_until(&self, shadow: &Key, pool: &str) -> Option<Timestamp> {
-        let offer = Key::new(shadow.namespace.clone(), pool);
-        self.displaced.lock().get(&offer)?.get(shadow).copied()
     }
 
     /// Networks with public addresses that are not the internet for the pods of any consumer.

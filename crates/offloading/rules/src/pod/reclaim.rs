@@ -76,13 +76,6 @@ pub fn plan(name: &str, pool: Pool, pods: &[ChargedPod], now: Timestamp) -> Plan
     }
 }
 
-/// The pods that end when the pool's drain is due, because they are on nodes that it does not have any more, and when that is. Budgets of
-/// their consumer decide which of them move before.
-pub fn displaced(offer: Option<&Offer>, pods: &[ChargedPod], now: Timestamp) -> BTreeMap<Key, Timestamp> {
-    let Some(due) = offer.and_then(|offer| offer.drain).filter(|due| *due > now) else { return BTreeMap::new() };
-    pods.iter().filter(|pod| !pod.is_in_pool && !pod.is_ending).map(|pod| (pod.shadow.clone(), due)).collect()
-}
-
 /// The youngest pods without which the others fit, each with the resources that are short. A pod that uses none of these stays: its
 /// end would free nothing.
 fn beyond<'a>(hard: &ResourceList, mut pods: Vec<&'a ChargedPod>) -> Vec<(&'a ChargedPod, String)> {
@@ -222,18 +215,5 @@ mod tests {
                 assert!(sum(&with).fits_in(&offer.hard).is_err());
             }
         }
-    }
-
-    #[test]
-    fn pods_on_nodes_that_the_pool_does_not_have_any_more_are_known_before_they_end() {
-        let offer = Offer { drain: Some(at(100)), ..offer("cpu=9,pods=9") };
-        let left = ChargedPod { is_in_pool: false, ..pod("left", 1, "cpu=1,pods=1") };
-        let ends = ChargedPod { is_ending: true, shadow: Key::new("t", "ends"), ..left.clone() };
-        let pods = [left, ends, pod("stays", 1, "cpu=1,pods=1")];
-        let known = |offer: &Offer, now: i64| displaced(Some(offer), &pods, at(now)).into_iter().collect::<Vec<_>>();
-        assert_eq!(known(&offer, 99), [(Key::new("t", "left"), at(100))]);
-        assert_eq!(known(&offer, 100), [], "they end now");
-        assert_eq!(known(&Offer { drain: None, ..offer.clone() }, 1), []);
-        assert_eq!(displaced(None, &pods, at(1)), BTreeMap::new());
     }
 }

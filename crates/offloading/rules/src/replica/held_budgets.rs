@@ -23,8 +23,6 @@ pub struct LeavingPod {
 pub enum Leaving {
     /// The node was cordoned then.
     Drained { node: String, since: Timestamp },
-    /// Its pool does not have its node any more. It ends then, and moves before as its consumer's budgets allow.
-    Displaced { until: Timestamp },
     /// Its consumer had notice that its room is taken back.
     TakenBack,
 }
@@ -36,7 +34,6 @@ impl Leaving {
             Self::Drained { since, .. } => {
                 notice.saturating_sub(Duration::try_from(now.duration_since(*since)).unwrap_or_default())
             }
-            Self::Displaced { until } => Duration::try_from(until.duration_since(now)).unwrap_or_default(),
             Self::TakenBack => Duration::ZERO,
         }
     }
@@ -44,7 +41,6 @@ impl Leaving {
     fn said(&self, notice: Duration) -> String {
         match self {
             Self::Drained { node, .. } => format!("node {node} was cordoned more than {} s ago", notice.as_secs()),
-            Self::Displaced { until } => format!("a pod is on a node that its pool does not have any more since {until}"),
             Self::TakenBack => "the room of a pod was taken back after its notice".to_owned(),
         }
     }
@@ -95,19 +91,6 @@ pub fn limited(
         }
     }
     (sources, due)
-}
-
-/// The pods to evict now, by their number: those that are displaced, and have a budget that this provider holds. Of each budget one: the
-/// API server decides whether it may go, and the next one follows when that is done. A pod without a budget stays until its notice is over.
-pub fn to_evict(sources: &[Source], leaving: &[LeavingPod], is_held: impl Fn(&Source) -> bool) -> Vec<usize> {
-    let holds = |source: &&Source| source.is_draining && source.problem.is_none() && is_held(source);
-    let of_budget = |source: &Source| {
-        let selector = Selector::of(source.content()?.pointer("/spec/selector")?)?;
-        let is_displaced = |pod: &LeavingPod| matches!(pod.why, Leaving::Displaced { .. }) && selector.matches(&pod.labels);
-        leaving.iter().position(is_displaced)
-    };
-    let found: BTreeSet<usize> = sources.iter().filter(holds).filter_map(of_budget).collect();
-    found.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -181,20 +164,5 @@ mod tests {
             let source = Source::of_object(serde_json::from_value(object).unwrap());
             assert_eq!(source.problem.map(|problem| problem.reason).as_deref(), Some("Invalid"));
         }
-    }
-
-    #[test]
-    fn of_each_budget_that_holds_one_displaced_pod_moves_before_its_notice_is_over() {
-        let displaced = |app: &str| leaving(app, Leaving::Displaced { until: at(100) });
-        let all = [displaced("web"), displaced("web"), displaced("alone"), displaced("db"), displaced("new")];
-        let sources = || vec![source("web", "web"), source("db", "db"), source("new", "new")];
-        let (sources, due) = limited(sources(), &all, Duration::from_secs(9), at(40));
-        assert_eq!(due, Some(Duration::from_secs(60)), "the provider's own notice is not meant");
-        assert_eq!(to_evict(&sources, &all, |source| source.name != "new"), [0, 3], "one budget has no replica yet");
-        let (over, _) = limited(sources, &all, Duration::from_secs(9), at(100));
-        assert_eq!(to_evict(&over, &all, |_| true), [0; 0]);
-        let drained = leaving("web", Leaving::Drained { node: "milan-1".into(), since: at(0) });
-        let (sources, _) = limited(vec![source("web", "web")], std::slice::from_ref(&drained), Duration::from_secs(9), at(1));
-        assert_eq!(to_evict(&sources, &[drained], |_| true), [0; 0], "whoever drains the node evicts them");
     }
 }

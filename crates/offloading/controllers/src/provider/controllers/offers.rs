@@ -9,7 +9,7 @@ use std::{
 use liqo_api::Charge;
 use liqo_controller_runtime::{Key, Next, metrics};
 use liqo_offloading_rules::pod::admission::{Account, Offer};
-use liqo_offloading_rules::pod::reclaim::{ChargedPod, Pool, displaced, plan};
+use liqo_offloading_rules::pod::reclaim::{ChargedPod, Pool, plan};
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::shadow_pod::MAX_GRACE_SECONDS;
 use liqo_quantity::{Quantity, ResourceList};
@@ -74,16 +74,21 @@ impl Controller {
             }
         };
         let pool = offer.as_deref().map_or(Pool::Missing(missing), Pool::Offered);
-        let now = provider.context.now();
-        let displaced = displaced(offer.as_deref(), &pods, now);
-        let plan = plan(&key.name, pool, &pods, now);
-        let moves = changed(&provider.displaced, key, displaced);
-        let changed = changed(&provider.ending, key, plan.ending.clone());
+        let plan = plan(&key.name, pool, &pods, provider.context.now());
+        let before = {
+            let mut all = provider.ending.lock();
+            let before = all.remove(key).unwrap_or_default();
+            if !plan.ending.is_empty() {
+                all.insert(key.clone(), plan.ending.clone());
+            }
+            before
+        };
+        let changed = before.keys().chain(plan.ending.keys()).filter(|shadow| before.get(*shadow) != plan.ending.get(*shadow));
+        let changed: BTreeSet<Key> = changed.cloned().collect();
         for shadow in &changed {
             tracing::info!(%shadow, pool = key.name, why = plan.ending.get(shadow), "what is taken back from a consumer changed");
         }
-        let leaving = changed.union(&moves);
-        let homes = leaving.filter_map(|shadow| Some(provider.shadows.get(shadow)?.namespace.clone())).collect();
+        let homes = changed.iter().filter_map(|shadow| Some(provider.shadows.get(shadow)?.namespace.clone())).collect();
         provider.queues.add(triggers::room_taken_back(&key.namespace, &homes));
         provider.queues.add(triggers::shadow_pods(changed));
         plan.again.map_or(Next::OnChange, Next::After)
@@ -115,21 +120,6 @@ impl Controller {
             all.insert(key.clone(), amounts.into_keys().collect());
         }
     }
-}
-
-/// Remembers what is so of the shadow pods of an offer, and returns those for which it was not.
-fn changed<T: Clone + PartialEq>(
-    all: &Mutex<HashMap<Key, BTreeMap<Key, T>>>,
-    offer: &Key,
-    now: BTreeMap<Key, T>,
-) -> BTreeSet<Key> {
-    let mut all = all.lock();
-    let before = all.remove(offer).unwrap_or_default();
-    let changed = before.keys().chain(now.keys()).filter(|shadow| before.get(*shadow) != now.get(*shadow)).cloned().collect();
-    if !now.is_empty() {
-        all.insert(offer.clone(), now);
-    }
-    changed
 }
 
 /// The pods that are charged to an account and have a shadow pod. All others end anyway.

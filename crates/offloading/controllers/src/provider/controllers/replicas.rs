@@ -13,7 +13,6 @@ use kube::{
 };
 use liqo_api::record_text::{self, MAX_OBJECT_LEN};
 use liqo_api::{ClusterId, Exposure, Provide, ReflectedObject, annotations, finalizers, labels};
-use liqo_controller_runtime::eviction::{self, Outcome};
 use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove_finalizer_at, unless_changed};
 use liqo_controller_runtime::{Key, Next};
 use liqo_network_model::Here;
@@ -48,8 +47,6 @@ const QUOTA_DELAY: Duration = Duration::from_secs(5);
 const NAME_TAKEN_RETRY: Duration = Duration::from_secs(60);
 /// How often a replica is checked that is being deleted, or is young and has no address yet.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// Before the next pod leaves a node that its pool does not have any more.
-const NEXT_MOVE: Duration = Duration::from_secs(2);
 /// Age up to which a replica counts as young.
 const MAX_YOUNG_AGE: Duration = Duration::from_secs(900);
 /// How often an older replica without an address is checked.
@@ -233,7 +230,7 @@ impl Pass<'_> {
     }
 
     async fn budgets(&mut self, sources: Vec<Source>) -> Result<(), Error> {
-        let (pods, leaving) = if sources.is_empty() { Default::default() } else { self.leaving_pods() };
+        let leaving = if sources.is_empty() { Vec::new() } else { self.leaving_pods() };
         if !leaving.is_empty() {
             self.check_after(POLL_INTERVAL);
         }
@@ -244,46 +241,20 @@ impl Pass<'_> {
         }
         let replicas = self.replicas(&[Kind::PodDisruptionBudget]).await?;
         self.act_all(self.plan(Kind::PodDisruptionBudget, &budgets, &replicas)).await;
-        // Kubernetes knows a budget that was there before; without one it would let all pods go at once.
-        let is_held = |source: &Source| {
-            let is_replica = |replica: &Replica| replica.name == source.name && !replica.deleted;
-            replicas.iter().any(|replica| is_replica(replica) && replica.fingerprint == source.fingerprint)
-        };
-        for number in held_budgets::to_evict(&budgets, &leaving, is_held) {
-            self.check_after(NEXT_MOVE);
-            if let Some(pod) = pods.get(number) {
-                self.move_displaced(pod).await?;
-            }
-        }
         Ok(())
     }
 
-    /// Ends a pod on a node that its pool does not have any more, if the budget of its consumer allows it. The consumer replaces it.
-    async fn move_displaced(&self, pod: &RemotePod) -> Result<(), Error> {
-        let answer = eviction::evict(&self.provider.context.client, &pod.key, &pod.uid, None).await;
-        if answer.step("evict", "Pod", &pod.key)? == Outcome::Accepted {
-            tracing::info!(pod = %pod.key, pool = pod.pool, node = pod.node, "a pod leaves a node that its pool does not have any more");
-        }
-        Ok(())
-    }
-
-    /// The consumer's pods in this namespace that are to leave their nodes, and why.
-    fn leaving_pods(&self) -> (Vec<Arc<RemotePod>>, Vec<LeavingPod>) {
+    /// The consumer's pods in this namespace that are to leave their nodes.
+    fn leaving_pods(&self) -> Vec<LeavingPod> {
         let pods = self.provider.pods.in_namespace(self.namespace).into_iter().map(|(_, pod)| pod);
         let leaving = |pod: Arc<RemotePod>| {
             // One that ends already is not evicted.
             let stays = pod.end.is_none() && pod.deletion_grace.is_none() && pod.consumer == *self.consumer;
-            let shadow = pod.shadow_key();
-            let is_taken_back = self.provider.reclaim_of(&shadow, &pod.pool).is_some();
-            let until = self.provider.displaced_until(&shadow, &pod.pool);
-            let why = if is_taken_back {
-                Some(Leaving::TakenBack)
-            } else {
-                until.map(|until| Leaving::Displaced { until }).or_else(|| self.drained(&pod))
-            };
-            why.filter(|_| stays).map(|why| (pod.clone(), LeavingPod { labels: pod.labels.clone(), why }))
+            let is_taken_back = self.provider.reclaim_of(&pod.shadow_key(), &pod.pool).is_some();
+            let why = if is_taken_back { Some(Leaving::TakenBack) } else { self.drained(&pod) };
+            why.filter(|_| stays).map(|why| LeavingPod { labels: pod.labels.clone(), why })
         };
-        pods.filter_map(leaving).unzip()
+        pods.filter_map(leaving).collect()
     }
 
     fn drained(&self, pod: &RemotePod) -> Option<Leaving> {
