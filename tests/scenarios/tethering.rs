@@ -285,11 +285,11 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
     ensure!(rome.ready_pods(NAMESPACE, "app=db", 1).await?[0].metadata.uid == db, "the pod was replaced");
 
     release_after(60).await?;
+    is_refused_in_default(rome, "early").await?;
     world.cut("milan").await?;
     silence_is_noticed(rome).await?;
     // Nobody gives them a node.
     rome.apply(&deployment(NAMESPACE, "eager", 2)).await?;
-    is_refused_in_default(rome, "early").await?;
     eventually("control is back", TIMEOUT, || async { Ok((state(rome).await? != "Tethered").then_some(())) }).await?;
     rome.restart_manager().await?;
     rome.apply(&deployment(NAMESPACE, "web", 1)).await?;

@@ -49,7 +49,7 @@ pub enum Leaving {
     All,
 }
 
-/// Kind of the controller to which each pod counts that ends.
+/// Kind of a controller that counts each pod that ends.
 pub const JOB: &str = "Job";
 
 /// Whether a controller of this kind creates a deleted pod again at no cost. A Job counts it as a failure.

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use crate::decide::{
     homecoming::{Place, Pod as PodState},
     namespaces::is_ours,
+    refusals::is_refusal,
 };
 
 /// How often pods are looked at while they come home.
@@ -138,12 +139,16 @@ impl Cluster {
         Ok(all)
     }
 
-    /// The events about pods that controllers could not create.
-    pub async fn failed_creations(&self) -> Result<Vec<Event>, StepError> {
+    /// The events about pods that controllers could not create because of the mode.
+    pub async fn refused_creations(&self) -> Result<Vec<Event>, StepError> {
         let api: Api<Event> = Api::all(self.context.client.clone());
         let mut all = Vec::new();
         let failed = ListParams::default().fields("reason=FailedCreate");
-        in_pages(&api, failed, |event| all.push(event)).await.step("list", "Events", Key::default())?;
+        in_pages(&api, failed, |event| all.extend(Some(event).filter(is_refusal))).await.step(
+            "list",
+            "Events",
+            Key::default(),
+        )?;
         Ok(all)
     }
 

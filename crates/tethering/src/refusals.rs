@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
 };
-use liqo_api::Key;
-use liqo_controller_runtime::writes::{Step as _, StepError};
+use liqo_controller_runtime::writes::StepError;
 use serde_json::json;
 
 use crate::{
     cluster::{COUNT_INTERVAL, Cluster},
-    decide::refusals::{Woken, have_ended, to_wake},
+    decide::refusals::{Woken, Workload, have_ended, to_wake, workload},
 };
 
 /// Annotation on an object that was woken, with the time.
@@ -38,32 +36,24 @@ pub async fn run(cluster: Arc<Cluster>) {
 }
 
 async fn wake(cluster: &Cluster, woken: &mut Woken) -> Result<(), StepError> {
-    for (object, refused) in to_wake(&cluster.failed_creations().await?, woken) {
-        touch(cluster, &object).await?;
+    for (object, refused) in to_wake(&cluster.refused_creations().await?, woken) {
+        if let Some(workload) = workload(&object) {
+            touch(cluster, &workload, object.uid.as_deref()).await;
+        }
         woken.extend(object.uid.map(|uid| (uid, refused)));
     }
     Ok(())
 }
 
-/// Writes an annotation through the status, because that is all that the manager may change of a workload. One that it may not change,
-/// such as an object of a kind that Kubernetes does not have, tries again by itself.
-async fn touch(cluster: &Cluster, object: &ObjectReference) -> Result<(), StepError> {
-    let ObjectReference { api_version: Some(version), kind: Some(kind), namespace: Some(namespace), name: Some(name), .. } =
-        object
-    else {
-        return Ok(());
-    };
-    let (group, version) = version.split_once('/').unwrap_or(("", version));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+/// Writes an annotation through the status, because that is all that the manager may change of a workload.
+async fn touch(cluster: &Cluster, workload: &Workload<'_>, uid: Option<&str>) {
+    let Workload { kind, group, namespace, name } = *workload;
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.context.client.clone(), namespace, &resource);
-    let metadata = json!({ "uid": object.uid, "annotations": { WOKEN: cluster.context.now().to_string() } });
-    let change = Patch::Merge(json!({ "metadata": metadata }));
-    match api.patch_status(name, &PatchParams::default(), &change).await {
+    let metadata = json!({ "uid": uid, "annotations": { WOKEN: cluster.context.now().to_string() } });
+    match api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({ "metadata": metadata }))).await {
         Ok(_) => tracing::info!(kind, namespace, name, "its pods were refused while this cluster was tethered: it tries again"),
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() || status.is_forbidden() => {
-            tracing::info!(kind, namespace, name, %status, "it is not woken, and tries again by itself");
-        }
-        Err(error) => return Err(error).step("wake", kind.clone(), Key::new(namespace, name)),
+        // It is gone, or somebody else's webhook fails.
+        Err(error) => tracing::info!(kind, namespace, name, %error, "it is not woken, and tries again by itself"),
     }
-    Ok(())
 }

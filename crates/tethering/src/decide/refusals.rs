@@ -11,8 +11,16 @@ use liqo_api::{TetheringState, TetheringStatus};
 
 /// The admission policy that refuses pods while a cluster is tethered; the refusal names it.
 const POLICY: &str = "'liqo-tethered'";
+/// Group and kind of the workloads that create pods.
+const WORKLOADS: [(&str, &str); 5] =
+    [("apps", "ReplicaSet"), ("apps", "StatefulSet"), ("apps", "DaemonSet"), ("batch", "Job"), ("", "ReplicationController")];
 /// How long after a release the last refusals may still be reported: API servers learn one after the other that the mode ended.
 const AFTERWARDS: SignedDuration = SignedDuration::from_secs(60);
+
+/// Whether an event is about a pod that was refused because of the mode.
+pub fn is_refusal(event: &Event) -> bool {
+    event.message.as_deref().is_some_and(|message| message.contains(POLICY))
+}
 
 /// The time of the last refusal for which a controller was woken, by the UID of its object.
 pub type Woken = BTreeMap<String, Option<Timestamp>>;
@@ -29,7 +37,7 @@ pub fn have_ended(status: Option<&TetheringStatus>, now: Timestamp) -> bool {
 /// The objects whose controllers were refused pods after they were woken last, each with the time of its last refusal.
 pub fn to_wake(events: &[Event], woken: &Woken) -> Vec<(ObjectReference, Option<Timestamp>)> {
     let mut last: BTreeMap<&str, (&ObjectReference, Option<Timestamp>)> = BTreeMap::new();
-    for event in events.iter().filter(|event| event.message.as_deref().is_some_and(|message| message.contains(POLICY))) {
+    for event in events.iter().filter(|event| is_refusal(event)) {
         let Some(uid) = event.involved_object.uid.as_deref() else { continue };
         let refused = last.entry(uid).or_insert((&event.involved_object, None));
         refused.1 = refused.1.max(time(event));
@@ -37,6 +45,26 @@ pub fn to_wake(events: &[Event], woken: &Woken) -> Vec<(ObjectReference, Option<
     let is_new = |uid: &str, refused: Option<Timestamp>| woken.get(uid).is_none_or(|before| *before < refused);
     let new = last.into_iter().filter(|(uid, (_, refused))| is_new(uid, *refused));
     new.map(|(_, (object, refused))| (object.clone(), refused)).collect()
+}
+
+/// A controller that the manager may wake: kind, and what it takes to find the object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload<'a> {
+    pub kind: &'static str,
+    pub group: &'static str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+/// The workload that an event names, if it is one of Kubernetes itself. Whoever may create events chooses these words.
+pub fn workload(object: &ObjectReference) -> Option<Workload<'_>> {
+    let (group, kind) = WORKLOADS.into_iter().find(|(_, kind)| object.kind.as_deref() == Some(kind))?;
+    let is_name = |name: &&str| {
+        let is_safe = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        !name.is_empty() && name.chars().all(is_safe) && !name.starts_with('.')
+    };
+    let (namespace, name) = (object.namespace.as_deref().filter(is_name)?, object.name.as_deref().filter(is_name)?);
+    Some(Workload { kind, group, namespace, name })
 }
 
 fn time(event: &Event) -> Option<Timestamp> {
@@ -93,5 +121,19 @@ mod tests {
         assert!(after(TetheringState::Autonomous, 20) && !after(TetheringState::Autonomous, 61));
         assert!(!after(TetheringState::Tethered, 1) && !after(TetheringState::Tethering, 1));
         assert!(!have_ended(None, now));
+    }
+
+    #[test]
+    fn only_workloads_of_kubernetes_by_their_names_are_woken() {
+        let named = |kind: &str, name: &str| {
+            let object = json!({ "kind": kind, "namespace": "demo", "name": name });
+            workload(&serde_json::from_value(object).unwrap()).map(|found| (found.group, found.kind, found.name.to_owned()))
+        };
+        assert_eq!(named("Job", "work-1.a"), Some(("batch", "Job", "work-1.a".into())));
+        for (kind, name) in
+            [("CloneSet", "web"), ("ReplicaSet", "a b"), ("ReplicaSet", "../../x"), ("ReplicaSet", "a?b"), ("Job", "")]
+        {
+            assert_eq!(named(kind, name), None, "{kind} {name}");
+        }
     }
 }

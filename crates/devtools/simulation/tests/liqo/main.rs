@@ -245,6 +245,9 @@ fn stories_end_well() {
 
 #[test]
 fn the_same_seed_tells_the_same_story() {
-    let history = || story(501).unwrap().history;
-    assert_eq!(history(), history());
+    // In the second one, rome is a laptop.
+    for seed in [501, 505] {
+        let history = || story(seed).unwrap().history;
+        assert_eq!(history(), history(), "seed {seed}");
+    }
 }

@@ -33,8 +33,8 @@ struct Seen {
     /// When people wished something last, and how often they did.
     wished: Option<Instant>,
     wishes: usize,
-    /// How many wishes there were when a local pod was created, by its uid.
-    created: BTreeMap<String, usize>,
+    /// When a local pod was created, and how many wishes there were then, by its uid.
+    created: BTreeMap<String, (usize, Instant)>,
     /// The local pods that were moved.
     moved: BTreeSet<String>,
     /// How many pods of a controller were created and moved under the same wish, by the controller's uid.
@@ -106,13 +106,14 @@ impl Seen {
     /// One wish moves each pod of a controller once, and soon.
     fn local_pod(&mut self, about: &str, pod: &Value) {
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
-        let created = *self.created.entry(uid.to_owned()).or_insert(self.wishes);
+        let (created, seen) = *self.created.entry(uid.to_owned()).or_insert((self.wishes, Instant::now()));
         let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
         let is_moved = conditions.any(|one| one["type"] == "DisruptionTarget" && one["status"] == "True");
         if !is_moved || !self.moved.insert(uid.to_owned()) {
             return;
         }
-        if let Some(late) = self.wished.map(|wished| wished.elapsed()).filter(|late| *late > LATEST_MOVE) {
+        // A pod that is younger than the wish may be refused where it was sent.
+        if let Some(late) = self.wished.map(|wished| wished.max(seen).elapsed()).filter(|late| *late > LATEST_MOVE) {
             self.violations.insert(format!("{about} is moved {late:?} after the last wish"));
         }
         let controller = pod["metadata"]["ownerReferences"][0]["uid"].as_str();

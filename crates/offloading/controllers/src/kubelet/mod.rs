@@ -146,6 +146,10 @@ fn routes(served: Arc<Served>) -> Router {
         .route("/runningpods/", get(running_pods))
         .route("/stats/summary", get(summary))
         .route("/metrics/resource", get(metrics))
+        .route("/metrics/cadvisor", get(container_metrics))
+        .route("/metrics", get(own_metrics))
+        .route("/metrics/probes", get(no_metrics))
+        .route("/configz", get(configuration))
         .with_state(served)
 }
 
@@ -298,10 +302,14 @@ impl Served {
     }
 
     async fn list(&self, fields: &str) -> Result<Response, Failure> {
+        Ok(([(CONTENT_TYPE, "application/json")], self.pods_text(fields).await?).into_response())
+    }
+
+    /// The list of the node's pods, as the API server has it.
+    async fn pods_text(&self, fields: &str) -> Result<String, Failure> {
         let uri = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}{fields}", self.node);
         let request = http::Request::get(uri).body(Vec::new()).map_err(|error| Failure::Home(kube::Error::HttpError(error)))?;
-        let pods = self.api.home.request_text(request).await.map_err(Failure::Home)?;
-        Ok(([(CONTENT_TYPE, "application/json")], pods).into_response())
+        self.api.home.request_text(request).await.map_err(Failure::Home)
     }
 }
 
@@ -393,8 +401,60 @@ async fn metrics(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     node.admit(&client, &headers, Access::read("metrics")).await?;
-    let text = node.usage().await?.metrics();
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
+    Ok(exposition(node.usage().await?.metrics()))
+}
+
+/// What cAdvisor serves inside a kubelet, as far as it is known: CPU time and memory of containers, with the images that dashboards ask for.
+async fn container_metrics(
+    State(node): Node,
+    Extension(client): Extension<ClientCertificate>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    node.admit(&client, &headers, Access::read("metrics")).await?;
+    let usage = node.usage().await?;
+    let pods = serde_json::from_str(&node.pods_text("").await?).map_err(|error| Failure::Home(kube::Error::SerdeError(error)))?;
+    Ok(exposition(usage.container_metrics(&pods)))
+}
+
+/// What a kubelet says of itself, as far as it is so here.
+async fn own_metrics(
+    State(node): Node,
+    Extension(client): Extension<ClientCertificate>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    node.admit(&client, &headers, Access::read("metrics")).await?;
+    let running = node.api.index.pods(&node.node).len();
+    Ok(exposition(usage::own_metrics(&node.node, running)))
+}
+
+/// Probes run at the provider, which tells nothing about them but their outcome.
+async fn no_metrics(
+    State(node): Node,
+    Extension(client): Extension<ClientCertificate>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    node.admit(&client, &headers, Access::read("metrics")).await?;
+    Ok(exposition(String::new()))
+}
+
+/// The part of a kubelet's configuration that holds here: who may call, and how many pods there may be is said in the Node.
+async fn configuration(
+    State(node): Node,
+    Extension(client): Extension<ClientCertificate>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    node.admit(&client, &headers, Access::read("configz")).await?;
+    let configuration = serde_json::json!({
+        "kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "authentication": { "anonymous": { "enabled": false }, "webhook": { "enabled": true } },
+        "authorization": { "mode": "Webhook" },
+    });
+    Ok(axum::Json(serde_json::json!({ "kubeletconfig": configuration })).into_response())
+}
+
+/// Metrics in the text format of Prometheus.
+fn exposition(text: String) -> Response {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
 type PeerResponse = http::Response<kube::client::Body>;

@@ -295,6 +295,10 @@ async fn an_anonymous_caller_is_turned_away() {
         "/runningpods/",
         "/stats/summary",
         "/metrics/resource",
+        "/metrics/cadvisor",
+        "/metrics/probes",
+        "/metrics",
+        "/configz",
         "/exec/demo/web/c",
         "/attach/demo/web/c",
         "/portForward/demo/web",
@@ -318,8 +322,11 @@ async fn a_caller_without_the_right_is_turned_away() {
 #[tokio::test]
 async fn the_right_on_a_part_is_enough_and_that_on_the_whole_node_counts_for_each() {
     let setting = setting().await;
-    assert_eq!(setting.get("/metrics/resource", "scraper").await.0, 200);
-    for path in ["/metrics/resource", "/stats/summary", "/healthz", "/pods", "/runningpods/"] {
+    let metrics = ["/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes"];
+    for path in metrics {
+        assert_eq!(setting.get(path, "scraper").await.0, 200, "{path}");
+    }
+    for path in metrics.into_iter().chain(["/stats/summary", "/healthz", "/pods", "/runningpods/", "/configz"]) {
         assert_eq!(setting.get(path, "good").await.0, 200, "{path}");
     }
     assert!(setting.get("/stats/summary", "good").await.1.contains(r#""nodeName":"milan""#));

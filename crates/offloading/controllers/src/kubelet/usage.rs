@@ -65,6 +65,42 @@ impl PodMetrics {
     }
 }
 
+/// The pods of a node, as far as their containers are named by it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LocalPods {
+    items: Vec<LocalPod>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct LocalPod {
+    metadata: LocalMetadata,
+    status: LocalStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct LocalMetadata {
+    uid: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct LocalStatus {
+    container_statuses: Vec<LocalContainer>,
+    init_container_statuses: Vec<LocalContainer>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct LocalContainer {
+    name: String,
+    image: String,
+    #[serde(rename = "containerID")]
+    container_id: Option<String>,
+}
+
 /// A local pod, as usage names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LocalPodRef {
@@ -141,7 +177,6 @@ impl NodeUsage {
     pub(super) fn metrics(&self) -> String {
         let mut text = String::new();
         let at = self.at.as_millisecond();
-        let seconds = |nanoseconds: u64| format!("{}.{:09}", nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
         let mut metric = |name: &str, kind: &str, samples: &mut dyn Iterator<Item = (String, String)>| {
             // Writing to a text never fails.
             _ = writeln!(text, "# TYPE {name} {kind}");
@@ -166,6 +201,46 @@ impl NodeUsage {
         );
         metric("container_memory_working_set_bytes", "gauge", &mut each(&|container| container.memory.to_string()).into_iter());
         metric("container_start_time_seconds", "gauge", &mut each(&started).into_iter());
+        text
+    }
+
+    /// The form of `/metrics/cadvisor`. Labels have what cAdvisor gives them: `id` and `name` of the container at the provider, its image,
+    /// and all processors as one. A container without a status is left out: whoever asks for images would not see it.
+    pub(super) fn container_metrics(&self, pods: &LocalPods) -> String {
+        let statuses = |pod: &LocalPodRef| {
+            let found = pods.items.iter().find(|one| one.metadata.uid == pod.uid).map(|one| &one.status);
+            found.into_iter().flat_map(|status| status.container_statuses.iter().chain(&status.init_container_statuses))
+        };
+        let labelled = self.containers.iter().filter_map(|((pod, name), container)| {
+            let status = statuses(pod).find(|status| status.name == *name)?;
+            let id = status.container_id.as_deref().and_then(|id| id.split_once("://")).map(|(_, id)| id).unwrap_or_default();
+            let labels = format!(
+                "container=\"{name}\",id=\"/kubepods/pod{}/{}\",image=\"{}\",name=\"{}\",namespace=\"{}\",pod=\"{}\"",
+                pod.uid,
+                escaped(id),
+                escaped(&status.image),
+                escaped(id),
+                pod.namespace,
+                pod.name
+            );
+            Some((labels, container))
+        });
+        let labelled: Vec<(String, &Container)> = labelled.collect();
+        let (mut text, at) = (String::new(), self.at.as_millisecond());
+        let mut metric = |name: &str, kind: &str, value: &dyn Fn(&str, &Container) -> String| {
+            // Writing to a text never fails.
+            _ = writeln!(text, "# TYPE {name} {kind}");
+            for (labels, container) in &labelled {
+                _ = writeln!(text, "{name}{} {at}", value(labels, container));
+            }
+        };
+        metric("container_cpu_usage_seconds_total", "counter", &|labels, container| {
+            format!("{{{labels},cpu=\"total\"}} {}", seconds(container.cpu.cpu_time))
+        });
+        metric("container_memory_working_set_bytes", "gauge", &|labels, container| format!("{{{labels}}} {}", container.memory));
+        metric("container_start_time_seconds", "gauge", &|labels, container| {
+            format!("{{{labels}}} {}.0", container.cpu.since.as_second())
+        });
         text
     }
 
@@ -230,6 +305,23 @@ impl Usage {
     }
 }
 
+/// The form of a kubelet's own `/metrics`.
+pub(super) fn own_metrics(node: &str, running_pods: usize) -> String {
+    format!(
+        "# TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n# TYPE kubelet_running_pods gauge\nkubelet_running_pods {running_pods}\n",
+        escaped(node)
+    )
+}
+
+/// The value of a label.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn seconds(nanoseconds: u64) -> String {
+    format!("{}.{:09}", nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000)
+}
+
 /// The CPU time of this many nanocores in a period, in nanoseconds.
 fn cpu_time(nano_cores: u64, period: Duration) -> u64 {
     u64::try_from(u128::from(nano_cores) * period.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
@@ -273,6 +365,24 @@ mod tests {
         ] {
             assert!(text.lines().any(|one| one == line), "{line}\n{text}");
         }
+    }
+
+    #[test]
+    fn containers_have_the_labels_by_which_dashboards_find_them() {
+        let usage = NodeUsage::default().next(&reported(&[("c", "250m", "64Mi"), ("unknown", "1", "1Mi")]), at(0));
+        let status = json!({ "name": "c", "image": "example.com/a:1\"x", "containerID": "containerd://abc" });
+        let pod = json!({ "metadata": { "uid": "u" }, "status": { "containerStatuses": [status] } });
+        let text = usage.container_metrics(&serde_json::from_value(json!({ "items": [pod] })).unwrap());
+        let labels = "container=\"c\",id=\"/kubepods/podu/abc\",image=\"example.com/a:1\\\"x\",name=\"abc\",namespace=\"demo\",pod=\"web\"";
+        for line in [
+            format!("container_cpu_usage_seconds_total{{{labels},cpu=\"total\"}} 0.000001000 1000000000"),
+            format!("container_memory_working_set_bytes{{{labels}}} 67108864 1000000000"),
+            format!("container_start_time_seconds{{{labels}}} 1000000.0 1000000000"),
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+        }
+        assert_eq!(text.lines().count(), 6, "{text}");
+        assert!(own_metrics("milan", 3).contains("kubelet_node_name{node=\"milan\"} 1\n"));
     }
 
     /// The value of the node's counter, and of the container's if there is one, in nanoseconds.

@@ -20,7 +20,7 @@ pub fn replica_name(kind: Kind, home: &str) -> String {
     }
     let hash = short_hash(&format!("{}/{home}", kind.name()));
     let end = format!("{MARK}{hash}");
-    // No object has a name that is no subdomain, and none gets one from it.
+    // An invalid name is not used: only the hash remains.
     let Some(start) = home.get(..home.len().min(MAX_SUBDOMAIN_LEN - 1 - end.len())).filter(|_| is_subdomain(home)) else {
         return end;
     };

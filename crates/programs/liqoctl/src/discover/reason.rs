@@ -98,7 +98,7 @@ fn other_label(
         format!("add {label} to discoveredBy of the policy")
     };
     Some(format!(
-        "policy {policy} is for {key}={way}, and ForeignCluster {record} keeps {key}={label} while the two are peered: \
+        "policy {policy} is for {key}={way}, and ForeignCluster {record} keeps {key}={label} while the two are peered, or {label} finds it: \
          set its outgoingPeering to Yes, or {widen}"
     ))
 }

@@ -147,6 +147,7 @@ impl Story {
         if self.world.clusters[ROME].knows("milan").await {
             return;
         }
+        self.safety.wish();
         self.peerings += 1;
         self.world.peer_as(ROME, MILAN, self.peerings).await;
         self.wanted.is_peered = true;
