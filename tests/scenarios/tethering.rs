@@ -318,8 +318,10 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(worl
 /// The user does not wait until the silence is long enough. Milan, which is not heard, runs the pods that come home.
 async fn comes_home_without_a_network(world: &World, namespace: &str) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
+    milan.kubectl(&["cordon", "rome"]).await?;
     rome.apply(&deployment(namespace, "far", 2)).await?;
     rome.ready_pods(namespace, "app=far", 2).await?;
+    milan.kubectl(&["uncordon", "rome"]).await?;
     let there = milan.ready_pods(&rome.remote_namespace(namespace, milan).await?, "app=far", 2).await?;
     ensure!(there.iter().all(|pod| node_of(pod).starts_with("milan")), "at milan it is on {}", node_of(&there[0]));
     world.cut("milan").await?;
