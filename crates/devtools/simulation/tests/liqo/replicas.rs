@@ -44,7 +44,7 @@ async fn is_ready(cluster: &Cluster, name: &str) -> bool {
     cluster.ready_pods("demo").await.iter().any(|pod| pod.name_any() == name)
 }
 
-/// What the only container of a pod waits for.
+/// Reads why the only container of a pod waits.
 async fn waits_for(cluster: &Cluster, name: &str) -> String {
     let status = cluster.api::<Pod>("demo").get(name).await.unwrap().status.unwrap_or_default();
     let state = status.container_statuses.into_iter().flatten().find_map(|one| one.state?.waiting?.message);

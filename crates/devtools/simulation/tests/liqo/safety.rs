@@ -16,7 +16,7 @@ use crate::world::Cluster;
 
 /// The most pods of one controller.
 const REPLICAS: usize = 12;
-/// How long after the last wish a pod may still be moved for it: its provider's notice or the refusal timeout, both five minutes, and a minute.
+/// The last wish may move pods for this long: notice and refusal timeout are five minutes each, and one minute is added.
 const LATEST_MOVE: Duration = Duration::from_secs(360);
 
 /// Sees the changes of all clusters. Clones are the same.

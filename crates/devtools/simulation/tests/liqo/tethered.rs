@@ -74,7 +74,7 @@ pub async fn state(rome: &Cluster) -> TetheringState {
     rome.all::<ClusterConfig>().get(CLUSTER_CONFIG).await.unwrap().tethering().0
 }
 
-/// Who is to control a cluster.
+/// Writes which peer is to control a cluster.
 pub async fn wish(rome: &Cluster, peer: Option<&ClusterId>) {
     let wish = json!({ "clusterID": peer, "releaseAfterSeconds": RELEASE_AFTER.as_secs() });
     let change = Patch::Merge(json!({ "spec": { "tethering": wish } }));
@@ -97,7 +97,7 @@ fn cut(world: &World) {
     }
 }
 
-/// What makes pods, in the order of the page.
+/// The owners of pods, in the order of the page.
 const OWNERS: [&str; 4] = ["deployment", "statefulset", "job", "alone"];
 
 /// Creates one of each owner, with one pod, and waits until all have a node if they get one.
@@ -120,7 +120,7 @@ async fn run_all(world: &World, place: &str, get_nodes: bool) {
     world.until(&format!("all of {place} run"), SOON, all).await;
 }
 
-/// What became of the pod of an owner, in the words of the page.
+/// Describes, in the words of the page, how the pod of an owner fared.
 async fn outcome(rome: &Cluster, app: &str, before: &BTreeSet<String>) -> &'static str {
     let api: Api<Pod> = rome.api(NAMESPACE);
     let pods = api.list(&ListParams::default().labels(&format!("app={app}"))).await.unwrap().items;
