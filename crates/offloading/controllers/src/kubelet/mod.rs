@@ -404,7 +404,7 @@ async fn metrics(
     Ok(exposition(node.usage().await?.metrics()))
 }
 
-/// What cAdvisor serves inside a kubelet, as far as it is known: CPU time and memory of containers, with the images that dashboards ask for.
+/// Serves CPU time and memory of containers as cAdvisor does in a kubelet, with the images by which dashboards select them.
 async fn container_metrics(
     State(node): Node,
     Extension(client): Extension<ClientCertificate>,
@@ -416,7 +416,7 @@ async fn container_metrics(
     Ok(exposition(usage.container_metrics(&pods)))
 }
 
-/// What a kubelet says of itself, as far as it is so here.
+/// Serves the few metrics of a kubelet about itself that are true here.
 async fn own_metrics(
     State(node): Node,
     Extension(client): Extension<ClientCertificate>,
@@ -437,7 +437,7 @@ async fn no_metrics(
     Ok(exposition(String::new()))
 }
 
-/// The part of a kubelet's configuration that holds here: who may call, and how many pods there may be is said in the Node.
+/// Serves the part of the configuration of a kubelet that is true here: who may call.
 async fn configuration(
     State(node): Node,
     Extension(client): Extension<ClientCertificate>,
