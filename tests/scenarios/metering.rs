@@ -6,7 +6,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use liqo_tests::{Cluster, Measurement, World, eventually};
 use serde_json::{Value, json};
 
-use crate::{contracts::pay_at_most, pods::pod, policies::apply_policy};
+use crate::{
+    contracts::{contract_in_force, pay_at_most},
+    pods::pod,
+    policies::apply_policy,
+};
 
 const NAMESPACE: &str = "metered";
 const POLICY: &str = "metered";
@@ -35,16 +39,10 @@ async fn under_contract(world: &World) -> Result<String> {
     } });
     pay_at_most(rome, json!({ "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } })).await?;
     apply_policy(milan, POLICY, spec).await?;
-    let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
-    eventually("both sides signed a contract", TIMEOUT, || async {
-        let contracts = milan.items(&["-n", &tenant, "contracts"]).await?;
-        let in_force = contracts.iter().find(|contract| {
-            let spec = &contract["spec"];
-            spec["inForceSince"].is_string() && spec["terms"]["meteringPeriodSeconds"] == PERIOD_SECONDS
-        });
-        Ok(in_force.and_then(|contract| contract["spec"]["terms"]["contract"].as_str()).map(str::to_owned))
-    })
-    .await
+    let has_short_periods = |contract: &Value| contract["spec"]["terms"]["meteringPeriodSeconds"] == PERIOD_SECONDS;
+    let contract = contract_in_force(world, "its periods are short", has_short_periods).await?;
+    let id = contract["spec"]["terms"]["contract"].as_str().context("a contract without an ID")?;
+    Ok(id.to_owned())
 }
 
 /// Whether an entry of a record has a second for certain. One without a second, or with an estimated time, only says that a pod may have run
