@@ -22,6 +22,8 @@ pub enum DepartureCause {
     RunsHere,
     /// The provider takes back the pool of its node.
     PoolWithdrawn,
+    /// The provider takes back its node or its room, and keeps the pool.
+    PlaceEnds,
     /// Another node costs less, and its namespace has `moveWhenCheaper`.
     Cheaper,
     /// A budget is spent that says `MoveHome`.
@@ -87,11 +89,12 @@ pub enum Manner {
 
 impl DepartureCause {
     /// All causes, in the order of the table.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NotStarted,
         Self::Unplaced,
         Self::RunsHere,
         Self::PoolWithdrawn,
+        Self::PlaceEnds,
         Self::Cheaper,
         Self::BudgetSpent,
         Self::ControlIsBack,
@@ -104,7 +107,7 @@ impl DepartureCause {
         match self {
             Self::NotStarted => Leaving::Recreated,
             Self::Unplaced => Leaving::Survived,
-            Self::RunsHere | Self::Cheaper | Self::BudgetSpent | Self::ControlIsBack => Leaving::Replaced,
+            Self::RunsHere | Self::PlaceEnds | Self::Cheaper | Self::BudgetSpent | Self::ControlIsBack => Leaving::Replaced,
             Self::PoolWithdrawn => Leaving::Movable,
             Self::Unoffloaded | Self::NodeRemoved => Leaving::All,
         }
@@ -118,6 +121,7 @@ impl DepartureCause {
             | Self::Unplaced
             | Self::RunsHere
             | Self::PoolWithdrawn
+            | Self::PlaceEnds
             | Self::Cheaper
             | Self::BudgetSpent
             | Self::ControlIsBack => Manner::Evicted,
@@ -127,7 +131,7 @@ impl DepartureCause {
     /// Reason of the event on a pod that leaves, if it gets one for that. Others had one before, or their node has it.
     pub fn event(self) -> Option<&'static str> {
         match self {
-            Self::RunsHere => Some("MovedAway"),
+            Self::RunsHere | Self::PlaceEnds => Some("MovedAway"),
             Self::Cheaper => Some("MovedWhenCheaper"),
             Self::BudgetSpent | Self::ControlIsBack => Some("MovedHome"),
             Self::NodeRemoved => Some("VirtualNodeRemoved"),

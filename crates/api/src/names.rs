@@ -306,8 +306,10 @@ pub mod pods {
     pub const ADDRESS_REFUSED: &str = crate::OffloadedReason::AddressRefused.as_str();
     /// Reason of [`OFFLOADED`] and of an event: the provider accepted the pod, and not everything that changed since travels.
     pub const CHANGE_REFUSED: &str = crate::OffloadedReason::ChangeRefused.as_str();
+    /// Reason of [`OFFLOADED`] and of an event: the pod runs until the end of a notice of the provider, which takes its node or its room back.
+    pub const ENDS_SOON: &str = crate::OffloadedReason::EndsSoon.as_str();
     /// Reasons of [`OFFLOADED`] with which a pod runs, and not as it would at home.
-    pub const INCOMPLETE: [&str; 3] = [NOT_REFLECTED, ADDRESS_REFUSED, CHANGE_REFUSED];
+    pub const INCOMPLETE: [&str; 4] = [NOT_REFLECTED, ADDRESS_REFUSED, CHANGE_REFUSED, ENDS_SOON];
     /// Condition on a local pod: the provider's scheduler found no node for it. The message is the scheduler's.
     pub const REMOTE_SCHEDULED: &str = "liqo.io/RemoteScheduled";
     /// Condition on a virtual node: the provider answers.

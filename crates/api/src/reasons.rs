@@ -357,6 +357,8 @@ reasons! {
         NotStarted = "NotStarted",
         /// The provider accepted the pod, and not everything that changed since travels.
         ChangeRefused = "ChangeRefused",
+        /// The pod runs until the end of a notice of the provider, which takes its node or its room back.
+        EndsSoon = "EndsSoon",
         /// The provider has no route to this cluster's API server. Also the reason of an event.
         NoApiServer = "NoApiServer",
         ApiServerNotAllowed = "ApiServerNotAllowed",

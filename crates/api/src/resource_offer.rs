@@ -78,6 +78,9 @@ pub struct ResourceOfferSpec {
     /// Time from which the provider ends pods that use more than the offer, the youngest first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<Time>,
+    /// What the offer will be then, as far as the provider knows now. Consumers place new pods by it, and move those that do not fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaim_to: Option<ResourceList>,
     /// Time from which the provider ends pods on nodes that the pool does not have any more, although it has others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_timestamp: Option<Time>,
@@ -102,6 +105,15 @@ fn is_owned(hops: &u8) -> bool {
 }
 
 impl ResourceOfferSpec {
+    /// What pods may use that are to stay: less than the offer while the provider takes back a part of it.
+    pub fn lasting(&self) -> ResourceList {
+        let hard = &self.resource_quota.hard;
+        match &self.reclaim_to {
+            Some(to) => hard.iter().map(|(name, amount)| (name, amount.min(to.get(name)))).collect(),
+            None => hard.clone(),
+        }
+    }
+
     /// Whether the provider borrows the resources of the pool itself. Pods of the pool run on virtual nodes there.
     pub fn is_borrowed(&self) -> bool {
         self.hops > 1

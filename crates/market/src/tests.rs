@@ -36,6 +36,7 @@ pub fn offer_of(provider: u8, hard: &str) -> ResourceOfferSpec {
         notice_seconds: Some(300),
         withdrawal_timestamp: None,
         reclaim_timestamp: None,
+        reclaim_to: None,
         drain_timestamp: None,
         prices: None,
         contract: None,

@@ -37,6 +37,7 @@ pub fn offer(hard: ResourceList) -> Offer {
         accepted: true,
         withdrawal: None,
         reclaim: None,
+        reclaim_to: None,
         drain: None,
         missing_contract: None,
         advertised: Vec::new(),

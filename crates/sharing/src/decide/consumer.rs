@@ -251,7 +251,7 @@ fn verdict(
     if let Some(verdict) = without_contract(intent, consume, offer, exists) {
         return verdict;
     }
-    let resources = usable(&offer.spec.resource_quota.hard);
+    let resources = usable(&offer.spec.lasting());
     if !exists && resources.is_zero() {
         return Verdict::Wait("it is empty; the consumer accepts it as soon as it contains resources".to_owned());
     }

@@ -135,21 +135,32 @@ async fn said_to(cluster: &Cluster) -> Vec<String> {
     said
 }
 
-/// The nodes of rome's pods at milan, and how many of rome's pods were evicted so far.
-async fn placed(rome: &Cluster, milan: &Cluster) -> (Vec<String>, usize) {
-    let pods = milan.all::<Pod>().list(&ListParams::default().labels("app=web")).await.unwrap();
+/// The nodes of the pods of an app that run at a cluster.
+async fn nodes_of(cluster: &Cluster, app: &str) -> Vec<String> {
+    let pods = cluster.all::<Pod>().list(&ListParams::default().labels(&format!("app={app}"))).await.unwrap();
     let running =
         pods.items.iter().filter(|pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running")));
-    let nodes = running.filter_map(|pod| pod.spec.as_ref()?.node_name.clone()).collect();
-    let here = rome.api::<Pod>("demo").list(&ListParams::default()).await.unwrap();
-    let evicted =
-        here.items.iter().filter(|pod| pod.status.as_ref().is_some_and(|status| status.reason.as_deref() == Some("Evicted")));
-    (nodes, evicted.count())
+    running.filter_map(|pod| pod.spec.as_ref()?.node_name.clone()).collect()
 }
 
+/// How many pods of an app a provider ended.
+async fn ended_by_provider(home: &Cluster, app: &str) -> usize {
+    let pods = home.api::<Pod>("demo").list(&ListParams::default().labels(&format!("app={app}"))).await.unwrap();
+    let is_evicted = |pod: &&Pod| pod.status.as_ref().is_some_and(|status| status.reason.as_deref() == Some("Evicted"));
+    pods.items.iter().filter(is_evicted).count()
+}
+
+/// How many pods home moved before their provider ended them.
+async fn moved_before(home: &Cluster) -> usize {
+    let events = home.api::<Event>("demo").list(&ListParams::default()).await.unwrap();
+    events.items.iter().filter(|event| event.reason.as_deref() == Some("MovedAway")).count()
+}
+
+/// What creates others at no cost moves before, and the pod of a Job has the whole notice.
 #[tokio::test(start_paused = true)]
 async fn pods_leave_the_nodes_that_a_pool_does_not_have_any_more_when_their_cluster_becomes_a_broker_and_ends_it() {
     const PODS: usize = 4;
+    const NOTICE: Duration = Duration::from_secs(60);
     let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
     world.peer_and_wait(1, 2).await;
@@ -157,25 +168,30 @@ async fn pods_leave_the_nodes_that_a_pool_does_not_have_any_more_when_their_clus
         let change = json!({ "spec": { "provide": provide } });
         milan.all::<PeeringPolicy>().patch("default", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
     };
-    lend(json!({ "percentage": 50, "noticeSeconds": 60 })).await;
+    lend(json!({ "percentage": 50, "noticeSeconds": NOTICE.as_secs() })).await;
     world.peer_and_wait(0, 1).await;
     world.offload(0, "demo", "Remote").await;
     rome.deploy("demo", "web", 4).await;
-    let all_are_on = async |beginning: &str| {
-        let (nodes, _) = placed(rome, milan).await;
-        nodes.len() == PODS && nodes.iter().all(|node| node.starts_with(beginning))
+    rome.run_job("demo", "batch", 1, 100_000, 6).await;
+    let are_on = async |app: &str, number: usize, beginning: &str| {
+        let nodes = nodes_of(milan, app).await;
+        nodes.len() == number && nodes.iter().all(|node| node.starts_with(beginning))
     };
+    let all_are_on = async |beginning: &str| are_on("web", PODS, beginning).await && are_on("batch", 1, beginning).await;
     world.until("the pods run on milan's own nodes", SOON, async || all_are_on("milan-").await).await;
-    let (mut evicted, mut former) = (0, "milan-");
-    for (source, beginning) in [(json!({ "offers": {} }), "turin"), (Value::Null, "milan-"), (json!({ "offers": {} }), "turin")] {
+    let (offers, mut changes, mut former) = (json!({ "offers": {} }), 0, "milan-");
+    for (source, beginning) in [(&offers, "turin"), (&Value::Null, "milan-"), (&offers, "turin")] {
+        changes += 1;
         lend(json!({ "source": source })).await;
-        tokio::time::sleep(Duration::from_secs(45)).await;
-        assert!(all_are_on(former).await, "not before the notice");
+        let took = world.until("those of the Deployment have moved", NOTICE, async || are_on("web", PODS, beginning).await).await;
+        println!("on {beginning} {} s after the change", took.as_secs());
+        assert_eq!(moved_before(rome).await, changes * PODS, "each of them once");
+        assert!(are_on("batch", 1, former).await, "that of the Job has its notice");
         former = beginning;
-        let took = world.until("the pods have moved", SOON, async || all_are_on(beginning).await).await;
-        println!("on {beginning} {} s after the change", took.as_secs() + 45);
-        evicted += PODS;
-        assert_eq!(placed(rome, milan).await.1, evicted, "each of them was evicted once");
+        // A Job creates another one later and later.
+        let left = world.until("that of the Job has moved, too", 3 * NOTICE, async || all_are_on(beginning).await).await;
+        println!("all on {beginning} {} s after the change", (took + left).as_secs());
+        assert_eq!((ended_by_provider(rome, "web").await, ended_by_provider(rome, "batch").await), (0, changes));
         world
             .until("nothing is announced any more", SOON, async || {
                 let offers = milan.all::<ResourceOffer>().list(&ListParams::default()).await.unwrap();
@@ -214,7 +230,7 @@ async fn a_broker_that_was_cut_off_from_everybody_has_ended_nothing_when_it_is_b
     world.until("all are ready at home again", SOON, async || rome.ready_pods("demo").await.len() == PODS).await;
     tokio::time::sleep(SOON).await;
     assert_eq!(uids(), before, "no pod ended");
-    assert_eq!(placed(rome, milan).await.1, 0, "none was evicted");
+    assert_eq!(ended_by_provider(rome, "web").await + moved_before(rome).await, 0, "none was evicted");
 }
 
 /// This holds for what runs already, too, once its notice is over.
@@ -234,19 +250,21 @@ async fn a_customer_that_wants_only_what_its_provider_owns_has_no_pod_behind_it_
     world.offload(0, "demo", "LocalAndRemote").await;
     assert!(rome.drain("rome-1").await && rome.drain("rome-2").await);
     rome.deploy("demo", "web", 4).await;
-    world.until("the pods run on milan's own nodes", SOON, async || placed(rome, milan).await.0.len() == PODS).await;
+    rome.run_job("demo", "batch", 1, 100_000, 6).await;
+    let at_milan = async || (nodes_of(milan, "web").await.len(), nodes_of(milan, "batch").await.len());
+    world.until("the pods run on milan's own nodes", SOON, async || at_milan().await == (PODS, 1)).await;
     rome.uncordon("rome-1").await;
 
     change(milan, json!({ "provide": { "source": { "offers": {} } } })).await;
     tokio::time::sleep(Duration::from_secs(45)).await;
-    assert_eq!(placed(rome, milan).await.0.len(), PODS, "they have their notice");
+    assert_eq!(at_milan().await.1, 1, "the pod of a Job has its notice");
     let is_home = async || {
         let ready = rome.ready_pods("demo").await;
-        ready.len() == PODS && ready.iter().all(|pod| pod.spec.as_ref().unwrap().node_name.as_deref() == Some("rome-1"))
+        ready.len() == PODS + 1 && ready.iter().all(|pod| pod.spec.as_ref().unwrap().node_name.as_deref() == Some("rome-1"))
     };
     let took = world.until("all pods are at home", 2 * SOON, is_home).await;
     println!("at home {} s after the provider became a broker", took.as_secs() + 45);
-    assert!(turin.pods_of("web").is_empty() && milan.pods_of("web").is_empty());
+    assert!([turin, milan].iter().all(|one| one.pods_of("web").is_empty() && one.pods_of("batch").is_empty()));
     change(milan, json!({ "provide": { "source": null } })).await;
     world.until("rome borrows again", SOON, async || rome.node_is_ready("milan").await).await;
 }

@@ -219,6 +219,81 @@ async fn the_budget_of_a_customer_counts_when_its_broker_leaves_a_provider() {
     assert_eq!(fewest.load(Ordering::Relaxed), 5);
 }
 
+/// The provider says which pods will end, and home moves them as the budget allows: else they would all end at once.
+#[tokio::test(start_paused = true)]
+async fn the_budget_of_a_customer_counts_when_its_provider_becomes_a_broker_and_ends_it() {
+    let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
+    let (rome, milan, turin) = (&world.clusters[0], &world.clusters[1], &world.clusters[2]);
+    world.peer_and_wait(1, 2).await;
+    provide(milan, json!({ "percentage": 50, "noticeSeconds": 300 })).await;
+    world.peer_and_wait(0, 1).await;
+    world.offload(0, "demo", "Remote").await;
+    protect(rome, 3).await;
+    deploy(rome, 4).await;
+    world.until("four pods run at milan", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    let fewest = fewest_healthy(&world);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    for source in [json!({ "offers": {} }), Value::Null] {
+        provide(milan, json!({ "source": source })).await;
+        let all_have_moved = async || {
+            let at_turin = pods_on(turin, "turin-1").len() + pods_on(turin, "turin-2").len();
+            let is_broker = !source.is_null();
+            rome.ready_pods("demo").await.len() == 4
+                && at_turin == if is_broker { 4 } else { 0 }
+                && milan.pods_of("web").len() == 4
+        };
+        let took = world.until("all have moved", Duration::from_secs(400), all_have_moved).await;
+        println!("all have moved {} s after the change", took.as_secs());
+        assert!(took < Duration::from_secs(290), "they were moved by the end of the notice only");
+    }
+    assert_eq!(fewest.load(Ordering::Relaxed), 3, "never more than one of them is away");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_budget_of_a_customer_counts_when_its_provider_lends_less() {
+    let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
+    let (rome, milan, turin) = (&world.clusters[0], &world.clusters[1], &world.clusters[2]);
+    provide(milan, json!({ "percentage": 50, "noticeSeconds": 300 })).await;
+    world.peer_and_wait(0, 1).await;
+    world.offload(0, "demo", "Remote").await;
+    protect(rome, 3).await;
+    deploy(rome, 4).await;
+    world.until("four pods run at milan", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    world.peer_and_wait(0, 2).await;
+    let fewest = fewest_healthy(&world);
+    provide(milan, json!({ "percentage": 0 })).await;
+    let all_have_moved = async || rome.ready_pods("demo").await.len() == 4 && turin.pods_of("web").len() == 4;
+    let took = world.until("all have moved to turin", Duration::from_secs(400), all_have_moved).await;
+    println!("all have moved {} s after the change", took.as_secs());
+    assert!(took < Duration::from_secs(290), "they were moved by the end of the notice only");
+    assert_eq!(fewest.load(Ordering::Relaxed), 3, "never more than one of them is away");
+    assert!(milan.pods_of("web").is_empty());
+}
+
+/// The broker says the same of its customers' pods, and moves none of them itself.
+#[tokio::test(start_paused = true)]
+async fn the_budget_of_a_customer_counts_when_a_cluster_behind_its_broker_lends_less() {
+    let world = World::start(&["rome", "milan", "turin", "genoa"], Start::default()).await;
+    let (rome, milan, turin, genoa) = (&world.clusters[0], &world.clusters[1], &world.clusters[2], &world.clusters[3]);
+    provide(turin, json!({ "percentage": 50, "noticeSeconds": 300 })).await;
+    world.peer_and_wait(1, 2).await;
+    provide(milan, json!({ "percentage": 100, "source": { "offers": {} } })).await;
+    world.peer_and_wait(0, 1).await;
+    world.offload(0, "demo", "Remote").await;
+    protect(rome, 3).await;
+    deploy(rome, 4).await;
+    world.until("four pods run at turin", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    world.peer_and_wait(1, 3).await;
+    let fewest = fewest_healthy(&world);
+    provide(turin, json!({ "percentage": 0 })).await;
+    let all_have_moved = async || rome.ready_pods("demo").await.len() == 4 && genoa.pods_of("web").len() == 4;
+    let took = world.until("all have moved to genoa", Duration::from_secs(400), all_have_moved).await;
+    println!("all have moved {} s after the change", took.as_secs());
+    assert!(took < Duration::from_secs(290), "they were moved by the end of the notice only");
+    assert_eq!(fewest.load(Ordering::Relaxed), 3, "never more than one of them is away");
+    assert!(turin.pods_of("web").is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_budgets_of_a_consumer_for_one_pod_do_not_stop_a_drain() {
     let world = World::peered(Start::default()).await;

@@ -4,6 +4,7 @@
 pub mod budgets;
 pub mod connections;
 pub mod namespaces;
+pub mod notices;
 pub mod pods;
 pub mod records;
 pub mod remote_events;

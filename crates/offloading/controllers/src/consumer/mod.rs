@@ -9,6 +9,7 @@
 //!   NamespaceOffloading ─▶ namespaces ─────────────┼─▶ NamespaceMap at each provider, status here
 //!   pods without a node ──▶ unscheduled_pods ───────┼─▶ what the webhook did not give them
 //!   pods that cost more ──▶ savings ────────────────┼─▶ evictions, where the namespace says moveWhenCheaper, or a budget MoveHome
+//!   pods that end soon ───▶ notices ────────────────┼─▶ evictions, before their provider ends them
 //!   budgets ─────────────▶ budgets ────────────────┼─▶ which providers get no new pods; the other controllers read it
 //!   pods on our nodes ───▶ pods ───────────────────┼─▶ ShadowPod at the provider, status here     (the hot path)
 //!   what travels along ──▶ records ────────────────┼─▶ ReflectedObject or Secret at the provider
@@ -22,6 +23,7 @@
 
 mod controllers;
 mod events;
+mod evictions;
 mod kubelet_index;
 mod metered_pods;
 mod node_objects;
@@ -38,7 +40,7 @@ use liqo_controller_runtime::Context;
 use liqo_metering::VoucherKey;
 use tokio::{sync::mpsc, task::JoinSet};
 
-use controllers::{budgets, connections, namespaces, pods, savings, unscheduled_pods, virtual_nodes};
+use controllers::{budgets, connections, namespaces, notices, pods, savings, unscheduled_pods, virtual_nodes};
 use state::{Consumer, NewPeer};
 
 use crate::provider::RemotePods;
@@ -55,6 +57,7 @@ pub async fn run(context: Context, voucher_key: VoucherKey, remote_pods: RemoteP
     tasks.spawn(namespaces::run(consumer.clone()));
     tasks.spawn(unscheduled_pods::run(consumer.clone()));
     tasks.spawn(savings::run(consumer.clone()));
+    tasks.spawn(notices::run(consumer.clone()));
     tasks.spawn(budgets::run(consumer.clone()));
     tasks.spawn(run_peers(consumer.clone(), new_peers));
     tasks.spawn(consumer.recorder.clone().run(Arc::new(metered_pods::ConsumerSide(consumer.clone()))));

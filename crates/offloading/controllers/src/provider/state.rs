@@ -30,6 +30,7 @@ use liqo_offloading_rules::namespace::mapped::{self, ConsumerNamespace, Destinat
 use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::carry::home_names::{Resolver, announced_domain};
 use liqo_offloading_rules::pod::ledger::Ledger;
+use liqo_offloading_rules::pod::reclaim::TakenBack;
 use liqo_offloading_rules::pod::remote_pod::{PodIndex, RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::shadow_pod::Shadow;
 use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
@@ -96,8 +97,8 @@ pub struct Provider {
     secrets: Mutex<HashMap<String, TenantSecrets>>,
     /// Held while the pod in a record is parsed and converted.
     pub parsing: Mutex<()>,
-    /// Shadow pods whose pods must end because their room is taken back, by offer, with the reason for users.
-    pub ending: Mutex<HashMap<Key, BTreeMap<Key, String>>>,
+    /// Shadow pods whose pods end because their room or their node is taken back, by offer.
+    pub taken_back: Mutex<HashMap<Key, BTreeMap<Key, TakenBack>>>,
 }
 
 /// The remote pods here and their records, for the consumer's side: a provider of ours may run our pods here.
@@ -373,7 +374,7 @@ impl Provider {
             runtime_classes,
             secrets: Mutex::default(),
             parsing: Mutex::default(),
-            ending: Mutex::default(),
+            taken_back: Mutex::default(),
             context,
         }
     }
@@ -502,10 +503,10 @@ impl Provider {
         class.and_then(|name| self.runtime_classes.get(&Key::new("", name.clone()))).map(Arc::unwrap_or_clone).unwrap_or_default()
     }
 
-    /// Why the pod of this shadow pod must end, if its room is taken back.
-    pub fn reclaim_of(&self, shadow: &Key, pool: &str) -> Option<String> {
+    /// What is taken back of the pod of this shadow pod.
+    pub fn taken_back_of(&self, shadow: &Key, pool: &str) -> Option<TakenBack> {
         let offer = Key::new(shadow.namespace.clone(), pool);
-        self.ending.lock().get(&offer)?.get(shadow).cloned()
+        self.taken_back.lock().get(&offer)?.get(shadow).cloned()
     }
 
     /// Networks with public addresses that are not the internet for the pods of any consumer.

@@ -45,6 +45,8 @@ pub struct Offer {
     pub withdrawal: Option<Timestamp>,
     /// From then on, pods end that use more than is offered.
     pub reclaim: Option<Timestamp>,
+    /// What is offered then, as far as that is known before.
+    pub reclaim_to: Option<ResourceList>,
     /// From then on, pods end whose nodes the pool does not have any more.
     pub drain: Option<Timestamp>,
     /// Name of the contract that keeps new pods away, because it is not in force for the pool.
@@ -67,6 +69,7 @@ impl Offer {
         }
         Some(Self {
             borrowed: offer.spec.is_borrowed(),
+            reclaim_to: offer.spec.reclaim_to.is_some().then(|| offer.spec.lasting()),
             hard: offer.spec.resource_quota.hard,
             largest_pods: offer.spec.largest_pods,
             accepted: offer.status.is_some_and(|status| status.phase == OfferPhase::Accepted),

@@ -428,7 +428,7 @@ impl World {
                 destination: Destination { namespace: NAMESPACE.into(), state: DestinationState::Ready },
                 applied_generation: Some(shadow.generation),
                 unreported_for: DETAIL_DELAY,
-                reclaim: None,
+                taken_back: None,
                 pool_nodes: None,
                 evicted_uid: None,
                 refused_containers: RefusedContainers::new(),

@@ -151,6 +151,11 @@ impl LocalPod {
         }
     }
 
+    /// Whether its provider ends it when a notice is over.
+    pub fn ends_soon(&self) -> bool {
+        self.offloaded.as_ref().is_some_and(|condition| condition.reason == pods::ENDS_SOON)
+    }
+
     /// Why changes of a pod that runs do not all travel, for its owner.
     pub fn refused_change(&self) -> Option<String> {
         let refusal = self.carried.as_ref().err()?;

@@ -288,10 +288,10 @@ fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) 
     }
 }
 
-/// Why a cluster behind the provider leaves the pod as it is, although its local pod changed.
-pub fn refused_behind(remote: &Value) -> Option<String> {
+/// What a cluster behind the provider says of a pod that runs there, for this reason.
+pub fn said_behind(remote: &Value, reason: &str) -> Option<String> {
     let shown = condition(remote, "/conditions", pods::OFFLOADED)?;
-    (text(shown, "/reason") == Some(pods::CHANGE_REFUSED)).then(|| text(shown, "/message").unwrap_or_default().to_owned())
+    (text(shown, "/reason") == Some(reason)).then(|| text(shown, "/message").unwrap_or_default().to_owned())
 }
 
 /// The provider accepted the pod. Written only to replace another statement, or to add a problem.

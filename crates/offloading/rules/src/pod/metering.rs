@@ -133,7 +133,7 @@ mod tests {
             destination: Destination { namespace: "demo-rome-aaaaaa".into(), state: DestinationState::Ready },
             applied_generation: Some(1),
             unreported_for: Duration::from_secs(5),
-            reclaim: None,
+            taken_back: None,
             pool_nodes: None,
             evicted_uid: None,
             refused_containers: crate::pod::ephemeral::RefusedContainers::default(),

@@ -3,12 +3,12 @@
 //! A pool ends as a whole when the offer's withdrawal is due, or when the offer is gone. A pool that became smaller keeps its
 //! oldest pods: from the time of reclaim on, the youngest pods that use more than is offered end one after another, until the
 //! others fit. A pool that got other nodes under its name, such as a broker's own instead of borrowed ones, keeps no pods on the former:
-//! they end from the time of its drain on.
+//! they end from the time of its drain on. Before, their consumer is told which ones these are, so that it can move them.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use liqo_api::Key;
+use liqo_api::{Key, rfc3339};
 use liqo_quantity::ResourceList;
 
 use crate::pod::admission::{Offer, Turn};
@@ -37,19 +37,31 @@ pub enum Pool<'a> {
     Missing(Duration),
 }
 
+/// A pod whose room or node is taken back, with the reason for its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TakenBack {
+    /// It ends.
+    Now(String),
+    /// It ends when the notice is over, unless its consumer moves it before.
+    AfterNotice(String),
+}
+
 /// Which pods end, and when to decide again even if nothing changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Their shadow pods, each with the reason for its owner.
-    pub ending: BTreeMap<Key, String>,
+    /// By their shadow pods.
+    pub taken_back: BTreeMap<Key, TakenBack>,
     /// Time until the next decision is due.
     pub again: Option<Duration>,
 }
 
-/// Decides which pods of a pool end now.
+/// Decides which pods of a pool end now, and which ones later.
 pub fn plan(name: &str, pool: Pool, pods: &[ChargedPod], now: Timestamp) -> Plan {
-    let staying = || pods.iter().filter(|pod| !pod.is_ending);
-    let all = |reason: &str| Plan { ending: staying().map(|pod| (pod.shadow.clone(), reason.to_owned())).collect(), again: None };
+    let all = |reason: &str| {
+        let staying = pods.iter().filter(|pod| !pod.is_ending);
+        let taken_back = staying.map(|pod| (pod.shadow.clone(), TakenBack::Now(reason.to_owned()))).collect();
+        Plan { taken_back, again: None }
+    };
     let offer = match pool {
         Pool::Missing(_) if pods.is_empty() => return Plan::default(),
         Pool::Missing(since) if since < MISSING => {
@@ -61,19 +73,40 @@ pub fn plan(name: &str, pool: Pool, pods: &[ChargedPod], now: Timestamp) -> Plan
     if offer.withdrawal.is_some_and(|due| due <= now) {
         return all(&format!("pool {name} was taken back as a whole"));
     }
-    let is_due = |time: Option<Timestamp>| time.is_some_and(|due| due <= now);
-    let (staying, drained): (Vec<_>, Vec<_>) = staying().partition(|pod| pod.is_in_pool || !is_due(offer.drain));
-    let beyond = if is_due(offer.reclaim) { beyond(&offer.hard, staying) } else { Vec::new() };
-    let smaller = |short: &str| {
-        format!("pool {name} became smaller, and the pod was among the youngest of those that use too much of {short}")
-    };
-    let elsewhere = || format!("pool {name} has other nodes now, and the pod was on one that is not in it any more");
-    let beyond = beyond.into_iter().map(|(pod, short)| (pod.shadow.clone(), smaller(&short)));
     let next = [offer.withdrawal, offer.reclaim, offer.drain].into_iter().flatten().filter(|due| *due > now).min();
     Plan {
-        ending: drained.into_iter().map(|pod| (pod.shadow.clone(), elsewhere())).chain(beyond).collect(),
+        taken_back: taken_back(name, offer, pods, now),
         again: next.map(|due| Duration::try_from(due.duration_since(now)).unwrap_or_default()),
     }
+}
+
+/// The pods for which a pool that goes on has no node or no room.
+fn taken_back(name: &str, offer: &Offer, pods: &[ChargedPod], now: Timestamp) -> BTreeMap<Key, TakenBack> {
+    let is_due = |time: Option<Timestamp>| time.is_some_and(|due| due <= now);
+    let staying = pods.iter().filter(|pod| !pod.is_ending);
+    let (in_pool, left): (Vec<&ChargedPod>, Vec<_>) = staying.partition(|pod| pod.is_in_pool || offer.drain.is_none());
+    let elsewhere = match offer.drain.filter(|due| *due > now) {
+        None => TakenBack::Now(format!("pool {name} has other nodes now, and the pod was on one that is not in it any more")),
+        Some(due) => TakenBack::AfterNotice(format!("the pod ends at {}, because its pool has other nodes now", rfc3339(due))),
+    };
+    // Until the others end, they need their room.
+    let stays = if is_due(offer.drain) { in_pool } else { in_pool.into_iter().chain(left.iter().copied()).collect() };
+    let (beyond, notice) = match (offer.reclaim.filter(|due| *due > now), &offer.reclaim_to) {
+        (None, _) if is_due(offer.reclaim) => (beyond(&offer.hard, stays), None),
+        (Some(due), Some(hard)) => (beyond(hard, stays), Some(due)),
+        _ => (Vec::new(), None),
+    };
+    let among = |short: &str| format!("among the youngest of those that use too much of {short}");
+    let smaller = |short: &str| match notice {
+        None => TakenBack::Now(format!("pool {name} became smaller, and the pod was {}", among(short))),
+        Some(due) => TakenBack::AfterNotice(format!(
+            "the pod ends at {}, because its pool becomes smaller, and it is {}",
+            rfc3339(due),
+            among(short)
+        )),
+    };
+    let beyond = beyond.into_iter().map(|(pod, short)| (pod.shadow.clone(), smaller(&short)));
+    left.into_iter().map(|pod| (pod.shadow.clone(), elsewhere.clone())).chain(beyond).collect()
 }
 
 /// The youngest pods without which the others fit, each with the resources that are short. A pod that uses none of these stays: its
@@ -120,7 +153,13 @@ mod tests {
     }
 
     fn ending(pool: Pool, pods: &[ChargedPod], now: i64) -> Vec<String> {
-        plan("default", pool, pods, at(now)).ending.into_keys().map(|key| key.name).collect()
+        let all = plan("default", pool, pods, at(now)).taken_back.into_iter();
+        all.filter(|(_, one)| matches!(one, TakenBack::Now(_))).map(|(key, _)| key.name).collect()
+    }
+
+    /// What the owner of the first of the pods reads.
+    fn told(offer: &Offer, pods: &[ChargedPod], now: i64) -> TakenBack {
+        plan("default", Pool::Offered(offer), pods, at(now)).taken_back.into_values().next().unwrap()
     }
 
     #[test]
@@ -139,6 +178,18 @@ mod tests {
     }
 
     #[test]
+    fn before_a_reclaim_is_due_those_that_will_end_are_told_when() {
+        let to = Some(list("cpu=1,pods=9"));
+        let offer = Offer { reclaim: Some(at(100)), reclaim_to: to, ..offer("cpu=3,pods=9") };
+        let pods = [pod("old", 1, "cpu=1,pods=1"), pod("young", 2, "cpu=1,pods=1"), pod("last", 3, "pods=1")];
+        let told = plan("default", Pool::Offered(&offer), &pods, at(99)).taken_back;
+        let why = "the pod ends at 1970-01-01T00:01:40Z, because its pool becomes smaller, and it is among the youngest of those that use too much of cpu";
+        assert_eq!(told, [(Key::new("t", "young"), TakenBack::AfterNotice(why.to_owned()))].into());
+        let moving = pods.map(|pod| ChargedPod { is_ending: pod.shadow.name == "young", ..pod });
+        assert_eq!(plan("default", Pool::Offered(&offer), &moving, at(99)).taken_back, BTreeMap::new(), "the others fit");
+    }
+
+    #[test]
     fn pods_within_the_offer_stay_even_when_a_reclaim_is_due() {
         let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=2,pods=9") };
         assert_eq!(ending(Pool::Offered(&offer), &[pod("a", 1, "cpu=2,pods=1")], 100), [""; 0]);
@@ -154,7 +205,7 @@ mod tests {
         let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=9,pods=9") };
         let pods = [pod("gpu", 1, "cpu=1,pods=1,nvidia.com/gpu=1"), pod("plain", 2, "cpu=1,pods=1")];
         assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["gpu"]);
-        let why = plan("default", Pool::Offered(&offer), &pods, at(100)).ending.into_values().next().unwrap();
+        let TakenBack::Now(why) = told(&offer, &pods, 100) else { panic!("it ends now") };
         assert!(why.contains("pool default") && why.ends_with("too much of nvidia.com/gpu"), "{why}");
     }
 
@@ -165,8 +216,10 @@ mod tests {
         assert_eq!(plan("default", Pool::Offered(&offer), &pods, at(20)).again, Some(Duration::from_secs(30)));
         assert_eq!(ending(Pool::Offered(&offer), &pods, 99), ["young"], "before, the usual order counts");
         assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["former"]);
-        let why = plan("default", Pool::Offered(&offer), &pods, at(100)).ending.into_values().next().unwrap();
+        let TakenBack::Now(why) = told(&offer, &pods, 100) else { panic!("it ends now") };
         assert!(why.contains("pool default has other nodes now"), "{why}");
+        let TakenBack::AfterNotice(notice) = told(&offer, &pods, 99) else { panic!("it ends later") };
+        assert_eq!(notice, "the pod ends at 1970-01-01T00:01:40Z, because its pool has other nodes now");
     }
 
     #[test]
@@ -188,7 +241,7 @@ mod tests {
     fn an_offer_that_is_gone_takes_its_pods_along_but_one_that_comes_back_does_not() {
         let pods = [pod("a", 1, "cpu=1")];
         let early = plan("default", Pool::Missing(Duration::from_secs(20)), &pods, at(0));
-        assert_eq!((early.ending.len(), early.again), (0, Some(Duration::from_secs(40))));
+        assert_eq!((early.taken_back.len(), early.again), (0, Some(Duration::from_secs(40))));
         assert_eq!(ending(Pool::Missing(MISSING), &pods, 0), ["a"]);
         assert_eq!(plan("default", Pool::Missing(Duration::ZERO), &[], at(0)), Plan::default(), "there is nothing to wait for");
     }

@@ -167,6 +167,7 @@ pub fn remembered(reason: &str) -> Option<(OffloadedReason, Cause)> {
         | Reason::Sending
         | Reason::AddressRefused
         | Reason::ChangeRefused
+        | Reason::EndsSoon
         | Reason::NoOffer
         | Reason::PoolWithdrawn
         | Reason::BudgetSpent

@@ -39,6 +39,7 @@ use crate::pod::carry::resize::{self, PendingResize};
 use crate::pod::ephemeral::{self, RefusedContainers};
 use crate::pod::local_status::{self, EPHEMERAL_STATUSES, cut};
 use crate::pod::metering::{self, Metering};
+use crate::pod::reclaim::TakenBack;
 use crate::pod::recreated::RECREATED as REMOTE_POD_DELETED;
 use crate::pod::remote_pod::{End, RemotePod};
 use crate::pod::reported_status::{PodStatusText, ReportedStatus};
@@ -106,8 +107,8 @@ pub struct Snapshot {
     pub applied_generation: Option<i64>,
     /// How long a detail has been unreported.
     pub unreported_for: Duration,
-    /// Why the pod must end, if its resources are taken back.
-    pub reclaim: Option<String>,
+    /// Whether the pod's room or node is taken back.
+    pub taken_back: Option<TakenBack>,
     /// The hash of the nodes of its pool now; `None` without an offer.
     pub pool_nodes: Option<String>,
     /// UID of the pod that was evicted for that; the watch may not show it yet.
@@ -199,9 +200,25 @@ impl Snapshot {
     /// Why this pod ends or will end, if its resources are taken back. An evicted pod keeps the reason.
     fn reclaimed(&self, pod: &RemotePod) -> Option<String> {
         if pod.deletion_grace.is_none() && !self.is_evicted(pod) {
-            return self.reclaim.clone().filter(|_| pod.end.is_none());
+            return self.ends_now().cloned().filter(|_| pod.end.is_none());
         }
         self.reported_reclaim()
+    }
+
+    fn ends_now(&self) -> Option<&String> {
+        self.taken_back.as_ref().and_then(|taken_back| match taken_back {
+            TakenBack::Now(why) => Some(why),
+            TakenBack::AfterNotice(_) => None,
+        })
+    }
+
+    /// When and why this pod, which runs, will end.
+    fn notice(&self, pod: &RemotePod) -> Option<&String> {
+        let stays = pod.end.is_none() && pod.deletion_grace.is_none();
+        self.taken_back.as_ref().filter(|_| stays).and_then(|taken_back| match taken_back {
+            TakenBack::Now(_) => None,
+            TakenBack::AfterNotice(why) => Some(why),
+        })
     }
 
     /// Time until this pod, which is being deleted here and may run again, is given up; zero means now.
@@ -365,7 +382,7 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
             Some(shadow.deletion_grace.map_or_else(|| bounded_grace(pod), |grace| grace.min(MAX_GRACE_SECONDS)))
         } else {
             // Nor do resources that are taken back.
-            let clamped = |grace: i64| if snapshot.reclaim.is_some() { grace.min(MAX_GRACE_SECONDS) } else { grace };
+            let clamped = |grace: i64| if snapshot.ends_now().is_some() { grace.min(MAX_GRACE_SECONDS) } else { grace };
             shadow.deletion_grace.map(clamped)
         };
         if let Some(step) = delete(pod, grace) {
@@ -421,6 +438,10 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     if let Some(message) = snapshot.refused_change(shadow).filter(|_| pod.end.is_none()) {
         wanted.reason = Some(pods::CHANGE_REFUSED.to_owned());
         wanted.message = Some(cut(message));
+    }
+    if let Some(notice) = snapshot.notice(pod) {
+        wanted.reason = Some(pods::ENDS_SOON.to_owned());
+        wanted.message = Some(notice.clone());
     }
     let resize_retry = snapshot.resize_retry.filter(|_| pod.end.is_none());
     wanted.pod = resize::with_pending(wanted.pod, snapshot.pending_resize.as_ref().filter(|_| pod.end.is_none()));

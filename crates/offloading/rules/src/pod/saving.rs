@@ -17,6 +17,7 @@ use crate::json::{items, text};
 use crate::namespace::node_selector;
 use crate::node::priced::{Cost, PricedNode, charged_on_node, costs};
 use crate::pod::local_state::LocalPod;
+use crate::pod::turns::{AtOnce, Turns};
 
 /// A pod moves only if another node costs at least this much less, in per cent of what it costs now. Small changes of prices, and two
 /// providers that undercut each other, move nothing.
@@ -40,14 +41,18 @@ pub struct RunningPod {
     pub excluded: BTreeSet<String>,
     /// Whether it does not ask for virtual nodes.
     pub may_run_at_home: bool,
+    /// Whether its provider ends it soon.
+    pub ends_soon: bool,
     /// The `PodDisruptionBudgets` that select it.
     pub budgets: Vec<Key>,
 }
 
 impl RunningPod {
-    /// A pod on this node; `None` if it has ended. `nodes` are those to which it could move.
+    /// A pod on this node; `None` if it has ended, or another one has taken its place. `nodes` are those to which it could move.
     pub fn of(local: &LocalPod, node: &str, nodes: &[&PricedNode]) -> Option<Self> {
-        if local.finished {
+        let is_replaced =
+            local.deletion.is_some() && !local.controller.as_ref().is_some_and(|one| waits_for_the_former(&one.kind));
+        if local.finished || is_replaced {
             return None;
         }
         let pod = local.json();
@@ -68,9 +73,15 @@ impl RunningPod {
             ready: ready && local.deletion.is_none(),
             excluded,
             may_run_at_home: may_run_at_home(&pod),
+            ends_soon: local.ends_soon(),
             budgets: Vec::new(),
         })
     }
+}
+
+/// Whether a controller of this kind creates another pod only when the former one is gone.
+fn waits_for_the_former(kind: &str) -> bool {
+    kind == "StatefulSet"
 }
 
 /// What a pod on a virtual node is charged; `None` if it has ended.
@@ -175,7 +186,7 @@ pub struct Facts<'a> {
 /// The pods to evict now, the largest saving first: at most one of each controller, and none of a controller whose pods are not all
 /// Ready. So a controller without a `PodDisruptionBudget` never lacks more than one pod.
 pub fn savings(facts: &Facts) -> Vec<Saving> {
-    let mut turns = Turns::new(facts.pods, facts.unsettled, facts.allowed);
+    let mut turns = Turns::new(facts.pods, facts.unsettled, facts.allowed, AtOnce::One);
     let mut candidates: Vec<(&RunningPod, Money)> = Vec::new();
     for pod in facts.pods.iter().filter(|pod| turns.may_wait_for_another(pod)) {
         if let Some((_, saving)) = saving(pod, facts.targets, None) {
@@ -200,46 +211,6 @@ pub fn savings(facts: &Facts) -> Vec<Saving> {
         chosen.push(Saving { key: pod.key.clone(), uid: pod.uid.clone(), controller, from, to, per_hour });
     }
     chosen
-}
-
-/// Which pods may be evicted in one round: at most one of each controller, none of a controller whose pods are not all Ready, and as the
-/// `PodDisruptionBudgets` allow.
-pub(super) struct Turns<'a> {
-    busy: BTreeSet<&'a String>,
-    allowed: BTreeMap<Key, u32>,
-}
-
-impl<'a> Turns<'a> {
-    pub(super) fn new(pods: &'a [RunningPod], unsettled: &'a BTreeSet<String>, allowed: &BTreeMap<Key, u32>) -> Self {
-        let not_ready = pods.iter().filter(|pod| !pod.ready).filter_map(|pod| pod.controller.as_ref());
-        Self { busy: not_ready.chain(unsettled).collect(), allowed: allowed.clone() }
-    }
-
-    /// Whether its controller creates it again, and can do without it now.
-    pub(super) fn may_wait_for_another(&self, pod: &RunningPod) -> bool {
-        pod.controller.as_ref().is_some_and(|controller| !self.busy.contains(controller))
-    }
-
-    /// The same, if its disruption budget allows it, too.
-    pub(super) fn is_next(&self, pod: &RunningPod) -> bool {
-        // The API server evicts no pod that several budgets select.
-        let is_allowed = match pod.budgets.as_slice() {
-            [] => true,
-            [one] => self.allowed.get(one).is_some_and(|left| *left > 0),
-            _ => false,
-        };
-        is_allowed && self.may_wait_for_another(pod)
-    }
-
-    /// The pod is evicted. Returns the UID of its controller; `None` if it must not be evicted now.
-    pub(super) fn take(&mut self, pod: &'a RunningPod) -> Option<String> {
-        let controller = pod.controller.as_ref().filter(|_| self.is_next(pod))?;
-        if let Some(left) = pod.budgets.first().and_then(|budget| self.allowed.get_mut(budget)) {
-            *left -= 1;
-        }
-        self.busy.insert(controller);
-        Some(controller.clone())
-    }
 }
 
 /// The index of the cheapest target with room, and what the pod costs less there; `None` if that is not enough. `free` replaces what

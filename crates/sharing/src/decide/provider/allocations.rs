@@ -41,6 +41,8 @@ pub struct PoolAllocation<'a> {
     pub target: ResourceList,
     /// When pods beyond the offer begin to end.
     pub reclaim_at: Option<Timestamp>,
+    /// What the offer is to be then, until it is.
+    pub reclaim_to: Option<ResourceList>,
     /// Whether some of its pods are on nodes that it does not have any more, such as nodes of another source.
     pub has_left_nodes: bool,
     /// When these pods begin to end.
@@ -110,6 +112,7 @@ impl PoolAllocation<'_> {
     pub fn set_reclaim(&mut self, overuses: bool, due: &ResourceList, existing: Option<Timestamp>, wall_time: Timestamp) {
         self.reclaim_at = overuses.then(|| existing.unwrap_or_else(|| notice_end(wall_time, self.notice_seconds)));
         let first = self.in_use.iter().find(|(name, used)| *used > due.get(name)).filter(|_| overuses);
+        self.reclaim_to = self.reclaim_at.filter(|at| *at > wall_time).map(|_| due.clone());
         self.overuse = first.map(|(name, used)| (name.to_owned(), used, due.get(name)));
     }
 
@@ -143,6 +146,7 @@ impl PoolAllocation<'_> {
             nodes: PoolNodes::Single(pool.node.clone()),
             refused: pool.refused,
             reclaim_at: self.reclaim_at.filter(|_| overuse.is_some()),
+            reclaim_to: self.reclaim_to.as_ref().filter(|_| overuse.is_some()).map(|_| due.clone()),
             // A pool that is one node ends with it.
             drain_at: None,
             overuse: overuse.map(|(name, used)| (name.to_owned(), used, due.get(name))),
@@ -191,6 +195,7 @@ pub fn allocations<'a>(
             in_use: ResourceList::new(),
             target,
             reclaim_at: None,
+            reclaim_to: None,
             has_left_nodes: false,
             drain_at: None,
             overuse: None,

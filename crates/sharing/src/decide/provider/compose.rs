@@ -11,6 +11,7 @@ use liqo_api::{
     ClusterId, ContractClasses, FreeNodes, LargestPods, PoolBy, PriceList, Provide, ResourceList, ResourceOffer,
     ResourceOfferSpec, ResourceQuota, Time, Usage,
 };
+use liqo_quantity::unit_of;
 use tokio::time::Instant;
 
 use super::{allocations::PoolAllocation, earlier, notice_end, usage::PoolUsage};
@@ -191,11 +192,22 @@ impl<'a> Composer<'a> {
             notice_seconds: Some(allocation.notice_seconds),
             withdrawal_timestamp: None,
             reclaim_timestamp: allocation.reclaim_at.map(Time),
+            reclaim_to: self.reclaim_to(allocation),
             drain_timestamp: allocation.drain_at.map(Time),
             // An amendment that is not signed changes nothing.
             prices: bound.map_or(prices, |terms| terms.prices.get(&allocation.pool).cloned()),
             contract: standing.of_offer(&allocation.pool),
         }
+    }
+
+    /// What the offer is to be when its notice is over. What it says stays while it holds.
+    fn reclaim_to(&self, allocation: &PoolAllocation) -> Option<ResourceList> {
+        let requester = &self.requesters[allocation.requester];
+        let due = allocation.reclaim_to.as_ref()?;
+        let now: ResourceList = due.iter().map(|(name, amount)| (name, amount.round_down(unit_of(name)))).collect();
+        let said = requester.offers.get(allocation.pool.as_str()).and_then(|offer| offer.spec.reclaim_to.as_ref());
+        let threshold = if self.policy_changed(requester) { 0 } else { allocation.policy.threshold() };
+        Some(said.filter(|said| !said.differs_by_more_than(&now, u32::from(threshold))).cloned().unwrap_or(now))
     }
 
     /// The largest pods that nodes can take. What the offer says stays while it holds.

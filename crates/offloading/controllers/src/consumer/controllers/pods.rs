@@ -65,8 +65,8 @@ use liqo_offloading_rules::pod::local_status::local_status_patch;
 use liqo_offloading_rules::pod::local_status::lost_patch;
 use liqo_offloading_rules::pod::local_status::not_ready_patch;
 use liqo_offloading_rules::pod::local_status::pod_addresses;
-use liqo_offloading_rules::pod::local_status::refused_behind;
 use liqo_offloading_rules::pod::local_status::refused_patch;
+use liqo_offloading_rules::pod::local_status::said_behind;
 use liqo_offloading_rules::pod::recreated::{RECREATED, RECREATED_MESSAGE, is_newly_recreated};
 use liqo_offloading_rules::pod::refusals::{self, Cause, NewRefusal};
 use liqo_offloading_rules::pod::waiting::has_started;
@@ -428,9 +428,12 @@ impl Pass<'_> {
         let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
         let problem = problem.or_else(|| {
             let there = (shadow.reason == pods::CHANGE_REFUSED).then(|| shadow.message.clone());
-            let refused = self.pod.refused_change().or(there).or_else(|| refused_behind(&status));
+            let refused = self.pod.refused_change().or(there).or_else(|| said_behind(&status, pods::CHANGE_REFUSED));
             refused.map(|message| (pods::CHANGE_REFUSED, message))
         });
+        let notice = (shadow.reason == pods::ENDS_SOON).then(|| shadow.message.clone());
+        let notice = notice.or_else(|| said_behind(&status, pods::ENDS_SOON));
+        let problem = notice.map(|message| (pods::ENDS_SOON, message)).or(problem);
         let link = Link {
             pod_ips: &addresses.here,
             host_ip: Some(self.consumer.context.pod_ip),

@@ -2,7 +2,7 @@
 //! less, and those that go home because a budget with `MoveHome` is spent.
 //!
 //! ```text
-//!   every 30 s: pods and free amounts of virtual nodes (caches) --> rules: pod::saving, pod::homecoming --> Eviction API, as budgets allow
+//!   every 30 s: pods and free amounts of virtual nodes (caches) --> rules: pod::saving, pod::turns --> Eviction API, as budgets allow
 //! ```
 //! The new pod of an evicted one prefers the cheapest node by itself. Where it does not get there, for a reason that the rule does not
 //! know, the pods of its controller stay for an hour.
@@ -11,24 +11,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::{Api, ResourceExt as _, api::ListParams, core::SelectorExt as _};
 use liqo_api::departure::DepartureCause;
-use liqo_api::{Key, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, ResourceList, selectors::label_selector};
-use liqo_controller_runtime::{
-    departures::{self, Departure},
-    eviction::Outcome,
-    writes::{Step as _, StepError},
-};
+use liqo_api::{Key, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, ResourceList};
+use liqo_controller_runtime::writes::StepError;
 use tokio::time::Instant;
 
+use crate::consumer::evictions::{allowed_by_budgets, evict, waiting_controllers};
 use crate::consumer::state::{Consumer, recorded_node};
 use liqo_offloading_rules::budget::Standing;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::node::priced::PricedNode;
-use liqo_offloading_rules::pod::homecoming::homecomings;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::saving::{Facts, RunningPod, Saving, Target, amounts, moves_pods, savings, takes_new_pods};
+use liqo_offloading_rules::pod::turns::{AtOnce, next_pods};
 
 /// Interval between two rounds.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -168,13 +163,13 @@ async fn save(
         places.iter().filter(|(owner, place)| owner.as_deref() == Some(controller) && place != node).count()
     };
     let mut unsettled = memory.paused(elsewhere, Instant::now());
-    unsettled.extend(waiting(consumer, namespace));
+    unsettled.extend(waiting_controllers(consumer, namespace));
     // Most rounds end here, without a request.
     let free_of_budgets = Facts { pods: &pods, targets: &targets, allowed: &BTreeMap::new(), unsettled: &unsettled, max: 1 };
     if savings(&free_of_budgets).is_empty() {
         return Ok(());
     }
-    let allowed = budgets(consumer, namespace, &mut pods).await?;
+    let allowed = allowed_by_budgets(consumer, namespace, &mut pods).await?;
     let facts = Facts { pods: &pods, targets: &targets, allowed: &allowed, unsettled: &unsettled, max: MAX_AT_ONCE };
     for saving in savings(&facts) {
         let Saving { key, uid, controller, from, to, per_hour } = &saving;
@@ -207,44 +202,16 @@ async fn bring_home(
     let owners: Vec<Option<String>> = pods.iter().map(|pod| pod.controller.clone()).collect();
     let elsewhere = |controller: &str| owners.iter().filter(|owner| owner.as_deref() == Some(controller)).count();
     let mut unsettled = memory.paused(|controller, _| elsewhere(controller), Instant::now());
-    unsettled.extend(waiting(consumer, namespace));
-    let allowed = budgets(consumer, namespace, &mut pods).await?;
-    for one in homecomings(&pods, &closed, &allowed, &unsettled, MAX_AT_ONCE) {
+    unsettled.extend(waiting_controllers(consumer, namespace));
+    let allowed = allowed_by_budgets(consumer, namespace, &mut pods).await?;
+    let leaves = |pod: &RunningPod| pod.may_run_at_home && closed.contains(&pod.node);
+    for one in next_pods(&pods, leaves, &allowed, &unsettled, (AtOnce::One, MAX_AT_ONCE)) {
         let message = format!("evicted from node {}, because a budget is spent: the next pod runs in this cluster", one.from);
         if evict(consumer, &one.key, &one.uid, DepartureCause::BudgetSpent, message).await? {
             memory.evicted(&one.controller, HOME, elsewhere(&one.controller), Instant::now());
         }
     }
     Ok(())
-}
-
-/// The controllers with a pod that has no node.
-fn waiting(consumer: &Consumer, namespace: &str) -> Vec<String> {
-    let unscheduled = consumer.followed.lock().get(namespace).map(|followed| followed.unscheduled.all());
-    unscheduled.into_iter().flatten().filter_map(|(_, pod)| Some(pod.controller.as_ref()?.uid.clone())).collect()
-}
-
-/// Notes on each pod which budgets select it. Returns how many evictions each allows now.
-async fn budgets(consumer: &Consumer, namespace: &str, pods: &mut [RunningPod]) -> Result<BTreeMap<Key, u32>, StepError> {
-    let api: Api<PodDisruptionBudget> = Api::namespaced(consumer.context.client.clone(), namespace);
-    let found = api.list(&ListParams::default()).await.step("list", "PodDisruptionBudget", Key::new(namespace, ""))?;
-    let mut allowed = BTreeMap::new();
-    for budget in found {
-        let key = Key::new(namespace, budget.name_any());
-        // Kubernetes: an empty selector selects all pods, no selector none.
-        let selector = budget.spec.and_then(|spec| spec.selector).as_ref().and_then(label_selector);
-        for pod in pods.iter_mut().filter(|pod| selector.as_ref().is_some_and(|selector| selector.matches(&pod.labels))) {
-            pod.budgets.push(key.clone());
-        }
-        let left = budget.status.map_or(0, |status| status.disruptions_allowed);
-        allowed.insert(key, u32::try_from(left).unwrap_or_default());
-    }
-    Ok(allowed)
-}
-
-/// Whether the pod was evicted. The API server checks the budgets again.
-async fn evict(consumer: &Consumer, key: &Key, uid: &str, cause: DepartureCause, message: String) -> Result<bool, StepError> {
-    Ok(departures::leave(&consumer.context, Departure::new(cause, key, uid).telling(message)).await? == Outcome::Accepted)
 }
 
 #[cfg(test)]

@@ -76,17 +76,18 @@ impl Controller {
         let pool = offer.as_deref().map_or(Pool::Missing(missing), Pool::Offered);
         let plan = plan(&key.name, pool, &pods, provider.context.now());
         let before = {
-            let mut all = provider.ending.lock();
+            let mut all = provider.taken_back.lock();
             let before = all.remove(key).unwrap_or_default();
-            if !plan.ending.is_empty() {
-                all.insert(key.clone(), plan.ending.clone());
+            if !plan.taken_back.is_empty() {
+                all.insert(key.clone(), plan.taken_back.clone());
             }
             before
         };
-        let changed = before.keys().chain(plan.ending.keys()).filter(|shadow| before.get(*shadow) != plan.ending.get(*shadow));
+        let now = &plan.taken_back;
+        let changed = before.keys().chain(now.keys()).filter(|shadow| before.get(*shadow) != now.get(*shadow));
         let changed: BTreeSet<Key> = changed.cloned().collect();
         for shadow in &changed {
-            tracing::info!(%shadow, pool = key.name, why = plan.ending.get(shadow), "what is taken back from a consumer changed");
+            tracing::info!(%shadow, pool = key.name, now = ?now.get(shadow), "what is taken back from a consumer changed");
         }
         let homes = changed.iter().filter_map(|shadow| Some(provider.shadows.get(shadow)?.namespace.clone())).collect();
         provider.queues.add(triggers::room_taken_back(&key.namespace, &homes));

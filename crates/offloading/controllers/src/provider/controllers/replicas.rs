@@ -17,6 +17,7 @@ use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove
 use liqo_controller_runtime::{Key, Next};
 use liqo_network_model::Here;
 use liqo_offloading_rules::namespace::mapped::DestinationState;
+use liqo_offloading_rules::pod::reclaim::TakenBack;
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::usage::ConsumerPolicy;
 use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
@@ -250,7 +251,8 @@ impl Pass<'_> {
         let leaving = |pod: Arc<RemotePod>| {
             // One that ends already is not evicted.
             let stays = pod.end.is_none() && pod.deletion_grace.is_none() && pod.consumer == *self.consumer;
-            let is_taken_back = self.provider.reclaim_of(&pod.shadow_key(), &pod.pool).is_some();
+            let taken_back = self.provider.taken_back_of(&pod.shadow_key(), &pod.pool);
+            let is_taken_back = matches!(taken_back, Some(TakenBack::Now(_)));
             let why = if is_taken_back { Some(Leaving::TakenBack) } else { self.drained(&pod) };
             why.filter(|_| stays).map(|why| LeavingPod { labels: pod.labels.clone(), why })
         };

@@ -428,7 +428,7 @@ impl Pass<'_> {
             destination,
             applied_generation: self.applied_generation(&shadow),
             unreported_for: self.memory.unreported_since.map(|since| since.elapsed()).unwrap_or_default(),
-            reclaim: self.provider.reclaim_of(self.key, &shadow.pool),
+            taken_back: self.provider.taken_back_of(self.key, &shadow.pool),
             pool_nodes: self.offer(&shadow.pool).map(|offer| pool_nodes(&offer.nodes)),
             evicted_uid: self.memory.evicted.clone(),
             refused_containers: self.memory.refused_containers.clone(),

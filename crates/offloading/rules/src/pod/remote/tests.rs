@@ -39,7 +39,7 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         destination: Destination { namespace: NAMESPACE.into(), state: DestinationState::Ready },
         applied_generation: Some(1),
         unreported_for: Duration::ZERO,
-        reclaim: None,
+        taken_back: None,
         pool_nodes: None,
         evicted_uid: None,
         refused_containers: RefusedContainers::new(),

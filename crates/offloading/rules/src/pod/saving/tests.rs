@@ -19,6 +19,7 @@ fn pod(name: &str, node: &str, number: i64, budgets: &[&str]) -> RunningPod {
         ready: true,
         excluded: BTreeSet::new(),
         may_run_at_home: true,
+        ends_soon: false,
         budgets: budgets.iter().map(|name| key(name)).collect(),
     }
 }

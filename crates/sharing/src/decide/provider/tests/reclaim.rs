@@ -105,9 +105,11 @@ fn use_beyond_a_new_cap_is_reclaimed_after_the_notice() {
     let offer = snapshot.offer(ROME, "default").unwrap();
     assert_eq!(offer.resource_quota.hard, list("cpu=8, pods=10"));
     assert_eq!(offer.reclaim_timestamp.unwrap().0.as_second(), 1060);
+    assert_eq!(offer.reclaim_to, Some(list("cpu=2, pods=10")), "what it will be is known before");
     assert_eq!((snapshot.plan().writes, snapshot.plan().requeue_after), (vec![], Some(Duration::from_secs(60))));
     let snapshot = snapshot.at(1060).settled();
-    assert_eq!(snapshot.offer(ROME, "default").unwrap().resource_quota.hard, list("cpu=2, pods=10"));
+    let offer = snapshot.offer(ROME, "default").unwrap();
+    assert_eq!((offer.resource_quota.hard, offer.reclaim_to), (list("cpu=2, pods=10"), None));
     // When the pods are gone, the end of the notice is removed at once: the next notice must not be over from the beginning.
     let mut gone = Snapshot { pods: Arc::default(), ..snapshot.clone() };
     let written = RecentWrite { at: Instant::now(), hard: list("cpu=2, pods=10"), prices: None };

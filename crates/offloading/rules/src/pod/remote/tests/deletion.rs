@@ -70,7 +70,7 @@ fn a_pod_that_waits_for_nodes_which_its_pool_has_no_longer_is_created_again_also
     assert_eq!(decide(&at(&placed, Some("now"), 60)), Step::Wait, "a pod that has a node stays there");
     let older = waiting(&|object| object["metadata"]["annotations"] = json!({}));
     assert_eq!(decide(&at(&older, Some("now"), 60)), Step::Wait, "nobody knows what it waits for");
-    let reclaimed = Snapshot { reclaim: Some("too small".into()), ..at(&pod, Some("now"), 60) };
+    let reclaimed = Snapshot { taken_back: Some(TakenBack::Now("too small".into())), ..at(&pod, Some("now"), 60) };
     assert!(matches!(decide(&reclaimed), Step::Report(status) if status.reason.is_some()), "it could not be created again");
 }
 

@@ -12,7 +12,7 @@ struct Model {
     made: u32,
     ended: bool,
     /// Whether what the pod uses is taken back, and whether the pod was evicted for that.
-    reclaim: bool,
+    taken_back: Option<TakenBack>,
     evicted: bool,
     evicted_uid: Option<String>,
     random: u64,
@@ -34,7 +34,7 @@ impl Model {
             snapshot.seen = self.watched.clone().into_iter().collect();
             snapshot.live = live.clone();
             snapshot.unreported_for = DETAIL_DELAY;
-            snapshot.reclaim = self.reclaim.then(|| "taken back".to_owned());
+            snapshot.taken_back.clone_from(&self.taken_back);
             snapshot.evicted_uid = self.evicted_uid.clone();
             if self.chance(10) {
                 crashed = true;
@@ -99,7 +99,10 @@ impl Model {
     /// Time passes at the provider.
     fn happen(&mut self) {
         if self.chance(8) {
-            self.reclaim = !self.reclaim;
+            let now = || TakenBack::Now("taken back".to_owned());
+            let later = || TakenBack::AfterNotice("the pod ends soon".to_owned());
+            let next = if self.chance(2) { now() } else { later() };
+            self.taken_back = if self.taken_back.is_some() { None } else { Some(next) };
         }
         if self.chance(3) {
             let end = if self.chance(2) { End::Succeeded } else { End::Failed };
@@ -136,7 +139,7 @@ fn whatever_fails_and_whenever_we_crash_a_pod_that_runs_once_runs_once() {
                 created_uid: None,
                 made: 0,
                 ended: false,
-                reclaim: false,
+                taken_back: None,
                 evicted: false,
                 evicted_uid: None,
                 random: seed,

@@ -10,12 +10,34 @@ fn marked(restart_policy: &str) -> Snapshot {
     }))
 }
 
+fn taken_now() -> TakenBack {
+    TakenBack::Now("pool default became smaller".into())
+}
+
+#[test]
+fn a_pod_that_will_end_says_so_until_it_moved_or_may_stay() {
+    let mut noticed = snapshot(created("Always", |_| {}));
+    noticed.seen = vec![live("u1", "Running")];
+    noticed.taken_back = Some(TakenBack::AfterNotice("the pod ends at noon".into()));
+    noticed.refused_change = Some("the image is not allowed".into());
+    noticed.applied_generation = Some(noticed.shadow.generation);
+    let reported = recorded(decide(&noticed));
+    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Created, Some(pods::ENDS_SOON)));
+    assert_eq!(reported.message.as_deref(), Some("the pod ends at noon"));
+    let noticed = Snapshot { reported, ..noticed };
+    assert_eq!(decide(&noticed), Step::Wait, "it runs on");
+    let leaving = Snapshot { seen: vec![going("Running", true, 30)], ..noticed.clone() };
+    assert_ne!(recorded(decide(&leaving)).reason.as_deref(), Some(pods::ENDS_SOON), "it ends already");
+    let kept = Snapshot { taken_back: None, refused_change: None, ..noticed };
+    assert_eq!(recorded(decide(&kept)).reason, None);
+}
+
 #[test]
 fn a_pod_whose_room_is_taken_back_is_marked_then_evicted() {
     let mut reclaimed = snapshot(created("Always", |_| {}));
     let running = Arc::new(RemotePod { own_grace: 3600, ..(*live("u1", "Running")).clone() });
     reclaimed.seen = vec![running.clone()];
-    reclaimed.reclaim = Some("pool default became smaller".into());
+    reclaimed.taken_back = Some(taken_now());
     let reported = recorded(decide(&reclaimed));
     assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Created, Some(OFFER_RECLAIMED)));
     reclaimed.reported = reported;
@@ -75,7 +97,7 @@ fn a_job_that_succeeds_while_it_is_evicted_has_succeeded() {
 fn a_pod_that_somebody_else_deletes_is_made_again_although_pools_shrink() {
     let mut drained = snapshot(created("Always", |_| {}));
     drained.seen = vec![going("Failed", false, 30)];
-    drained.reclaim = Some("pool default became smaller".into());
+    drained.taken_back = Some(taken_now());
     assert_eq!(decide(&drained), Step::Wait, "its end is not reported");
 }
 

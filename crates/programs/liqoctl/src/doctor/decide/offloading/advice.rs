@@ -30,6 +30,9 @@ pub fn of_incomplete(reason: &str) -> &'static str {
     if reason == pods::CHANGE_REFUSED {
         return "undo the change that the message names, or make it shorter; other changes of the pod still reach the provider";
     }
+    if reason == pods::ENDS_SOON {
+        return "one with a controller that replaces it moves before, one after the other and as disruption budgets allow; move any other yourself";
+    }
     "the message names what the provider does not have: its policy may forbid it, or the name may be taken there"
 }
 
@@ -91,6 +94,7 @@ pub fn of_refusal(reason: &str) -> &'static str {
             | Reason::NotReflected
             | Reason::AddressRefused
             | Reason::ChangeRefused
+            | Reason::EndsSoon
             | Reason::ApiServerNotAllowed
             | Reason::NotAllowed
             | Reason::NotAccepted

@@ -1,0 +1,178 @@
+//! Which running pods to evict next, if they leave for a cause that all of them have: a budget is spent whose `whenSpent` is `MoveHome`, or
+//! their provider will end them. A few of each controller at a time, so that a Service goes on without a disruption budget, too.
+//!
+//! Their controllers create others, and the admission webhook keeps these away from where they must not go.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use liqo_api::Key;
+
+use crate::pod::saving::RunningPod;
+
+/// A pod to evict.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NextPod {
+    pub key: Key,
+    pub uid: String,
+    /// UID of its controller.
+    pub controller: String,
+    /// Name of its node.
+    pub from: String,
+    /// Whether a disruption budget selects it.
+    pub has_budget: bool,
+}
+
+/// How many pods of a controller may be missing at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtOnce {
+    One,
+    /// A quarter of those on virtual nodes, at least one: as in a rollout of a Deployment that says nothing else.
+    Quarter,
+}
+
+impl AtOnce {
+    fn of(self, pods: usize) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Quarter => (pods / 4).max(1),
+        }
+    }
+}
+
+/// The pods of one namespace to evict now, at most `max` of those that leave. All `pods` count for whether a controller's pods are Ready.
+/// `allowed` and `unsettled` are as in [`Facts`](super::saving::Facts).
+pub fn next_pods(
+    pods: &[RunningPod],
+    leaves: impl Fn(&RunningPod) -> bool,
+    allowed: &BTreeMap<Key, u32>,
+    unsettled: &BTreeSet<String>,
+    (at_once, max): (AtOnce, usize),
+) -> Vec<NextPod> {
+    let mut turns = Turns::new(pods, unsettled, allowed, at_once);
+    let mut candidates: Vec<&RunningPod> = pods.iter().filter(|pod| leaves(pod)).collect();
+    candidates.sort_by_key(|pod| &pod.key);
+    let mut chosen = Vec::new();
+    for pod in candidates {
+        if chosen.len() >= max {
+            break;
+        }
+        let Some(controller) = turns.take(pod) else { continue };
+        let has_budget = !pod.budgets.is_empty();
+        chosen.push(NextPod { key: pod.key.clone(), uid: pod.uid.clone(), controller, from: pod.node.clone(), has_budget });
+    }
+    chosen
+}
+
+/// Which pods may be evicted in one round: only so many of each controller, less by those of its pods that are not Ready, and as the
+/// `PodDisruptionBudgets` allow.
+pub(super) struct Turns<'a> {
+    /// How many pods of each controller may go.
+    left: BTreeMap<&'a String, usize>,
+    allowed: BTreeMap<Key, u32>,
+}
+
+impl<'a> Turns<'a> {
+    pub(super) fn new(
+        pods: &'a [RunningPod],
+        unsettled: &'a BTreeSet<String>,
+        allowed: &BTreeMap<Key, u32>,
+        at_once: AtOnce,
+    ) -> Self {
+        let mut counts: BTreeMap<&String, (usize, usize)> = BTreeMap::new();
+        for (controller, ready) in pods.iter().filter_map(|pod| Some((pod.controller.as_ref()?, pod.ready))) {
+            let (all, missing) = counts.entry(controller).or_default();
+            *all += 1;
+            *missing += usize::from(!ready);
+        }
+        counts.retain(|controller, _| !unsettled.contains(*controller));
+        let left = counts.into_iter().map(|(controller, (all, missing))| (controller, at_once.of(all).saturating_sub(missing)));
+        Self { left: left.collect(), allowed: allowed.clone() }
+    }
+
+    /// Whether its controller creates it again, and can do without it now.
+    pub(super) fn may_wait_for_another(&self, pod: &RunningPod) -> bool {
+        pod.ready && pod.controller.as_ref().is_some_and(|controller| self.left.get(controller).is_some_and(|left| *left > 0))
+    }
+
+    /// The same, if its disruption budget allows it, too.
+    pub(super) fn is_next(&self, pod: &RunningPod) -> bool {
+        // The API server evicts no pod that several budgets select.
+        let is_allowed = match pod.budgets.as_slice() {
+            [] => true,
+            [one] => self.allowed.get(one).is_some_and(|left| *left > 0),
+            _ => false,
+        };
+        is_allowed && self.may_wait_for_another(pod)
+    }
+
+    /// The pod is evicted. Returns the UID of its controller; `None` if it must not be evicted now.
+    pub(super) fn take(&mut self, pod: &'a RunningPod) -> Option<String> {
+        let controller = pod.controller.as_ref().filter(|_| self.is_next(pod))?;
+        if let Some(left) = pod.budgets.first().and_then(|budget| self.allowed.get_mut(budget)) {
+            *left -= 1;
+        }
+        if let Some(left) = self.left.get_mut(controller) {
+            *left -= 1;
+        }
+        Some(controller.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, node: &str, controller: &str) -> RunningPod {
+        RunningPod {
+            key: Key::new("demo", name),
+            uid: name.to_owned(),
+            node: node.to_owned(),
+            labels: BTreeMap::new(),
+            amounts: liqo_api::ResourceList::new(),
+            controller: Some(controller.to_owned()),
+            ready: true,
+            excluded: BTreeSet::new(),
+            may_run_at_home: true,
+            ends_soon: false,
+            budgets: Vec::new(),
+        }
+    }
+
+    fn chosen(pods: &[RunningPod], allowed: &[(&str, u32)], max: usize) -> Vec<String> {
+        let allowed = allowed.iter().map(|(name, left)| (Key::new("demo", *name), *left)).collect();
+        let leaves = |pod: &RunningPod| pod.may_run_at_home && pod.node == "milan";
+        next_pods(pods, leaves, &allowed, &BTreeSet::new(), (AtOnce::One, max)).into_iter().map(|one| one.key.name).collect()
+    }
+
+    #[test]
+    fn pods_leave_one_of_each_controller_at_a_time() {
+        let pods = [pod("a-1", "milan", "a"), pod("a-2", "milan", "a"), pod("b-1", "milan", "b"), pod("c-1", "turin", "c")];
+        assert_eq!(chosen(&pods, &[], 9), ["a-1", "b-1"]);
+        assert_eq!(chosen(&pods, &[], 1), ["a-1"]);
+    }
+
+    #[test]
+    fn pods_stay_that_do_not_leave_or_must_not_be_missing() {
+        let alone = RunningPod { controller: None, ..pod("alone", "milan", "") };
+        let remote = RunningPod { may_run_at_home: false, ..pod("remote", "milan", "r") };
+        let starting = RunningPod { ready: false, ..pod("b-2", "turin", "b") };
+        let guarded = RunningPod { budgets: vec![Key::new("demo", "pdb")], ..pod("g-1", "milan", "g") };
+        let pods = [alone, remote, starting, pod("b-1", "milan", "b"), guarded];
+        assert_eq!(chosen(&pods, &[("pdb", 0)], 9), [] as [&str; 0]);
+        assert_eq!(chosen(&pods, &[("pdb", 1)], 9), ["g-1"]);
+    }
+
+    #[test]
+    fn of_a_large_controller_a_quarter_leaves_at_a_time_less_by_what_is_not_ready() {
+        let all = |missing: usize| -> Vec<RunningPod> {
+            (0..8).map(|n| RunningPod { ready: n >= missing, ..pod(&n.to_string(), "milan", "web") }).collect()
+        };
+        let leave = |pods: &[RunningPod], unsettled: &[&str]| {
+            let unsettled = unsettled.iter().map(|&uid| uid.to_owned()).collect();
+            next_pods(pods, |_| true, &BTreeMap::new(), &unsettled, (AtOnce::Quarter, 9)).len()
+        };
+        assert_eq!([0, 1, 2, 3].map(|missing| leave(&all(missing), &[])), [2, 1, 0, 0]);
+        assert_eq!(leave(&all(0), &["web"]), 0);
+        assert_eq!(leave(&all(0)[..3], &[]), 1);
+    }
+}
