@@ -159,6 +159,13 @@ impl Cluster {
         self.api::<NamespaceOffloading>(namespace).create(&PostParams::default(), &offloading).await.unwrap();
     }
 
+    /// Gives the pods of an offloaded namespace another strategy.
+    pub async fn change_strategy(&self, namespace: &str, strategy: &str) {
+        let change = Patch::Merge(json!({ "spec": { "podOffloadingStrategy": strategy } }));
+        let offloadings = self.api::<NamespaceOffloading>(namespace);
+        offloadings.patch(NAMESPACE_OFFLOADING, &PatchParams::default(), &change).await.unwrap();
+    }
+
     /// Whether a namespace is offloaded, and new pods know it.
     pub async fn is_offloaded(&self, namespace: &str) -> bool {
         let offloading = self.api::<NamespaceOffloading>(namespace).get_opt(NAMESPACE_OFFLOADING).await.unwrap();

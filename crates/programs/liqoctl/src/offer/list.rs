@@ -65,6 +65,9 @@ pub struct Shown {
     /// From then on, the provider ends pods beyond the offer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<String>,
+    /// What the offer is to be then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaim_to: Option<ResourceList>,
     /// From then on, the provider ends pods on nodes that the pool does not have any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_timestamp: Option<String>,
@@ -123,6 +126,7 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             notice_seconds: offer.spec.notice_seconds,
             withdrawal_timestamp: offer.spec.withdrawal_timestamp.map(|time| time.0.to_string()),
             reclaim_timestamp: offer.spec.reclaim_timestamp.map(|time| time.0.to_string()),
+            reclaim_to: offer.spec.reclaim_to,
             drain_timestamp: offer.spec.drain_timestamp.map(|time| time.0.to_string()),
         });
     }
@@ -153,6 +157,7 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             notice_seconds: None,
             withdrawal_timestamp: None,
             reclaim_timestamp: None,
+            reclaim_to: None,
             drain_timestamp: None,
             prices: None,
             price_per_hour: None,
@@ -226,7 +231,10 @@ fn notes(one: &Shown, which: Which) -> Vec<String> {
     }
     notes.extend(largest_pod(one));
     notes.extend(one.withdrawal_timestamp.as_ref().map(|at| format!("withdrawn, ends at {at}")));
-    notes.extend(one.reclaim_timestamp.as_ref().map(|at| format!("from {at} on, the provider ends pods beyond the offer")));
+    notes.extend(one.reclaim_timestamp.as_ref().map(|at| match &one.reclaim_to {
+        Some(to) => format!("from {at} on, it is {}, and the provider ends pods beyond that", plain(&to.rounded())),
+        None => format!("from {at} on, the provider ends pods beyond the offer"),
+    }));
     notes.extend(
         one.drain_timestamp.as_ref().map(|at| format!("from {at} on, the provider ends pods on former nodes of the pool")),
     );

@@ -149,8 +149,8 @@ struct Wanted {
     stateful_sets: BTreeMap<Place, u8>,
     /// Completions of each.
     jobs: BTreeMap<Place, u8>,
-    /// The namespaces that run at the peers.
-    offloaded: BTreeSet<&'static str>,
+    /// The namespaces that are offloaded, with their strategies.
+    offloaded: BTreeMap<&'static str, &'static str>,
     is_peered: bool,
     /// Whether milan is to control rome.
     is_tethered: bool,
@@ -225,7 +225,7 @@ impl Story {
 
     /// Whether pods of a namespace can run anywhere.
     fn can_run(&self, namespace: &str) -> bool {
-        let must_leave = NAMESPACES.contains(&(namespace, REMOTE)) && self.wanted.offloaded.contains(namespace);
+        let must_leave = self.wanted.offloaded.get(namespace) == Some(&REMOTE);
         self.wanted.is_peered || self.third == Third::Lends || !must_leave
     }
 
@@ -248,7 +248,7 @@ impl Story {
     async fn begin(&mut self) {
         for (namespace, strategy) in NAMESPACES.into_iter().filter(|_| !self.is_laptop) {
             self.world.offload(ROME, namespace, strategy).await;
-            self.wanted.offloaded.insert(namespace);
+            self.wanted.offloaded.insert(namespace, strategy);
         }
         if self.is_laptop {
             tethered::tether(&self.world).await;
@@ -282,6 +282,8 @@ impl Story {
             4 => self.roll_out().await,
             5 => self.delete_pod(namespace).await,
             6 | 7 if self.is_laptop => self.change_mode().await,
+            6 | 7 if self.third == Third::IsBehind && self.below(2) == 0 => self.begin_or_end_broker().await,
+            6 if self.below(2) == 0 => self.change_strategy(namespace).await,
             6 => self.change_offloading(namespace).await,
             7 => self.change_peering().await,
             8 => self.change_policy().await,

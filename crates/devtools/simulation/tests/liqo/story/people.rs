@@ -14,8 +14,10 @@ use serde_json::{Value, json};
 
 use crate::tethered;
 
-use super::{GUEST, GUESTS, MANY_PODS, MILAN, NAMESPACES, ROME, Story, TURIN, Third};
+use super::{GUEST, GUESTS, MANY_PODS, MILAN, NAMESPACES, REMOTE, ROME, Story, TURIN, Third};
 
+/// Where the pods of an offloaded namespace may run.
+const STRATEGIES: [&str; 3] = ["Local", "LocalAndRemote", REMOTE];
 /// The percentages of its free resources that a provider offers.
 const PERCENTAGES: [u8; 3] = [90, 20, 0];
 
@@ -91,15 +93,25 @@ impl Story {
     pub(super) async fn change_offloading(&mut self, namespace: &'static str) {
         self.safety.wish();
         let rome = &self.world.clusters[ROME];
-        if self.wanted.offloaded.remove(namespace) {
+        if self.wanted.offloaded.remove(namespace).is_some() {
             rome.unoffload(namespace).await;
             self.tell(format!("namespace {namespace} comes home"));
         } else if rome.is_offloadable(namespace).await {
             let strategy = NAMESPACES.iter().find(|(name, _)| *name == namespace).unwrap().1;
             rome.start_offloading(namespace, strategy).await;
-            self.wanted.offloaded.insert(namespace);
+            self.wanted.offloaded.insert(namespace, strategy);
             self.tell(format!("namespace {namespace} is offloaded again"));
         }
+    }
+
+    /// Lets the pods of a namespace run elsewhere.
+    pub(super) async fn change_strategy(&mut self, namespace: &'static str) {
+        self.safety.wish();
+        let strategy = self.draws.one_of(&STRATEGIES);
+        let Some(before) = self.wanted.offloaded.get_mut(namespace) else { return };
+        *before = strategy;
+        self.world.clusters[ROME].change_strategy(namespace, strategy).await;
+        self.tell(format!("namespace {namespace} has the strategy {strategy}"));
     }
 
     /// Hands rome over to milan, or takes it back.
@@ -155,14 +167,11 @@ impl Story {
     }
 
     pub(super) async fn change_policy(&mut self) {
-        if self.third == Third::IsBehind && self.below(2) == 0 {
-            return self.begin_or_end_broker().await;
-        }
         let percentage = self.draws.one_of(&PERCENTAGES);
         self.offer(percentage).await;
     }
 
-    async fn begin_or_end_broker(&mut self) {
+    pub(super) async fn begin_or_end_broker(&mut self) {
         self.safety.wish();
         self.wanted.is_broker = !self.wanted.is_broker;
         let source = if self.wanted.is_broker { json!({ "offers": {} }) } else { json!(null) };

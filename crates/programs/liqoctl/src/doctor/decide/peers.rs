@@ -249,7 +249,7 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
             return Finding::warn(check, format!("pool {pool} is withdrawn, and ends at {}", at.0), advice);
         }
         if let Some(at) = &offer.spec.reclaim_timestamp {
-            let advice = "use less of it, or the provider ends pods from then on";
+            let advice = "nothing, where controllers create pods again elsewhere: those that will end say EndsSoon, and move before";
             return Finding::warn(
                 check,
                 format!("you use more of pool {pool} than is offered now; pods beyond the offer end from {} on", at.0),
@@ -257,7 +257,7 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
             );
         }
         if let Some(at) = &offer.spec.drain_timestamp {
-            let advice = "nothing, where controllers create pods again: they get one of the nodes that the pool has now";
+            let advice = "nothing, where controllers create pods again: those on former nodes say EndsSoon, and move before";
             return Finding::warn(
                 check,
                 format!("pool {pool} has other nodes now; pods on the former ones end from {} on", at.0),
