@@ -61,6 +61,20 @@ fn check(text: &str, max_len: usize) -> Result<(), RecordTextError> {
     }
 }
 
+/// The length in bytes that a character of a string takes in a text.
+pub fn stored_len(character: char) -> usize {
+    match character {
+        '"' | '\\' | '\u{8}' | '\t' | '\n' | '\u{c}' | '\r' => 2,
+        ' '..='~' if !is_escaped(character) => 1,
+        _ => 6 * character.len_utf16(),
+    }
+}
+
+/// Whether a character is written as a number, although JSON does not ask for that.
+fn is_escaped(character: char) -> bool {
+    !character.is_ascii() || matches!(character, '<' | '>' | '&' | '\u{7f}')
+}
+
 /// The number of values in a JSON text, or more: each but the first follows a comma or the begin of a list or object.
 pub fn max_values(text: &str) -> usize {
     let (mut values, mut in_string, mut escaped) = (1, false, false);
@@ -83,12 +97,12 @@ struct PlainAscii;
 impl Formatter for PlainAscii {
     fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
         for character in fragment.chars() {
-            if character.is_ascii() && !matches!(character, '<' | '>' | '&' | '\u{7f}') {
-                writer.write_all(character.encode_utf8(&mut [0; 4]).as_bytes())?;
-            } else {
+            if is_escaped(character) {
                 for unit in character.encode_utf16(&mut [0; 2]) {
                     write!(writer, "\\u{unit:04x}")?;
                 }
+            } else {
+                writer.write_all(character.encode_utf8(&mut [0; 4]).as_bytes())?;
             }
         }
         Ok(())
@@ -189,6 +203,14 @@ mod tests {
         let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) && !b"<>&".contains(&byte);
         assert!(text.bytes().all(is_plain), "{text}");
         assert_eq!(read(&text, MAX_POD_LEN), Ok(object));
+    }
+
+    #[test]
+    fn each_character_takes_as_many_bytes_as_is_said() {
+        for character in (0..0x3000).chain(0x1f000..0x1f100).filter_map(char::from_u32) {
+            let text = write(&json!(character.to_string()), MAX_POD_LEN).unwrap();
+            assert_eq!(text.len() - 2, stored_len(character), "{character:?} {text}");
+        }
     }
 
     #[test]

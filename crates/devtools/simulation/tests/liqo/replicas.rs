@@ -7,7 +7,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, annotations, labels};
+use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, ReflectedObject, annotations, labels};
 use serde_json::{Value, json};
 
 use crate::{
@@ -217,4 +217,57 @@ async fn a_replica_follows_its_object_and_goes_with_the_last_pod_that_names_it()
     world.until("the replica follows", SOON, async || said().await.as_deref() == Some("new")).await;
     rome.api::<Pod>("demo").delete("reader", &DeleteParams::default()).await.unwrap();
     world.until("the replica is gone", SOON, async || said().await.is_none()).await;
+}
+
+/// The first `ConfigMap` and the first Secret in the namespaces of a consumer's pods.
+async fn contents(provider: &Cluster) -> (Option<String>, Option<usize>) {
+    let made = ListParams::default().labels("liqo.io/reflected=true");
+    let maps = provider.all::<ConfigMap>().list(&made).await.unwrap().items.into_iter();
+    let map = maps.filter_map(|map| map.data?.remove("a.xml")).next();
+    let secrets = provider.all::<Secret>().list(&made).await.unwrap().items.into_iter();
+    let replicas = secrets.filter(|secret| !secret.annotations().contains_key(annotations::HOME_NAME));
+    (map, replicas.filter_map(|secret| Some(secret.data?.remove("key")?.0.len())).next())
+}
+
+/// How many records of `ConfigMap`s and Secrets a provider keeps.
+async fn records(provider: &Cluster) -> usize {
+    let made = ListParams::default().labels("liqo.io/reflected=true");
+    let secrets = provider.all::<Secret>().list(&made).await.unwrap().items;
+    let secrets = secrets.into_iter().filter(|secret| secret.annotations().contains_key(annotations::HOME_NAME)).count();
+    let maps = provider.all::<ReflectedObject>().list(&ListParams::default()).await.unwrap().items;
+    secrets + maps.into_iter().filter(|one| one.spec.object.contains("\"kind\":\"ConfigMap\"")).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_as_large_as_kubernetes_allows_arrives_whole_and_follows_changes_also_behind_a_broker() {
+    const SECRET_LEN: usize = 900 << 10;
+    let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
+    let (rome, milan, turin) = (&world.clusters[0], &world.clusters[1], &world.clusters[2]);
+    world.peer_and_wait(1, 2).await;
+    provide(milan, json!({ "percentage": 100, "source": { "offers": {} } })).await;
+    world.peer_and_wait(0, 1).await;
+    world.offload(0, "demo", "Remote").await;
+    let xml = |items: usize| "<item name=\"ä\">&amp;</item>\n".repeat(items);
+    let map = json!({ "metadata": { "name": "settings" }, "data": { "a.xml": xml(32 * 1024) } });
+    let maps = rome.api::<ConfigMap>("demo");
+    maps.create(&PostParams::default(), &object(map)).await.unwrap();
+    let secret = json!({ "metadata": { "name": "keys" }, "stringData": { "key": "k".repeat(SECRET_LEN) } });
+    rome.api::<Secret>("demo").create(&PostParams::default(), &object(secret)).await.unwrap();
+    run(rome, "web", json!({ "volumes": [{ "name": "a", "configMap": { "name": "settings" } }, { "name": "b", "secret": { "secretName": "keys" } }] })).await;
+    world.until("the pod runs", SOON, async || is_ready(rome, "web").await).await;
+    let has = async |items: usize| contents(turin).await == (Some(xml(items)), Some(SECRET_LEN));
+    assert!(has(32 * 1024).await, "its pod does not run before both are there");
+    println!("{} records at milan, {} at turin", records(milan).await, records(turin).await);
+
+    for items in [20_000, 30_000, 10] {
+        let change = Patch::Merge(json!({ "data": { "a.xml": xml(items) } }));
+        maps.patch("settings", &PatchParams::default(), &change).await.unwrap();
+        world.until("the change arrives", SOON, async || has(items).await).await;
+    }
+    let of_secret = SECRET_LEN.div_ceil(32 << 10) + 1;
+    // The CA of home is one more.
+    world.until("no chunk of the map is left", SOON, async || records(turin).await <= of_secret + 2).await;
+    rome.api::<Pod>("demo").delete("web", &DeleteParams::default()).await.unwrap();
+    world.until("nothing is left", 2 * SOON, async || records(milan).await + records(turin).await == 0).await;
+    assert_eq!(contents(turin).await, (None, None));
 }

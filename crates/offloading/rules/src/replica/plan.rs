@@ -179,7 +179,9 @@ pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>,
             reports.extend(report(source, Some(problem)));
         } else if let Some(slot) = slot {
             wanted.insert(slot, source);
-            if source.refused.is_some() {
+            if source.is_incomplete {
+                // Until it is whole, what is there stays.
+            } else if source.refused.is_some() {
                 reports.extend(report(source, source.refused.clone()));
             } else if replica.is_some_and(|replica| replica.fingerprint == source.fingerprint) {
                 reports.extend(report(source, source.partial.clone()));
@@ -202,7 +204,7 @@ pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>,
         !replica.deleted && complete.contains(&replica.kind) && !wanted.contains_key(&(replica.kind, replica.name.as_str()))
     };
     let mut steps: Vec<Step> = replicas.iter().filter(is_surplus).map(|replica| Step::Delete(replica.clone())).collect();
-    for (slot, source) in wanted.iter().filter(|(_, source)| source.refused.is_none()) {
+    for (slot, source) in wanted.iter().filter(|(_, source)| source.refused.is_none() && !source.is_incomplete) {
         match existing.get(slot) {
             None => steps.push(Step::Create(slot.0, (*source).clone())),
             Some(replica) if replica.fingerprint != source.fingerprint && !replica.deleted => {

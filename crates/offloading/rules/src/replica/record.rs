@@ -28,6 +28,7 @@ use crate::pod::carry::api_server::{self, ApiServerChoice};
 use crate::pod::home_text::replace_word;
 use crate::pod::local_state::LocalPod;
 use crate::pod::local_status::cut;
+use crate::replica::chunks::{Chunk, chunk_name};
 use crate::replica::kind::Kind;
 use crate::replica::name::replica_name;
 use crate::replica::{exposure, ingress, parts, service};
@@ -130,8 +131,9 @@ impl Reference {
     /// The same for this object inside a record, which may be a part of the object at home.
     #[must_use]
     pub fn part(&self, object: &Value) -> Self {
-        let name = text(object, "/metadata/name").unwrap_or(&self.name).to_owned();
-        Self { name, ..self.clone() }
+        let name = text(object, "/metadata/name").unwrap_or(&self.name);
+        let chunk = text(object, "/chunk").and_then(|text| chunk_of(text, name));
+        Self { name: chunk.unwrap_or_else(|| name.to_owned()), ..self.clone() }
     }
 
     /// The name of its record in the tenant namespace.
@@ -146,7 +148,7 @@ impl Reference {
 pub struct ReflectionRecord {
     /// The object at home.
     pub reference: Reference,
-    /// The name of its replica, if that is not the object's: the record is a part of a large slice.
+    /// What names the record, if that is not the object's name: it is a part of a large slice, or a chunk but the first.
     pub part: Option<String>,
     /// Equal for equal content.
     pub fingerprint: u64,
@@ -169,7 +171,8 @@ impl ReflectionRecord {
         let kind = Kind::of(&content).filter(|kind| *kind != Kind::Secret)?;
         let home_name = object.metadata.annotations.as_ref().and_then(|all| all.get(annotations::HOME_NAME));
         let slice = home_name.filter(|slice| kind == Kind::EndpointSlice && **slice != name).cloned();
-        let (name, part) = slice.map_or_else(|| (name.clone(), None), |slice| (slice, Some(name.clone())));
+        let part = slice.as_ref().map(|_| name.clone()).or_else(|| chunk_of(text(&content, "/chunk")?, &name));
+        let name = slice.unwrap_or(name);
         let reference = Reference { kind, namespace: object.spec.namespace, name };
         let terminating = object.metadata.deletion_timestamp.is_some();
         let said = object.status.as_ref().and_then(|status| Some((status.reason.clone()?, status.message.clone()?)));
@@ -182,7 +185,7 @@ impl ReflectionRecord {
         Some(Self { reference, part, fingerprint, terminating, problem, exposure, is_draining, renew_at: None })
     }
 
-    /// What names the record, and what it says its replica is called.
+    /// What names the record.
     pub fn own_reference(&self) -> Reference {
         let name = self.part.as_ref().unwrap_or(&self.reference.name).clone();
         Reference { name, ..self.reference.clone() }
@@ -200,7 +203,8 @@ impl ReflectionRecord {
         let renew_at = secret.metadata.annotations.as_ref()?.get(annotations::RENEW_AT).and_then(|at| at.parse().ok());
         let fingerprint = fingerprint_of_secret(&secret);
         let (exposure, is_draining) = (None, false);
-        Some(Self { reference, part: None, fingerprint, terminating, problem, exposure, is_draining, renew_at })
+        let part = secret.annotations().get(annotations::CHUNK).and_then(|text| chunk_of(text, &reference.name));
+        Some(Self { reference, part, fingerprint, terminating, problem, exposure, is_draining, renew_at })
     }
 
     /// Estimated memory in bytes.
@@ -218,6 +222,11 @@ impl ReflectionRecord {
     }
 }
 
+/// What names the record of a chunk, if it is not the first.
+fn chunk_of(text: &str, object: &str) -> Option<String> {
+    Chunk::parse(text).filter(|chunk| chunk.index > 0).map(|chunk| chunk_name(object, chunk.index))
+}
+
 /// What the provider says of an object, by the name that it has here. Only whoever has to find one of the provider's needs its name there.
 fn problem(said: &str, kind: Kind, name: &str) -> String {
     let said = cut(said);
@@ -233,7 +242,7 @@ pub fn object_of(map: &ConfigMap) -> Value {
     let mut object = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": described(&map.metadata),
+        "metadata": { "name": map.metadata.name },
         "data": map.data.clone().unwrap_or_default(),
     });
     if let Some(binary) = map.binary_data.as_ref().filter(|binary| !binary.is_empty()) {
@@ -376,11 +385,16 @@ pub(super) fn type_that_travels(type_: Option<&str>) -> &'static str {
     SECRET_TYPES.into_iter().find(|known| type_ == Some(*known)).unwrap_or(opaque)
 }
 
-/// Why a Secret has a replica nowhere: reason and message. Both sides ask this, because the provider's admission policy refuses the
-/// record of such a Secret.
+/// Why a Secret has a replica nowhere: reason and message. Both sides ask this.
+pub fn obstacle_of_type(secret: &Secret) -> Option<(&'static str, String)> {
+    let type_ = secret.type_.as_deref().filter(|type_| NEVER.contains(type_))?;
+    Some(("KindNotAllowed", format!("Secrets of type {type_} are not reflected to other clusters")))
+}
+
+/// Why the record of a Secret, or of a chunk of it, is not taken. The provider's admission policy refuses such a record.
 pub fn obstacle_of_secret(secret: &Secret) -> Option<(&'static str, String)> {
-    if let Some(type_) = secret.type_.as_deref().filter(|type_| NEVER.contains(type_)) {
-        return Some(("KindNotAllowed", format!("Secrets of type {type_} are not reflected to other clusters")));
+    if let Some(obstacle) = obstacle_of_type(secret) {
+        return Some(obstacle);
     }
     let len: usize = secret.data.iter().flatten().map(|(key, ByteString(value))| key.len() + value.len()).sum();
     (len > MAX_SECRET_LEN).then(|| (TOO_LARGE, RecordTextError::TooLong(len, MAX_SECRET_LEN).to_string()))
@@ -423,6 +437,7 @@ pub fn fingerprint_of_secret(secret: &Secret) -> u64 {
     for (key, ByteString(value)) in secret.data.iter().flatten() {
         (key, value).hash(&mut hasher);
     }
+    secret.annotations().get(annotations::CHUNK).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -500,13 +515,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_liqos_own_and_what_kubectl_remembers_stay_at_home() {
+    fn the_labels_and_annotations_of_a_config_map_stay_at_home_because_its_replica_has_none() {
         let map = config_map(json!({"metadata": {"name": "m", "uid": "u", "labels": {"app": "x", "liqo.io/managed": "true"},
             "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}, "immutable": true}));
-        assert_eq!(
-            object_of(&map),
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "labels": {"app": "x"}, "annotations": {}}, "data": {}})
-        );
+        assert_eq!(object_of(&map), json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {}}));
     }
 
     #[test]

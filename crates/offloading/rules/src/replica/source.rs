@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::json::{items, text};
 use crate::pod::local_status::cut;
 use crate::pod::reported_status::sorted;
+use crate::replica::chunks::Chunk;
 use crate::replica::isolation::{self, IsolationPolicy};
 use crate::replica::kind::{Kind, MAX_LEN};
 use crate::replica::name::replica_name;
@@ -147,6 +148,12 @@ pub struct Source {
     pub finalizer: Option<usize>,
     /// Whether it is a Service of type `LoadBalancer`.
     pub is_balanced: bool,
+    /// Which part of an object it is. Chunk 0 stands for the whole, see [`chunks::joined`](super::chunks::joined).
+    pub chunk: Option<Chunk>,
+    /// The records of the other chunks, in their order, with their UIDs.
+    pub other_chunks: Vec<(Key, String)>,
+    /// Whether some of them are missing.
+    pub is_incomplete: bool,
     /// The endpoints of a slice, and its ports, for each of which every endpoint costs rules on every node. 0 for other kinds.
     pub endpoints: usize,
     pub ports: usize,
@@ -209,6 +216,9 @@ impl Source {
             home: object.spec.namespace,
             kind,
             name: kind.map_or_else(String::new, |kind| replica_name(kind, &home_name)),
+            chunk: text(content, "/chunk").filter(|_| kind == Some(Kind::ConfigMap)).and_then(Chunk::parse),
+            other_chunks: Vec::new(),
+            is_incomplete: false,
             endpoints,
             ports,
             content: kept.filter(|_| problem.is_none() && refused.is_none()).map(Into::into),
@@ -235,8 +245,12 @@ impl Source {
         });
         let reported = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(&cut(text)));
         let (uid, deleted) = (secret.metadata.uid.clone().unwrap_or_default(), secret.metadata.deletion_timestamp.is_some());
+        let chunk = secret.annotations().get(annotations::CHUNK).and_then(|text| Chunk::parse(text));
         let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(secret).ok()?);
         Some(Self {
+            chunk,
+            other_chunks: Vec::new(),
+            is_incomplete: false,
             key,
             uid,
             home,

@@ -15,8 +15,9 @@ mod hand_written;
 mod tokens;
 mod wanted;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api, Resource, ResourceExt as _,
@@ -35,16 +36,15 @@ use tokio::time::Instant;
 
 use super::state::{Consumer, PeerState, RemoteState};
 use liqo_offloading_rules::json::fingerprint;
+use liqo_offloading_rules::replica::chunks;
 use liqo_offloading_rules::replica::held_budgets::NOTICE_OVER;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
 use liqo_offloading_rules::replica::record::TOO_LARGE;
 use liqo_offloading_rules::replica::record::fingerprint_of_secret;
-use liqo_offloading_rules::replica::record::object_of;
-use liqo_offloading_rules::replica::record::obstacle_of_secret;
+use liqo_offloading_rules::replica::record::obstacle_of_type;
 use liqo_offloading_rules::replica::record::record_of;
-use liqo_offloading_rules::replica::record::record_of_secret;
 use liqo_offloading_rules::replica::record::travels_on;
 use wanted::Wanted;
 
@@ -101,57 +101,71 @@ pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, remote: &Re
 pub async fn reconcile(consumer: &Arc<Consumer>, peer: &PeerState, reference: &Reference) -> Result<Next, RequestError> {
     // When the peer answers (again), every record is due.
     let Some(remote) = peer.answering() else { return Ok(Next::OnChange) };
-    let record = remote.record(reference);
     if let Some(uid) = reference.is_for_api_server() {
         return tokens::reconcile(consumer, peer, &remote, reference, uid).await;
     }
     if reference.kind.is_of_namespace() {
         return reconcile_namespaced(consumer, peer, &remote, reference).await;
     }
+    let records = remote.records(reference);
     match wanted::named(consumer, peer, &remote, reference) {
-        _ if record.as_ref().is_some_and(|record| record.terminating) => {}
-        Some(false) if record.is_none() => peer.travels(reference),
-        None if record.is_none() => {}
+        // The watch brings us back when it is gone.
+        _ if remote.record(reference).is_some_and(|record| record.terminating) => {}
+        Some(false) if records.is_empty() => peer.travels(reference),
+        None if records.is_empty() => {}
         None => return Ok(Next::After(POLL_INTERVAL)),
-        Some(false) => remove(peer, &remote, reference).await?,
-        Some(true) => write_named(consumer, peer, &remote, reference, record.as_deref()).await?,
+        Some(false) => remove_all(peer, &remote, &records).await?,
+        Some(true) => write_named(consumer, peer, &remote, reference, &records).await?,
     }
     Ok(Next::OnChange)
 }
 
-/// The record of a `ConfigMap` or Secret that is named: a copy of the object as it is now.
+/// The records of a `ConfigMap` or Secret that is named: a copy of the object as it is now, in chunks if it is large.
 async fn write_named(
     consumer: &Consumer,
     peer: &PeerState,
     remote: &RemoteState,
     reference: &Reference,
-    record: Option<&ReflectionRecord>,
+    records: &[Arc<ReflectionRecord>],
 ) -> Result<(), RequestError> {
     let (client, namespace) = (consumer.context.client.clone(), &reference.namespace);
     let is_lent_on = consumer.is_lent_on(namespace);
     if reference.kind == Kind::Secret {
         let local = read(reference, Api::<Secret>::namespaced(client, namespace)).await?;
-        let local = local.filter(|secret| travels_on(secret, is_lent_on));
-        if let Some((reason, message)) = local.as_ref().and_then(obstacle_of_secret) {
-            // A Secret of another type is another Secret.
-            if reason != TOO_LARGE && record.is_some() {
-                remove(peer, remote, reference).await?;
-            }
+        let Some(local) = local.filter(|secret| travels_on(secret, is_lent_on)) else {
+            return remove_all(peer, remote, records).await;
+        };
+        // A Secret of another type is another Secret.
+        if let Some((reason, message)) = obstacle_of_type(&local) {
+            remove_all(peer, remote, records).await?;
             show_obstacle(consumer, peer, reference, reason, &message).await;
             return Ok(());
         }
-        peer.travels(reference);
-        let wanted = local.and_then(|secret| record_of_secret(reference, &secret));
-        let fingerprint = wanted.as_ref().map(fingerprint_of_secret);
-        write(peer, remote, reference, record, wanted.zip(fingerprint)).await
+        match chunks::of_secret(reference, &local) {
+            Ok(secrets) => {
+                peer.travels(reference);
+                let wanted = secrets.into_iter().map(|(part, secret)| {
+                    let fingerprint = fingerprint_of_secret(&secret);
+                    (part, Some((secret, fingerprint)))
+                });
+                return write_parts(peer, remote, records, wanted.collect()).await;
+            }
+            Err(error) => show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await,
+        }
     } else {
         let local = read(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
-        match local.filter(|map| travels_on(map, is_lent_on)) {
-            Some(map) => write_object(consumer, peer, remote, reference, record, &object_of(&map)).await,
-            None if record.is_some() => remove(peer, remote, reference).await,
-            None => Ok(()),
+        let Some(local) = local.filter(|map| travels_on(map, is_lent_on)) else {
+            return remove_all(peer, remote, records).await;
+        };
+        match chunks::of_config_map(&local) {
+            Ok(objects) => {
+                let wanted = written_objects(consumer, peer, reference, &objects).await;
+                return write_parts(peer, remote, records, wanted).await;
+            }
+            Err(error) => show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await,
         }
     }
+    Ok(())
 }
 
 /// Shows why an object does not travel: on the pods that name it, and by an event. The provider keeps what it has of it.
@@ -166,7 +180,7 @@ async fn show_obstacle(consumer: &Consumer, peer: &PeerState, reference: &Refere
 
 async fn read<K>(reference: &Reference, api: Api<K>) -> Result<Option<K>, StepError>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     api.get_opt(&reference.name).await.step("read", reference.kind.name(), reference.key())
 }
@@ -209,7 +223,8 @@ async fn reconcile_namespaced(
     if wanted.is_empty() && !consumer.has_budget(reference) {
         peer.forget_record(reference);
     }
-    write_parts(consumer, peer, remote, reference, &records, &wanted).await?;
+    let parts = written_objects(consumer, peer, reference, &wanted).await;
+    write_parts(peer, remote, &records, parts).await?;
     if wanted.is_empty() {
         return Ok(next);
     }
@@ -245,31 +260,60 @@ async fn warn_of_unknown_labels(consumer: &Consumer, peer: &PeerState, reference
     }
 }
 
-/// Writes the records of an object that travels with its namespace, and removes those that are wanted no more. New parts come first, and
-/// parts that go come last: an endpoint that moves to another part is never missing in between.
-async fn write_parts(
+/// What names a record, and the record with its fingerprint; no record if it is too large.
+type WantedPart<K> = (Reference, Option<(K, u64)>);
+
+/// The records of these objects, or parts of one.
+async fn written_objects(
     consumer: &Consumer,
     peer: &PeerState,
-    remote: &RemoteState,
     reference: &Reference,
+    objects: &[Value],
+) -> Vec<WantedPart<ReflectedObject>> {
+    let mut wanted = Vec::new();
+    for object in objects {
+        let record = match record_of(reference, object) {
+            Ok(record) => {
+                peer.travels(reference);
+                Some((record, fingerprint(object)))
+            }
+            Err(error) => {
+                show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await;
+                None
+            }
+        };
+        wanted.push((reference.part(object), record));
+    }
+    wanted
+}
+
+/// Writes the records of an object, and removes those that are wanted no more. New parts come first, and parts that go come last: an
+/// endpoint that moves to another part is never missing in between. What is too large stays as it is.
+async fn write_parts<K: Record>(
+    peer: &PeerState,
+    remote: &RemoteState,
     records: &[Arc<ReflectionRecord>],
-    wanted: &[Value],
+    wanted: Vec<WantedPart<K>>,
 ) -> Result<(), RequestError> {
     let record_of = |part: &Reference| records.iter().find(|record| record.own_reference() == *part);
-    let parts = wanted.iter().map(|object| (reference.part(object), object));
-    let (existing, new): (Vec<_>, Vec<_>) = parts.partition(|(part, _)| record_of(part).is_some());
-    for (part, object) in new.iter().chain(&existing) {
+    let kept: BTreeSet<Reference> = wanted.iter().map(|(part, _)| part.clone()).collect();
+    let (existing, new): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(part, _)| record_of(part).is_some());
+    for (part, wanted) in new.into_iter().chain(existing) {
         // The watch brings us back when it is gone.
-        let record = record_of(part).filter(|record| !record.terminating);
-        if record.is_some() || record_of(part).is_none() {
-            write_object(consumer, peer, remote, reference, record.map(AsRef::as_ref), object).await?;
+        let record = record_of(&part).filter(|record| !record.terminating);
+        if let Some(wanted) = wanted.filter(|_| record.is_some() || record_of(&part).is_none()) {
+            write(peer, remote, &part, record.map(AsRef::as_ref), wanted).await?;
         }
     }
+    for record in records.iter().filter(|record| !record.terminating && !kept.contains(&record.own_reference())) {
+        remove(peer, remote, &record.own_reference()).await?;
+    }
+    Ok(())
+}
+
+async fn remove_all(peer: &PeerState, remote: &RemoteState, records: &[Arc<ReflectionRecord>]) -> Result<(), RequestError> {
     for record in records.iter().filter(|record| !record.terminating) {
-        let part = record.own_reference();
-        if !existing.iter().any(|(wanted, _)| *wanted == part) {
-            remove(peer, remote, &part).await?;
-        }
+        remove(peer, remote, &record.own_reference()).await?;
     }
     Ok(())
 }
@@ -312,49 +356,25 @@ async fn warn(consumer: &Consumer, reference: &Reference, reason: &str, message:
     consumer.context.events.warning(&object, reason, message).await;
 }
 
-/// Writes the record of an object that is no Secret, or of a part of it.
-async fn write_object(
-    consumer: &Consumer,
-    peer: &PeerState,
-    remote: &RemoteState,
-    reference: &Reference,
-    record: Option<&ReflectionRecord>,
-    object: &Value,
-) -> Result<(), RequestError> {
-    match record_of(reference, object) {
-        Ok(wanted) => {
-            peer.travels(reference);
-            write(peer, remote, &reference.part(object), record, Some((wanted, fingerprint(object)))).await
-        }
-        Err(error) => {
-            show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await;
-            Ok(())
-        }
-    }
-}
+/// A kind of which records are.
+trait Record: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + Clone + DeserializeOwned + Debug {}
 
-/// Creates, replaces or removes a record, unless it is as wanted.
-async fn write<K>(
+impl Record for ReflectedObject {}
+impl Record for Secret {}
+
+/// Creates or replaces a record, unless it is as wanted.
+async fn write<K: Record>(
     peer: &PeerState,
     remote: &RemoteState,
     reference: &Reference,
     record: Option<&ReflectionRecord>,
-    wanted: Option<(K, u64)>,
-) -> Result<(), RequestError>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Serialize
-        + Clone
-        + DeserializeOwned
-        + std::fmt::Debug,
-{
+    (mut wanted, fingerprint): (K, u64),
+) -> Result<(), RequestError> {
     let api: Api<K> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
     let (kind, key) = (reference.kind.name(), reference.key());
-    match (wanted, record) {
-        (None, None) => Ok(()),
-        (None, Some(_)) => remove(peer, remote, reference).await,
-        (Some((_, fingerprint)), Some(record)) if record.fingerprint == fingerprint => Ok(()),
-        (Some((wanted, _)), None) => match call(api.create(&PostParams::default(), &wanted)).await {
+    match record {
+        Some(record) if record.fingerprint == fingerprint => Ok(()),
+        None => match call(api.create(&PostParams::default(), &wanted)).await {
             // Another worker was faster, or the watch lags: its event triggers us again.
             Err(PeerError::Api(kube::Error::Api(status))) if status.is_already_exists() => Ok(()),
             created => {
@@ -363,7 +383,7 @@ where
                 Ok(())
             }
         },
-        (Some((mut wanted, _)), Some(_)) => {
+        Some(_) => {
             // Replaced as a whole, so that removed keys go; with the version that it replaces.
             let live = call(api.get_metadata(&reference.record())).await.step("read the record of", kind, &key)?;
             wanted.meta_mut().resource_version = live.resource_version();

@@ -139,7 +139,7 @@ async fn issue(
     let issued = match secret_with_token(consumer, peer, pod, reference).await {
         Ok(Some(secret)) => {
             let fingerprint = fingerprint_of_secret(&secret);
-            write(peer, remote, reference, remote.record(reference).as_deref(), Some((secret, fingerprint))).await
+            write(peer, remote, reference, remote.record(reference).as_deref(), (secret, fingerprint)).await
         }
         Ok(None) => return Ok(()),
         Err(error) => Err(error.into()),

@@ -241,12 +241,16 @@ impl RemoteState {
         if reference.kind == Kind::Secret { self.secrets.get(&key) } else { self.objects.get(&key) }
     }
 
-    /// The records of an object that travels with its namespace: more than one if it travels in parts.
+    /// The records of an object: more than one if it travels in parts.
     pub fn records(&self, reference: &Reference) -> Vec<Arc<ReflectionRecord>> {
-        if reference.kind != Kind::EndpointSlice {
-            return self.record(reference).into_iter().collect();
-        }
-        self.objects.all().into_iter().map(|(_, record)| record).filter(|record| record.reference == *reference).collect()
+        let all = match reference.kind {
+            Kind::Secret => self.secrets.all(),
+            Kind::ConfigMap | Kind::EndpointSlice => self.objects.all(),
+            Kind::Service | Kind::Ingress | Kind::NetworkPolicy | Kind::PodDisruptionBudget => {
+                return self.record(reference).into_iter().collect();
+            }
+        };
+        all.into_iter().map(|(_, record)| record).filter(|record| record.reference == *reference).collect()
     }
 }
 

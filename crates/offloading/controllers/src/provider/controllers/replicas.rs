@@ -20,6 +20,7 @@ use liqo_offloading_rules::namespace::mapped::DestinationState;
 use liqo_offloading_rules::pod::reclaim::TakenBack;
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::usage::ConsumerPolicy;
+use liqo_offloading_rules::replica::chunks::{self, Chunk};
 use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
 use liqo_offloading_rules::replica::held_budgets::{Leaving, LeavingPod};
 use liqo_offloading_rules::replica::isolation::{IsolationPolicy, is_own, lent_on_prefix, with_lent_on};
@@ -38,6 +39,8 @@ use crate::provider::triggers::{self, Group, ReplicaGroup};
 const WORKERS: usize = 4;
 /// How many replicas are read at once: each may hold as much as a consumer may send.
 const PAGE_SIZE: u32 = 50;
+/// The same for a `ConfigMap` or Secret, which may take a MiB.
+const LARGE_PAGE_SIZE: u32 = 10;
 /// How often a group is checked although nothing changed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(300);
 /// How often objects without room are tried again.
@@ -67,7 +70,10 @@ pub async fn run(provider: Arc<Provider>) {
 async fn reconcile(provider: &Provider, group: &ReplicaGroup) -> Result<Next, Error> {
     let Some(tenant) = provider.tenant(&group.tenant) else { return Ok(Next::OnChange) };
     let destination = provider.destination(&group.tenant, &group.home);
-    let (sources, complete) = sources(provider, group);
+    let (mut sources, complete) = sources(provider, group);
+    if group.group == Group::Named {
+        sources = chunks::joined(sources);
+    }
     let mut pass = Pass {
         provider,
         group,
@@ -377,7 +383,8 @@ impl Pass<'_> {
     async fn replicas(&self, kinds: &[Kind]) -> Result<Vec<Replica>, Error> {
         let mut replicas = Vec::new();
         for &kind in kinds {
-            let mut page = ListParams::default().labels(&format!("{}=true", labels::REFLECTED)).limit(PAGE_SIZE);
+            let page_size = if Kind::NAMED.contains(&kind) { LARGE_PAGE_SIZE } else { PAGE_SIZE };
+            let mut page = ListParams::default().labels(&format!("{}=true", labels::REFLECTED)).limit(page_size);
             loop {
                 let found = self.api(kind, self.namespace).list(&page).await;
                 let found = found.step("read", kind.name(), self.key(""))?;
@@ -397,7 +404,10 @@ impl Pass<'_> {
         if api.get_metadata_opt(&source.name).await.step("read", kind.name(), &key)?.is_some() {
             return Ok(Some(Problem::name_taken(kind, &source.name)));
         }
-        let Some(wanted) = self.wanted(kind, source).await? else { return Ok(None) };
+        let wanted = match self.wanted(kind, source).await? {
+            Some(Ok(wanted)) => wanted,
+            other => return Ok(other.and_then(Result::err)),
+        };
         let answer = api.create(&PostParams::default(), &wanted).await;
         Ok(written(source, answer).step("create", kind.name(), key)?)
     }
@@ -405,7 +415,10 @@ impl Pass<'_> {
     /// Gives an existing replica the content of its source.
     async fn change(&self, source: &Source, replica: &Replica) -> Result<Option<Problem>, Error> {
         let kind = replica.kind;
-        let Some(mut wanted) = self.wanted(kind, source).await? else { return Ok(None) };
+        let mut wanted = match self.wanted(kind, source).await? {
+            Some(Ok(wanted)) => wanted,
+            other => return Ok(other.and_then(Result::err)),
+        };
         let (api, key) = (self.api(kind, self.namespace), self.key(&source.name));
         let whole = serde_json::to_value(&wanted).step("encode", kind.name(), &source.key)?;
         if replica.must_be_recreated_for(&whole) {
@@ -497,28 +510,47 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The replica of this source with its present content. `None` if the source is gone or was replaced.
-    async fn wanted(&self, kind: Kind, source: &Source) -> Result<Option<DynamicObject>, Error> {
+    /// The replica of this source with its present content; a problem if that is none. Nothing if the source is gone or was replaced.
+    async fn wanted(&self, kind: Kind, source: &Source) -> Result<Option<Result<DynamicObject, Problem>>, Error> {
         let content = match kind {
             Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy | Kind::PodDisruptionBudget => {
-                Ok(source.content().map(|content| (Some(source.uid.clone()), content)))
+                source.content().map(Ok)
             }
-            Kind::ConfigMap => {
-                let found = self.records(source).get_opt(&source.key.name).await;
-                let readable = |object: ReflectedObject| {
-                    Some((object.metadata.uid, record_text::read(&object.spec.object, MAX_OBJECT_LEN).ok()?))
-                };
-                found.map(|object| object.and_then(readable))
-            }
-            Kind::Secret => {
-                let found = self.api(Kind::Secret, &source.key.namespace).get_opt(&source.key.name).await;
-                found.map(|object| object.map(|object| (object.metadata.uid, object.data)))
-            }
+            Kind::ConfigMap | Kind::Secret => match &source.chunk {
+                Some(chunk) => self.joined(kind, source, chunk).await?,
+                None => self.record(kind, &source.key, &source.uid).await?.map(Ok),
+            },
         };
-        let content = content.step("read", kind.name(), &source.key)?;
-        let Some((_, content)) = content.filter(|(uid, _)| uid.as_ref() == Some(&source.uid)) else { return Ok(None) };
+        let content = match content {
+            Some(Ok(content)) => content,
+            Some(Err(problem)) => return Ok(Some(Err(problem))),
+            None => return Ok(None),
+        };
         let wanted: Value = replica(kind, &content, &source.name, self.namespace, &self.group.home);
-        Ok(Some(serde_json::from_value(wanted).step("encode", kind.name(), &source.key)?))
+        Ok(Some(Ok(serde_json::from_value(wanted).step("encode", kind.name(), &source.key)?)))
+    }
+
+    /// The content of an object that came in chunks.
+    async fn joined(&self, kind: Kind, source: &Source, whole: &Chunk) -> Result<Option<Result<Value, Problem>>, Error> {
+        let mut read = Vec::new();
+        for (key, uid) in [(source.key.clone(), source.uid.clone())].iter().chain(&source.other_chunks) {
+            let Some(chunk) = self.record(kind, key, uid).await? else { return Ok(None) };
+            read.push(chunk);
+        }
+        Ok(chunks::content(kind, whole, &read))
+    }
+
+    /// What is inside the record of a `ConfigMap` or Secret, as the API server has it now.
+    async fn record(&self, kind: Kind, key: &Key, uid: &str) -> Result<Option<Value>, Error> {
+        if kind == Kind::Secret {
+            let found = self.api(kind, &key.namespace).get_opt(&key.name).await.step("read", kind.name(), key)?;
+            let found = found.filter(|record| record.metadata.uid.as_deref() == Some(uid));
+            return Ok(found.map(serde_json::to_value).transpose().step("encode", kind.name(), key)?);
+        }
+        let records: Api<ReflectedObject> = Api::namespaced(self.provider.context.client.clone(), &key.namespace);
+        let found = records.get_opt(&key.name).await.step("read", kind.name(), key)?;
+        let found = found.filter(|record| record.metadata.uid.as_deref() == Some(uid));
+        Ok(found.and_then(|record| record_text::read(&record.spec.object, MAX_OBJECT_LEN).ok()))
     }
 
     /// Reports why the source has no replica, or that it has one.

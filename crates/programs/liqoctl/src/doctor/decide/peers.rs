@@ -249,7 +249,8 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
             return Finding::warn(check, format!("pool {pool} is withdrawn, and ends at {}", at.0), advice);
         }
         if let Some(at) = &offer.spec.reclaim_timestamp {
-            let advice = "nothing, where controllers create pods again elsewhere: those that will end say EndsSoon, and move before";
+            let advice =
+                "nothing, where controllers create pods again elsewhere: those that will end say EndsSoon, and move before";
             return Finding::warn(
                 check,
                 format!("you use more of pool {pool} than is offered now; pods beyond the offer end from {} on", at.0),

@@ -1,0 +1,415 @@
+//! A large `ConfigMap` or Secret travels in chunks: several records, from which the provider makes one object again.
+//!
+//! ```text
+//!   home: settings, 900 KiB ──▶ 0/15  1/15  ...  14/15   each a record with some keys, or a part of a value, and the hash of the whole
+//!                                  └──────┴─────────┘
+//!   provider: all of one hash are there ──▶ read, joined, hashed again ──▶ settings-liqo-<hash>
+//! ```
+//!
+//! So the bounds of records stay what they are: a tenant stores so many of them, each of so many bytes. Chunk 0 has the record that an
+//! object in one piece would have, and stands for the whole. Until all chunks of its hash are there, the replica stays as it is.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+};
+use liqo_api::Key;
+use liqo_api::annotations;
+use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, MAX_VALUES, RecordTextError, stored_len};
+use serde_json::{Map, Value, json};
+
+use crate::json::text;
+use crate::replica::kind::Kind;
+use crate::replica::record::{Reference, object_of, record_of_secret, type_that_travels};
+use crate::replica::source::{Problem, Source, fingerprint};
+
+/// Maximum number of chunks of one object. One MiB, of which each byte is escaped as six, takes about 100.
+const MAX_CHUNKS: usize = 128;
+/// Bytes of a record of a `ConfigMap` that are not its data: its kind, its name and what it says of the chunk.
+const HEAD_LEN: usize = 1024;
+/// What the quotes, the colon and the comma of an entry take in JSON.
+const ENTRY_LEN: usize = 6;
+/// No chunk gets a smaller part of a value than this, in bytes: then it begins with the next chunk.
+const MIN_PART_LEN: usize = 16;
+/// A part of a Secret's value has a multiple of this many bytes, unless it is the last: then the parts in base64 make up the whole.
+const BASE64_GROUP: usize = 3;
+/// The fields of a `ConfigMap` with data.
+const DATA_FIELDS: [&str; 2] = ["data", "binaryData"];
+/// The field of the object in a record that says which chunk it is.
+pub(super) const CHUNK: &str = "chunk";
+
+/// Which part of an object a record holds: `3/15 1f2e3d` as text, for Secrets with their type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub index: usize,
+    /// How many there are.
+    pub count: usize,
+    /// The fingerprint of the whole.
+    pub whole: String,
+    /// The type of the whole, if it is a Secret: one of some keys only would not be valid.
+    pub secret_type: Option<String>,
+}
+
+impl Chunk {
+    /// Reads the text. `None` if it is none of a chunk.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let (index, count) = words.next()?.split_once('/')?;
+        let (index, count) = (index.parse().ok()?, count.parse().ok()?);
+        let whole = words.next()?.to_owned();
+        let secret_type = words.next().map(str::to_owned);
+        let is_valid = index < count && (2..=MAX_CHUNKS).contains(&count) && whole.len() <= 64 && words.next().is_none();
+        is_valid.then_some(Self { index, count, whole, secret_type })
+    }
+
+    fn to_text(&self) -> String {
+        let Self { index, count, whole, secret_type } = self;
+        let type_ = secret_type.as_ref().map(|type_| format!(" {type_}")).unwrap_or_default();
+        format!("{index}/{count} {whole}{type_}")
+    }
+}
+
+/// What names the record of a chunk. No object has a name with a space.
+pub(super) fn chunk_name(object: &str, index: usize) -> String {
+    if index == 0 { object.to_owned() } else { format!("{object} {index}") }
+}
+
+/// The objects inside the records of a `ConfigMap`: one, or its chunks.
+pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
+    let object = object_of(map);
+    let too_long = match record_text::write(&object, MAX_OBJECT_LEN) {
+        Ok(_) => return Ok(vec![object]),
+        Err(error @ RecordTextError::TooLong(..)) => error,
+        Err(error) => return Err(error),
+    };
+    let mut chunks = Chunks::new(MAX_OBJECT_LEN - HEAD_LEN);
+    for field in DATA_FIELDS {
+        for (key, value) in object.get(field).and_then(Value::as_object).into_iter().flatten() {
+            let key_len: usize = ENTRY_LEN + key.chars().map(stored_len).sum::<usize>();
+            let mut rest = value.as_str().unwrap_or_default();
+            while let Some(room) = chunks.room_for(key_len) {
+                let (part, len) = beginning(rest, room);
+                chunks.add(key_len + len, |chunk: &mut Map<String, Value>| {
+                    let entries = chunk.entry(field).or_insert_with(|| json!({}));
+                    entries[key] = part.into();
+                });
+                rest = rest.get(part.len()..).unwrap_or_default();
+                if rest.is_empty() {
+                    break;
+                }
+                chunks.close();
+            }
+        }
+    }
+    let entries: usize = DATA_FIELDS.iter().filter_map(|field| Some(object.get(*field)?.as_object()?.len())).sum();
+    if entries > MAX_VALUES {
+        return Err(RecordTextError::TooManyValues);
+    }
+    let whole = fingerprint(Kind::ConfigMap, &object);
+    let chunks = chunks.closed().ok_or(too_long)?;
+    let count = chunks.len();
+    let record = |(index, mut chunk): (usize, Map<String, Value>)| {
+        let said = Chunk { index, count, whole: whole.clone(), secret_type: None };
+        for field in ["apiVersion", "kind", "metadata"] {
+            chunk.insert(field.to_owned(), object[field].clone());
+        }
+        chunk.insert(CHUNK.to_owned(), said.to_text().into());
+        Value::from(chunk)
+    };
+    Ok(chunks.into_iter().enumerate().map(record).collect())
+}
+
+/// The records of a Secret, each with what names it: one, or its chunks; none if it does not travel.
+pub fn of_secret(reference: &Reference, secret: &Secret) -> Result<Vec<(Reference, Secret)>, RecordTextError> {
+    let Some(record) = record_of_secret(reference, secret) else { return Ok(Vec::new()) };
+    let len: usize = record.data.iter().flatten().map(|(key, value)| key.len() + value.0.len()).sum();
+    if len <= MAX_SECRET_LEN {
+        return Ok(vec![(reference.clone(), record)]);
+    }
+    let mut chunks = Chunks::new(MAX_SECRET_LEN);
+    for (key, ByteString(value)) in record.data.iter().flatten() {
+        let mut rest = value.as_slice();
+        while let Some(room) = chunks.room_for(key.len()) {
+            let (part, after) = rest.split_at(if rest.len() <= room { rest.len() } else { room - room % BASE64_GROUP });
+            chunks.add(key.len() + part.len(), |chunk: &mut BTreeMap<String, ByteString>| {
+                chunk.insert(key.clone(), ByteString(part.to_vec()));
+            });
+            rest = after;
+            if rest.is_empty() {
+                break;
+            }
+            chunks.close();
+        }
+    }
+    let whole = fingerprint(Kind::Secret, &serde_json::to_value(&record).unwrap_or_default());
+    let chunks = chunks.closed().ok_or(RecordTextError::TooLong(len, MAX_CHUNKS * MAX_SECRET_LEN))?;
+    let count = chunks.len();
+    let written = |(index, data): (usize, BTreeMap<String, ByteString>)| {
+        let named = Reference { name: chunk_name(&reference.name, index), ..reference.clone() };
+        let said = Chunk { index, count, whole: whole.clone(), secret_type: record.type_.clone() };
+        let mut chunk = Secret { data: Some(data), type_: Some(type_that_travels(None).to_owned()), ..record.clone() };
+        chunk.metadata.name = Some(named.record());
+        chunk.metadata.annotations.get_or_insert_default().insert(annotations::CHUNK.to_owned(), said.to_text());
+        (named, chunk)
+    };
+    Ok(chunks.into_iter().enumerate().map(written).collect())
+}
+
+/// The chunks of an object while it is divided.
+struct Chunks<T> {
+    max_len: usize,
+    closed: Vec<T>,
+    /// The one that is being filled, and what is left of its length.
+    open: T,
+    left: usize,
+}
+
+impl<T: Default> Chunks<T> {
+    fn new(max_len: usize) -> Self {
+        Self { max_len, closed: Vec::new(), open: T::default(), left: max_len }
+    }
+
+    /// The room for a value, or a part of it, beside its key. `None` if there are too many chunks.
+    fn room_for(&mut self, key_len: usize) -> Option<usize> {
+        if self.left < key_len + MIN_PART_LEN {
+            self.close();
+        }
+        (self.closed.len() < MAX_CHUNKS).then(|| self.left.saturating_sub(key_len))
+    }
+
+    fn add(&mut self, len: usize, insert: impl FnOnce(&mut T)) {
+        insert(&mut self.open);
+        self.left = self.left.saturating_sub(len);
+    }
+
+    fn close(&mut self) {
+        self.closed.push(std::mem::take(&mut self.open));
+        self.left = self.max_len;
+    }
+
+    /// All of them; `None` if there are too many.
+    fn closed(mut self) -> Option<Vec<T>> {
+        self.close();
+        (self.closed.len() <= MAX_CHUNKS).then_some(self.closed)
+    }
+}
+
+/// The beginning of a text that takes at most so many bytes in a record, and how many it takes.
+fn beginning(text: &str, max_len: usize) -> (&str, usize) {
+    let mut len = 0;
+    for (at, character) in text.char_indices() {
+        let next = len + stored_len(character);
+        if next > max_len {
+            return (text.get(..at).unwrap_or_default(), len);
+        }
+        len = next;
+    }
+    (text, len)
+}
+
+/// Kind, name and fingerprint of an object that comes in chunks.
+type Whole = (Kind, String, String);
+
+/// The sources of `ConfigMap`s and Secrets, of which chunk 0 stands for the whole: it names the others, or waits for them. They have no
+/// replica of their own.
+#[must_use]
+pub fn joined(sources: Vec<Source>) -> Vec<Source> {
+    let mut others: BTreeMap<Whole, BTreeMap<usize, (Key, String)>> = BTreeMap::new();
+    for source in sources.iter().filter(|source| !source.deleted && source.problem.is_none() && source.refused.is_none()) {
+        if let (Some(kind), Some(chunk)) = (source.kind, &source.chunk) {
+            let whole = others.entry((kind, source.name.clone(), chunk.whole.clone())).or_default();
+            whole.insert(chunk.index, (source.key.clone(), source.uid.clone()));
+        }
+    }
+    let join = |mut source: Source| {
+        let (Some(kind), Some(chunk)) = (source.kind, source.chunk.clone()) else { return source };
+        if chunk.index > 0 {
+            source.kind = None;
+            return source;
+        }
+        let found = others.get(&(kind, source.name.clone(), chunk.whole.clone()));
+        let all = (1..chunk.count).map(|index| found?.get(&index).cloned()).collect::<Option<Vec<_>>>();
+        source.is_incomplete = all.is_none();
+        source.other_chunks = all.unwrap_or_default();
+        source.fingerprint = chunk.whole;
+        source
+    };
+    sources.into_iter().map(join).collect()
+}
+
+/// The content of an object from those of its chunks, in their order: data, and for Secrets their type. `None` if they are not all of this
+/// whole, because it is being written; a problem if they do not make it up.
+pub fn content(kind: Kind, whole: &Chunk, chunks: &[Value]) -> Option<Result<Value, Problem>> {
+    let mut content = json!({ "type": whole.secret_type });
+    let mut entries = 0;
+    for (index, chunk) in chunks.iter().enumerate() {
+        let said = text(chunk, "/chunk").or_else(|| annotation(chunk)).and_then(Chunk::parse)?;
+        if said != (Chunk { index, ..whole.clone() }) {
+            return None;
+        }
+        for field in DATA_FIELDS {
+            for (key, part) in chunk.get(field).and_then(Value::as_object).into_iter().flatten() {
+                entries += 1;
+                let part = part.as_str().unwrap_or_default();
+                match &mut content[field][key.as_str()] {
+                    Value::String(value) => value.push_str(part),
+                    value => *value = part.into(),
+                }
+            }
+        }
+    }
+    let is_right = chunks.len() == whole.count && entries <= MAX_VALUES && fingerprint(kind, &content) == whole.whole;
+    Some(if is_right { Ok(content) } else { Err(Problem::new("Invalid", "its chunks do not make up the object")) })
+}
+
+fn annotation(chunk: &Value) -> Option<&str> {
+    chunk.pointer("/metadata/annotations")?.get(annotations::CHUNK)?.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn config_map(data: &[(&str, String)]) -> ConfigMap {
+        let data: BTreeMap<&str, &String> = data.iter().map(|(key, value)| (*key, value)).collect();
+        serde_json::from_value(json!({ "metadata": { "namespace": "demo", "name": "settings" }, "data": data })).unwrap()
+    }
+
+    fn reference(kind: Kind) -> Reference {
+        Reference { kind, namespace: "demo".into(), name: "settings".into() }
+    }
+
+    /// The records as a provider has them, and what it makes of them.
+    fn sources(objects: &[Value]) -> (Vec<Source>, Vec<Value>) {
+        let record = |object: &Value| crate::replica::record::record_of(&reference(Kind::ConfigMap), object).unwrap();
+        let records: Vec<_> = objects.iter().map(record).collect();
+        let contents = records.iter().map(|one| record_text::read(&one.spec.object, MAX_OBJECT_LEN).unwrap()).collect();
+        (records.into_iter().map(Source::of_object).collect(), contents)
+    }
+
+    fn whole_of(sources: &[Source]) -> &Source {
+        sources.iter().find(|source| source.kind.is_some()).unwrap()
+    }
+
+    /// A `ConfigMap` of 900 KiB of XML.
+    fn xml() -> ConfigMap {
+        config_map(&[
+            ("a.xml", "<item name=\"ä\">&amp;</item>\n".repeat(32 * 1024)),
+            ("small", "x".into()),
+            ("empty", String::new()),
+        ])
+    }
+
+    #[test]
+    fn a_config_map_of_900_kib_of_xml_arrives_as_it_was() {
+        let map = xml();
+        let len: usize = map.data.iter().flatten().map(|(_, value)| value.len()).sum();
+        assert!(len > 900 << 10 && len <= 1 << 20, "{len}");
+        let objects = of_config_map(&map).unwrap();
+        println!("{len} bytes travel in {} records", objects.len());
+        let (sources, contents) = sources(&objects);
+        let names: std::collections::BTreeSet<&str> = sources.iter().map(|source| source.key.name.as_str()).collect();
+        assert_eq!(names.len(), objects.len(), "each record has a name of its own");
+        let joined = joined(sources);
+        let whole = whole_of(&joined);
+        assert_eq!((whole.is_incomplete, whole.other_chunks.len() + 1), (false, objects.len()));
+        let content = content(Kind::ConfigMap, whole.chunk.as_ref().unwrap(), &contents).unwrap().unwrap();
+        assert_eq!(content["data"], json!(map.data));
+        assert_eq!(whole.fingerprint, fingerprint(Kind::ConfigMap, &object_of(&map)), "as of a replica with this content");
+    }
+
+    #[test]
+    fn a_secret_of_900_kib_arrives_as_it_was_with_its_type() {
+        let bytes: Vec<u8> = (0..900_u32 << 10).map(|number| u8::try_from(number % 251).unwrap()).collect();
+        let data: BTreeMap<String, ByteString> =
+            [("tls.crt".to_owned(), ByteString(bytes)), ("tls.key".to_owned(), ByteString(vec![7; 40_001]))].into();
+        let secret = Secret { data: Some(data), type_: Some("kubernetes.io/tls".into()), ..Secret::default() };
+        let records = of_secret(&reference(Kind::Secret), &secret).unwrap();
+        println!("it travels in {} records", records.len());
+        let mut sources = Vec::new();
+        let mut contents = Vec::new();
+        for (named, record) in records {
+            assert_eq!(record.metadata.name.as_deref(), Some(named.record().as_str()));
+            assert_eq!(record.type_.as_deref(), Some("Opaque"), "a part of one would not be valid");
+            assert_eq!(crate::replica::record::obstacle_of_secret(&record), None);
+            let read = crate::replica::record::ReflectionRecord::of_secret(record.clone()).unwrap();
+            assert_eq!((read.own_reference(), read.reference), (named, reference(Kind::Secret)));
+            contents.push(serde_json::to_value(&record).unwrap());
+            sources.push(Source::of_secret(record).unwrap());
+        }
+        let joined = joined(sources);
+        let content = content(Kind::Secret, whole_of(&joined).chunk.as_ref().unwrap(), &contents).unwrap().unwrap();
+        let replica = crate::replica::plan::replica(Kind::Secret, &content, "there", "demo-rome", "demo");
+        let made: Secret = serde_json::from_value(replica).unwrap();
+        assert_eq!((made.data, made.type_), (secret.data, secret.type_));
+    }
+
+    #[test]
+    fn until_all_chunks_of_one_content_are_there_nothing_is_made_of_them() {
+        let (before, _) = sources(&of_config_map(&xml()).unwrap());
+        let changed = config_map(&[("a.xml", "<item>&amp;</item>\n".repeat(40 * 1024))]);
+        let (mut after, contents) = sources(&of_config_map(&changed).unwrap());
+        let some: Vec<Source> = before.iter().take(3).chain(after.iter().skip(3)).cloned().collect();
+        for incomplete in [before[..3].to_vec(), some] {
+            assert!(whole_of(&joined(incomplete)).is_incomplete);
+        }
+        let (_, former) = sources(&of_config_map(&xml()).unwrap());
+        let whole = after[0].chunk.clone().unwrap();
+        let mixed: Vec<Value> = contents.iter().take(1).chain(former.iter().skip(1)).cloned().collect();
+        assert_eq!(content(Kind::ConfigMap, &whole, &mixed), None, "they are being written");
+        after[1].deleted = true;
+        assert!(whole_of(&joined(after)).is_incomplete);
+    }
+
+    #[test]
+    fn chunks_that_do_not_make_up_what_they_say_are_refused() {
+        let (sources, contents) = sources(&of_config_map(&xml()).unwrap());
+        let whole = sources[0].chunk.clone().unwrap();
+        let refused = |contents: &[Value]| content(Kind::ConfigMap, &whole, contents).is_some_and(|content| content.is_err());
+        assert!(!refused(&contents));
+        let mut other = contents.clone();
+        other[1]["data"]["a.xml"] = "something else".into();
+        assert!(refused(&other));
+        assert!(refused(&contents[..2]));
+        let many: Map<String, Value> = (0..=MAX_VALUES).map(|number| (number.to_string(), "".into())).collect();
+        other[1]["data"] = many.into();
+        assert!(refused(&other));
+        for text in ["0/1 x", "2/2 x", "0/129 x", "0/2", "x/2 x", "-1/2 x", "0/2 x Opaque more"] {
+            assert_eq!(Chunk::parse(text), None, "{text}");
+        }
+        assert_eq!(Chunk::parse(&whole.to_text()), Some(whole));
+    }
+
+    #[test]
+    fn what_nobody_could_put_together_does_not_travel() {
+        let many: Vec<(String, String)> = (0..=MAX_VALUES).map(|number| (number.to_string(), "x".repeat(40))).collect();
+        let many: Vec<(&str, String)> = many.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+        assert_eq!(of_config_map(&config_map(&many)), Err(RecordTextError::TooManyValues));
+        // The API server takes no such map.
+        let huge = config_map(&[("a", "\u{1}".repeat(2 << 20))]);
+        assert!(matches!(of_config_map(&huge), Err(RecordTextError::TooLong(..))));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn whatever_a_config_map_has_its_records_are_short_enough_and_make_it_up(
+            entries in prop::collection::btree_map("[a-z.]{1,20}", ("[\\PC\u{1}\n\"]{0,40}", 1_usize..4000), 1..12),
+        ) {
+            let data: BTreeMap<String, String> = entries.into_iter().map(|(key, (value, times))| (key, value.repeat(times))).collect();
+            let map = ConfigMap { data: Some(data), ..xml() };
+            let Ok(objects) = of_config_map(&map) else { return Ok(()) };
+            let (sources, contents) = sources(&objects);
+            prop_assert!(sources.iter().all(|source| source.problem.is_none()));
+            if let Some(whole) = whole_of(&joined(sources)).chunk.as_ref() {
+                let content = content(Kind::ConfigMap, whole, &contents).unwrap().unwrap();
+                prop_assert_eq!(&content["data"], &json!(map.data));
+            }
+        }
+    }
+}
