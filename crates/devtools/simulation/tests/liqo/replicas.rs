@@ -149,6 +149,25 @@ async fn what_both_clusters_have_in_each_namespace_comes_from_home_if_a_pod_name
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_of_the_account_default_has_the_namespace_and_the_ca_of_home_and_no_token() {
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.offload(0, "demo", "Remote").await;
+    run(rome, "reader", json!({})).await;
+    world.until("the pod runs", SOON, async || is_ready(rome, "reader").await).await;
+    let has_ca = async || replica_of(&replicas(milan).await, "kube-root-ca.crt").is_some();
+    world.until("milan has the CA", SOON, has_ca).await;
+    let pod = milan.pods_of("reader").remove(0);
+    let volume = pod["spec"]["volumes"].to_string();
+    let (name, _) = replica_of(&replicas(milan).await, "kube-root-ca.crt").unwrap();
+    assert!(volume.contains(&name) && volume.contains("liqo.io/home-namespace") && !volume.contains("oken"), "{volume}");
+    let mounts = pod["spec"]["containers"][0]["volumeMounts"].to_string();
+    assert!(mounts.contains("/var/run/secrets/kubernetes.io/serviceaccount"), "{mounts}");
+    rome.api::<Pod>("demo").delete("reader", &DeleteParams::default()).await.unwrap();
+    world.until("the CA goes with the last pod", SOON, async || !has_ca().await).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_derived_name_that_another_object_has_is_taken() {
     let world = World::peered(Start::default()).await;
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);

@@ -423,7 +423,7 @@ impl Pass<'_> {
         let network = network.filter(|network| network.works);
         let runs_here = |address| self.consumer.remote_pods.have(&self.peer.id, address);
         let addresses = network.map(|network| pod_addresses(&status, &network.maps, runs_here)).unwrap_or_default();
-        let missing = self.remote.and_then(|remote| missing(self.peer, remote, &Reference::all(self.pod)));
+        let missing = self.remote.and_then(|remote| missing(self.peer, remote, &Reference::expected_by(self.pod)));
         let missing = missing.map(|missing| (pods::NOT_REFLECTED, missing.message));
         let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
         let problem = problem.or_else(|| {
