@@ -44,6 +44,7 @@ use crate::webhook;
 use liqo_offloading_rules::json::OFFER_RECLAIMED;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::namespace::placement;
+use liqo_offloading_rules::pod::added_limits::{LIMIT_ADDED, newly_added};
 use liqo_offloading_rules::pod::ephemeral::newly_refused;
 use liqo_offloading_rules::pod::eviction::tolerations;
 use liqo_offloading_rules::pod::home_text::of_shadow;
@@ -452,6 +453,11 @@ impl Pass<'_> {
         }
         if let Some(message) = newly_refused(&local, &status) {
             self.warn("EphemeralContainerRefused", &message).await;
+        }
+        if let Some(message) = newly_added(&local, &status)
+            && self.peer.may_tell_limits(&self.pod.uid)
+        {
+            events::note(self.consumer, self.pod, LIMIT_ADDED, &message).await;
         }
         Ok(())
     }
