@@ -13,10 +13,10 @@ use crate::{
     world::{Cluster, Start, World},
 };
 
-async fn run(cluster: &Cluster, name: &str, resources: Value) {
+async fn run(cluster: &Cluster, name: &str, resources: Value, node: Option<&str>) {
     let container = json!({ "name": "main", "image": "example.com/main:1", "resources": resources });
     let pod = json!({ "metadata": { "name": name, "labels": { "app": name } },
-        "spec": { "containers": [container] } });
+        "spec": { "containers": [container], "nodeName": node } });
     cluster.api::<Pod>("demo").create(&PostParams::default(), &object(pod)).await.unwrap();
 }
 
@@ -33,12 +33,22 @@ async fn told(cluster: &Cluster, reason: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_names_a_virtual_node_runs_there() {
+    let world = World::peered(Start::default()).await;
+    let rome = &world.clusters[0];
+    world.offload(0, "demo", "LocalAndRemote").await;
+    run(rome, "named", json!({}), Some("milan")).await;
+    world.until("it runs", SOON, async || are_ready(rome, &["named"]).await).await;
+    assert_eq!(world.clusters[1].pods_of("named").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_owner_of_a_pod_is_told_once_which_limit_the_provider_adds() {
     let world = World::peered(Start::default()).await;
     let rome = &world.clusters[0];
     world.offload(0, "demo", "Remote").await;
-    run(rome, "silent", json!({})).await;
-    run(rome, "limited", json!({ "limits": { "memory": "64Mi" } })).await;
+    run(rome, "silent", json!({}), None).await;
+    run(rome, "limited", json!({ "limits": { "memory": "64Mi" } }), None).await;
     world.until("both run", SOON, async || are_ready(rome, &["silent", "limited"]).await).await;
     let is_told = async || !told(rome, "LimitAdded").await.is_empty();
     world.until("the owner is told", SOON, is_told).await;
