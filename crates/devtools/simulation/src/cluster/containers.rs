@@ -80,6 +80,9 @@ fn status(pod: &Value, container: &Value, state: &Value, last_state: &Value, res
         status["imageID"] = json!(format!("{image}@sha256:{}", digest(image)));
         status["containerID"] = json!(container_id(pod, container, restarts));
     }
+    if is_running {
+        status["resources"] = if container["resources"].is_object() { container["resources"].clone() } else { json!({}) };
+    }
     status
 }
 

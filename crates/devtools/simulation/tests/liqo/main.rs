@@ -16,6 +16,7 @@ mod one_file;
 mod refused_changes;
 mod replicas;
 mod safety;
+mod single_pods;
 mod story;
 mod tethered;
 mod users;

@@ -149,6 +149,25 @@ async fn what_both_clusters_have_in_each_namespace_comes_from_home_if_a_pod_name
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_of_the_account_default_has_the_namespace_and_the_ca_of_home_and_no_token() {
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    world.offload(0, "demo", "Remote").await;
+    run(rome, "reader", json!({})).await;
+    world.until("the pod runs", SOON, async || is_ready(rome, "reader").await).await;
+    let has_ca = async || replica_of(&replicas(milan).await, "kube-root-ca.crt").is_some();
+    world.until("milan has the CA", SOON, has_ca).await;
+    let pod = milan.pods_of("reader").remove(0);
+    let volume = pod["spec"]["volumes"].to_string();
+    let (name, _) = replica_of(&replicas(milan).await, "kube-root-ca.crt").unwrap();
+    assert!(volume.contains(&name) && volume.contains("liqo.io/home-namespace") && !volume.contains("oken"), "{volume}");
+    let mounts = pod["spec"]["containers"][0]["volumeMounts"].to_string();
+    assert!(mounts.contains("/var/run/secrets/kubernetes.io/serviceaccount"), "{mounts}");
+    rome.api::<Pod>("demo").delete("reader", &DeleteParams::default()).await.unwrap();
+    world.until("the CA goes with the last pod", SOON, async || !has_ca().await).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_derived_name_that_another_object_has_is_taken() {
     let world = World::peered(Start::default()).await;
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
@@ -222,11 +241,11 @@ async fn a_replica_follows_its_object_and_goes_with_the_last_pod_that_names_it()
 /// The first `ConfigMap` and the first Secret in the namespaces of a consumer's pods.
 async fn contents(provider: &Cluster) -> (Option<String>, Option<usize>) {
     let made = ListParams::default().labels("liqo.io/reflected=true");
-    let maps = provider.all::<ConfigMap>().list(&made).await.unwrap().items.into_iter();
-    let map = maps.filter_map(|map| map.data?.remove("a.xml")).next();
+    let mut maps = provider.all::<ConfigMap>().list(&made).await.unwrap().items.into_iter();
+    let map = maps.find_map(|map| map.data?.remove("a.xml"));
     let secrets = provider.all::<Secret>().list(&made).await.unwrap().items.into_iter();
-    let replicas = secrets.filter(|secret| !secret.annotations().contains_key(annotations::HOME_NAME));
-    (map, replicas.filter_map(|secret| Some(secret.data?.remove("key")?.0.len())).next())
+    let mut replicas = secrets.filter(|secret| !secret.annotations().contains_key(annotations::HOME_NAME));
+    (map, replicas.find_map(|secret| Some(secret.data?.remove("key")?.0.len())))
 }
 
 /// How many records of `ConfigMap`s and Secrets a provider keeps.

@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use liqo_api::Key;
-use liqo_api::ShadowPodPhase;
+use liqo_api::{Key, ShadowPodPhase, labels};
 use liqo_offloading_rules::pod::ephemeral;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 
@@ -70,7 +69,8 @@ fn remote_pod(peer: &PeerState, local: &LocalPod) -> Option<RemotePod> {
         return None;
     }
     let namespace = remote.mapped(&local.key.namespace)?;
-    Some(RemotePod { client: remote.connection.client.clone(), namespace, name: local.key.name.clone() })
+    let is_customers = local.labels.contains_key(labels::CONSUMER_ID);
+    Some(RemotePod { client: remote.connection.client.clone(), namespace, name: local.key.name.clone(), is_customers })
 }
 
 /// Whether the provider created the remote pod.

@@ -23,6 +23,7 @@ mod splice;
 #[cfg(test)]
 mod tests;
 mod usage;
+mod waiting_line;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -47,6 +48,7 @@ use request::Action;
 use splice::Limits;
 pub use usage::LocalPodRef;
 use usage::{NodeUsage, PodMetrics, PodMetricsList};
+use waiting_line::WaitingLine;
 
 /// An idle spliced connection is closed after this time, as by a kubelet.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
@@ -68,6 +70,8 @@ pub struct RemotePod {
     pub client: Client,
     pub namespace: String,
     pub name: String,
+    /// A customer of this broker owns the pod. Its commands wait in the cluster of the customer, which gives an answer less time.
+    pub is_customers: bool,
 }
 
 /// Finds the remote pod of a local pod.
@@ -102,8 +106,13 @@ impl KubeletApi {
     /// Serves one node on its listener until `stop`.
     pub async fn serve(self: Arc<Self>, node: &str, listener: Box<dyn Listener>, tls: Tls, stop: CancellationToken) {
         let _open = self.open.token();
-        let measured = Mutex::default();
-        let served = Arc::new(Served { api: self.clone(), node: node.to_owned(), measured, stop: stop.clone() });
+        let served = Arc::new(Served {
+            api: self.clone(),
+            node: node.to_owned(),
+            measured: Mutex::default(),
+            line: WaitingLine::default(),
+            stop: stop.clone(),
+        });
         server::serve(listener, tls, routes(served), stop).await;
     }
 
@@ -122,6 +131,7 @@ struct Served {
     api: Arc<KubeletApi>,
     node: String,
     measured: Mutex<Measured>,
+    line: WaitingLine,
     stop: CancellationToken,
 }
 
@@ -261,7 +271,8 @@ impl Served {
         let remote = self.remote(pod.0, pod.1)?;
         let uri = request::uri(&remote, action, request.uri().query().unwrap_or_default())?;
         let limits = Limits { idle: self.api.idle, stop: self.stop.clone(), open: self.api.open.clone() };
-        splice::splice(&remote.client, &uri, request, limits).await
+        let line = (!remote.is_customers).then_some(&self.line);
+        splice::splice(&remote.client, &uri, request, line, limits).await
     }
 
     /// What the pods of the node use, as the provider said at most [`USAGE_INTERVAL`] ago.

@@ -140,7 +140,12 @@ mod tests {
     fn pod(namespace: &str, name: &str) -> RemotePod {
         let nobody =
             tower::service_fn(|_| async { Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty())) });
-        RemotePod { client: kube::Client::new(nobody, "default"), namespace: namespace.into(), name: name.into() }
+        RemotePod {
+            client: kube::Client::new(nobody, "default"),
+            namespace: namespace.into(),
+            name: name.into(),
+            is_customers: false,
+        }
     }
 
     fn path(action: Action, query: &str) -> Result<String, Malformed> {

@@ -13,7 +13,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::response::Response;
 use http::header::{CONNECTION, HeaderName, UPGRADE};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use hyper_util::rt::TokioIo;
 use kube::Client;
 use parking_lot::Mutex;
@@ -23,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::exec_result::{NO_RESULT, ResultWatch};
-use super::{Failure, ask, refusal};
+use super::waiting_line::WaitingLine;
+use super::{Failure, PeerResponse, ask, refusal};
 
 /// Limit for the last bytes of a connection that is cut.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -65,20 +66,23 @@ enum Cut {
     Broke(#[source] io::Error),
 }
 
-/// Repeats the caller's upgrade towards the peer, and joins the two connections if the peer agrees.
-pub(super) async fn splice(client: &Client, uri: &str, mut request: Request, limits: Limits) -> Result<Response, Failure> {
+/// Repeats the caller's upgrade towards the peer, and joins the two connections if the peer agrees. Waits in the line, if there is one.
+pub(super) async fn splice(
+    client: &Client,
+    uri: &str,
+    mut request: Request,
+    line: Option<&WaitingLine>,
+    limits: Limits,
+) -> Result<Response, Failure> {
     if !request.headers().contains_key(UPGRADE) {
         return Err(Failure::NoUpgrade);
     }
     let caller = hyper::upgrade::on(&mut request);
-    let mut repeated = http::Request::builder().method(request.method()).uri(uri).body(kube::client::Body::empty());
-    if let Ok(repeated) = &mut repeated {
-        copy_headers(request.headers(), repeated.headers_mut());
-    }
-    let mut answer = ask(client, repeated.map_err(|error| Failure::Peer(kube::Error::HttpError(error)))?).await?;
-    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Err(refusal(answer).await);
-    }
+    let (method, headers) = (request.method(), request.headers());
+    let mut answer = match line {
+        Some(line) => line.ask(|| upgrade(client, uri, method, headers)).await?,
+        None => upgrade(client, uri, method, headers).await?,
+    };
     let watch = ResultWatch::of(answer.headers());
     let peer = hyper::upgrade::on(&mut answer);
     limits.open.clone().spawn(async move {
@@ -95,6 +99,15 @@ pub(super) async fn splice(client: &Client, uri: &str, mut request: Request, lim
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     copy_headers(answer.headers(), response.headers_mut());
     Ok(response)
+}
+
+/// Asks the peer for the upgrade that the caller asked for.
+async fn upgrade(client: &Client, uri: &str, method: &Method, headers: &HeaderMap) -> Result<PeerResponse, Failure> {
+    let repeated = http::Request::builder().method(method).uri(uri).body(kube::client::Body::empty());
+    let mut repeated = repeated.map_err(|error| Failure::Peer(kube::Error::HttpError(error)))?;
+    copy_headers(headers, repeated.headers_mut());
+    let answer = ask(client, repeated).await?;
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS { Ok(answer) } else { Err(refusal(answer).await) }
 }
 
 fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {

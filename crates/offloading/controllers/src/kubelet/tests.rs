@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -23,13 +23,14 @@ use liqo_controller_runtime::watch;
 
 use crate::server::{Certificate, ClientAuthority};
 
-/// Only the pod demo/web on node milan runs at the provider.
+/// Only the pods demo/web and demo/customers on node milan run at the provider.
 struct OnePod(Client);
 
 impl Index for OnePod {
     fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod> {
-        let here = (node, namespace, pod) == ("milan", "demo", "web");
-        here.then(|| RemotePod { client: self.0.clone(), namespace: "demo-rome".into(), name: "web".into() })
+        let here = (node, namespace) == ("milan", "demo") && ["web", "customers"].contains(&pod);
+        let is_customers = pod == "customers";
+        here.then(|| RemotePod { client: self.0.clone(), namespace: "demo-rome".into(), name: pod.into(), is_customers })
     }
 
     fn refusal(&self, _: &str, pod: (&str, &str), container: &str) -> Option<String> {
@@ -89,11 +90,19 @@ struct Provider {
     log: Arc<tokio::sync::Mutex<mpsc::Receiver<&'static str>>>,
     /// Whether it has the metrics API.
     measures: Arc<AtomicBool>,
+    /// How many of the next commands it refuses for the moment.
+    refusing: Arc<AtomicUsize>,
 }
 
 async fn answer(State(provider): State<Provider>, mut request: Request) -> Response {
     provider.asked.lock().unwrap().push((request.uri().to_string(), request.headers().clone()));
-    match request.uri().path().rsplit('/').next().unwrap() {
+    let subresource = request.uri().path().rsplit('/').next().unwrap().to_owned();
+    let one_less = |left: usize| left.checked_sub(1);
+    if subresource == "exec" && provider.refusing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+        let status = json!({"kind": "Status", "message": "50 at once, and then 2 a second", "code": 429});
+        return (StatusCode::TOO_MANY_REQUESTS, axum::Json(status)).into_response();
+    }
+    match subresource.as_str() {
         "log" => {
             let lines = futures::stream::unfold(provider.log, |log| async {
                 let line = match log.lock().await.recv().await? {
@@ -172,14 +181,18 @@ impl Drop for Setting {
 async fn setting() -> Setting {
     let (log, lines) = mpsc::channel(4);
     let measures = Arc::new(AtomicBool::new(true));
-    let provider = Provider { asked: Arc::default(), log: Arc::new(tokio::sync::Mutex::new(lines)), measures };
+    let log_lines = Arc::new(tokio::sync::Mutex::new(lines));
+    let provider = Provider { asked: Arc::default(), log: log_lines, measures, refusing: Arc::default() };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let stop = CancellationToken::new();
     let router = Router::new().fallback(answer).with_state(provider.clone());
     tokio::spawn(async move { axum::serve(listener, router).await });
 
-    let remote = Client::try_from(kube::Config::new(url)).unwrap();
+    // As for every peer: whoever calls it tries again, and not the client.
+    let mut config = kube::Config::new(url);
+    config.default_retry = false;
+    let remote = Client::try_from(config).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let certificate = Arc::new(self_signed(&Identity { node: "milan".into(), address: address.ip() }).unwrap());
@@ -441,6 +454,30 @@ async fn exec_is_spliced_both_ways_and_the_ends_are_told() {
     assert_eq!(asked, "/api/v1/namespaces/demo-rome/pods/web/exec?container=c&command=ls&stdout=true");
     assert_eq!(headers["x-stream-protocol-version"], "v5.channel.k8s.io");
     assert_eq!((headers.get("authorization"), headers.get("cookie")), (None, None));
+}
+
+#[tokio::test]
+async fn a_command_that_the_provider_paces_is_tried_again_and_that_of_a_customer_is_not() {
+    let setting = setting().await;
+    setting.provider.refusing.store(2, Ordering::Relaxed);
+    let response = setting.send(upgrade("/exec/demo/web/c?command=sleep"), None).await;
+    assert_eq!((response.status().as_u16(), setting.asked().len()), (101, 3));
+
+    setting.provider.refusing.store(2, Ordering::Relaxed);
+    let response = setting.send(upgrade("/exec/demo/customers/c?command=ls"), None).await;
+    assert_eq!((response.status().as_u16(), setting.asked().len()), (429, 4));
+    assert_eq!(said(response).await, "the other cluster: 50 at once, and then 2 a second");
+}
+
+#[tokio::test]
+async fn a_command_is_not_tried_again_for_a_caller_that_is_gone() {
+    let setting = setting().await;
+    setting.provider.refusing.store(usize::MAX, Ordering::Relaxed);
+    let request = setting.send(upgrade("/exec/demo/web/c?command=ls"), None);
+    assert!(tokio::time::timeout(Duration::from_millis(500), request).await.is_err(), "it waits");
+    let asked = setting.asked().len();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(setting.asked().len(), asked);
 }
 
 #[tokio::test]

@@ -188,9 +188,12 @@ fn new_namespaces(system: &str, ca: &str, known: &BTreeSet<&str>, config: &Clust
     let namespaces = [may_be_new].into_iter().chain(unknown).collect();
     let mut entry = entry(NEW_NAMESPACES, failure_policy, system, ca, namespaces);
     let kept: &[String] = if is_tethered { &config.spec.tethering.system_namespaces } else { &[] };
-    // Whoever labels the namespace of the manager or of the cluster's own pods must not keep them from starting.
-    let conditions = entry.match_conditions.get_or_insert_default();
-    conditions.push(condition("of-user", namespace_of_user(system, kept)));
+    entry.match_conditions = Some(vec![
+        // A pod that has a node cannot wait for a strategy.
+        condition("unbound", "!has(object.spec.nodeName)".into()),
+        // Whoever labels the namespace of the manager or of the cluster's own pods must not keep them from starting.
+        condition("of-user", namespace_of_user(system, kept)),
+    ]);
     entry
 }
 
@@ -210,8 +213,6 @@ fn namespace_of_user(system: &str, kept: &[String]) -> String {
 fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: Vec<LabelSelectorRequirement>) -> MutatingWebhook {
     MutatingWebhook {
         failure_policy: Some(failure_policy.into()),
-        // Skip pods that are already bound to a node.
-        match_conditions: Some(vec![condition("unbound", "!has(object.spec.nodeName)".into())]),
         namespace_selector: Some(LabelSelector { match_expressions: Some(namespaces), match_labels: None }),
         // Webhooks of others may add volumes or affinity after this one.
         reinvocation_policy: Some("IfNeeded".into()),

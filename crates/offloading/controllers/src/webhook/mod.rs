@@ -54,7 +54,7 @@ use liqo_offloading_rules::node::priced::{PricedNode, charged_json};
 use liqo_offloading_rules::pod::preference::{self, prefer};
 use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner, avoided};
 use liqo_offloading_rules::pod::room::Room;
-use liqo_offloading_rules::pod::scheduling::{Placement, held, hold_back, place};
+use liqo_offloading_rules::pod::scheduling::{Placement, held, hold_back, named_node, place, place_on_named_node};
 
 pub use certificate::CertificateError;
 use commands::Commands;
@@ -75,6 +75,8 @@ const ANNOUNCEMENT: SignedDuration = SignedDuration::from_mins(5);
 /// For who creates a pod that waits.
 const WAITS: &str =
     "the pod waits until its namespace has a NamespaceOffloading, as label liqo.io/scheduling-enabled of the namespace announces";
+/// For who creates a pod that names a virtual node.
+const LOCAL_ONLY: &str = "the pods of its namespace run in this cluster only";
 /// A review contains a pod, which etcd limits to 1.5 MiB, and its former version.
 const MAX_REVIEW_LEN: usize = 8 * 1024 * 1024;
 
@@ -150,7 +152,7 @@ impl Offloading {
         let room = self.room(pod, choice.nodes);
         let avoided = self.avoided(pod, &room, now);
         let mut placed = self.hold(pod, place(pod, self.strategy, self.selector.as_deref(), &avoided));
-        placed.no_room = room.warning().filter(|_| placed.may_leave);
+        placed.caution = room.warning().filter(|_| placed.may_leave);
         let placement = self.placement.as_ref().filter(|_| placed.may_leave);
         if let Some((placement, amounts)) = placement.and_then(|placement| Some((placement, charged_json(pod)?))) {
             let is_allowed = |node: &&PricedNode| {
@@ -163,6 +165,18 @@ impl Offloading {
             prefer(pod, &mut placed.patch, &facts);
         }
         placed
+    }
+
+    /// What a new pod needs that names this virtual node itself.
+    fn place_on(&self, pod: &Value, node: &PricedNode) -> Placement {
+        let is_selected = node_selector::matches(self.cluster_selector.as_ref(), &node.name, &node.labels);
+        let closed = match self.strategy {
+            PodOffloadingStrategy::Local => Some(LOCAL_ONLY),
+            _ if !is_selected => Some("the cluster selector of its namespace does not select this node"),
+            _ if self.is_held() => Some("the budget of its namespace is spent"),
+            _ => None,
+        };
+        place_on_named_node(pod, &node.name, closed)
     }
 
     /// Where it may run, if no provider had refused a pod of its owner.
@@ -402,6 +416,9 @@ impl Webhook {
     /// The change to the pod, and a warning for who creates it.
     fn place(&self, offloading: &Offloading, pod: &Value) -> (Placement, Option<String>) {
         let nodes: Vec<Arc<PricedNode>> = self.nodes.all().into_iter().map(|(_, node)| node).collect();
+        if let Some(node) = named_node(pod).and_then(|name| nodes.iter().find(|node| node.name == name)) {
+            return (offloading.place_on(pod, node), None);
+        }
         let config = self.config.borrow().clone();
         let choice = Choice { nodes: &nodes, own_name: &config.spec.cluster_name };
         let now = self.clock.now();

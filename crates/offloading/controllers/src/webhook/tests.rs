@@ -177,6 +177,29 @@ async fn a_pod_of_an_offloaded_namespace_is_patched() {
 }
 
 #[tokio::test]
+async fn a_pod_that_names_a_virtual_node_may_stay_there_or_its_owner_is_warned() {
+    let on = async |node: &str, selector: Value| {
+        let store = store_with("LocalAndRemote");
+        store.put("/api/v1/nodes/milan", json!({"metadata": {"name": "milan", "labels": {"liqo.io/type": "virtual-node"}}}));
+        let mut offloading = store.get(OFFLOADING);
+        offloading["spec"]["clusterSelector"] = selector;
+        store.put(OFFLOADING, offloading);
+        let spec = json!({"containers": [], "nodeName": node});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec});
+        let response = answered(&store, review(&pod).to_string()).await;
+        let patch: Option<Vec<u8>> = serde_json::from_value(response["patch"].clone()).unwrap();
+        (patch.map(|patch| String::from_utf8(patch).unwrap()), response["warnings"][0].as_str().map(str::to_owned))
+    };
+    let (patch, warning) = on("milan", Value::Null).await;
+    assert!(patch.unwrap().contains("/spec/tolerations") && warning.is_none());
+    let elsewhere = json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "region", "operator": "In", "values": ["x"]}]}]});
+    let (patch, warning) = on("milan", elsewhere).await;
+    assert_eq!(patch, None);
+    assert!(warning.unwrap().contains("does not select this node"));
+    assert_eq!(on("rome-1", Value::Null).await, (None, None), "a node of this cluster");
+}
+
+#[tokio::test]
 async fn a_pod_whose_namespace_has_spent_its_budget_gets_no_toleration() {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": []}});
     let paths = |all_closed: bool| {
@@ -431,7 +454,7 @@ fn remote_namespaces_fail_and_others_are_ignored_when_nobody_answers() {
     );
     let entry = &entries[0];
     assert_eq!((entry.timeout_seconds, &entry.client_config.ca_bundle), (Some(3), &Some(ByteString(b"ca".to_vec()))));
-    assert_eq!(entry.match_conditions.as_ref().unwrap()[0].expression, "!has(object.spec.nodeName)");
+    assert_eq!(entry.match_conditions, None, "a pod that names a virtual node needs its toleration, too");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::dns_names::is_subdomain;
 use crate::pod::carry::api_server;
 use crate::pod::local_state::{LocalPod, Shadow};
-use crate::pod::references::References;
+use crate::pod::references::{ROOT_CA, References};
+use crate::replica::kind::Kind;
 use crate::replica::name::{MARK, replica_name};
 
 /// A text in which these objects of home have the names of their replicas.
@@ -13,7 +14,9 @@ pub fn with_home_names(text: &str, named: &References) -> String {
     let mut text = text.to_owned();
     if text.contains(MARK) {
         // An object of another name has no replica, and such a name may be anything.
-        for (kind, name) in named.all().filter(|(_, name)| is_subdomain(name)) {
+        let named = named.all().map(|(kind, name)| (kind, name.as_str())).filter(|(_, name)| is_subdomain(name));
+        // Most pods mount it without naming it.
+        for (kind, name) in named.chain([(Kind::ConfigMap, ROOT_CA)]) {
             text = replace_word(&text, &replica_name(kind, name), name);
         }
     }

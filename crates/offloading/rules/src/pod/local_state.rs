@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::json::{fingerprint, items, name, text};
 use crate::node::priced::charged;
-use crate::pod::carry::api_server::{ApiServerChoice, choose, secret, uses};
+use crate::pod::carry::api_server::{ApiServerChoice, choose, finds_ca, secret, uses};
 use crate::pod::carry::{OutgoingPart, Refusal, outgoing, outgoing_part};
 use crate::pod::controller::Controller;
 use crate::pod::ephemeral;
@@ -66,6 +66,8 @@ pub struct LocalPod {
     /// Those of them without which no container starts.
     pub needs: References,
     pub api_server: ApiServerChoice,
+    /// It finds the CA of this cluster also at a provider, in the volume that the API server injected.
+    pub finds_ca: bool,
     /// When Kubernetes evicts it if its node does not answer; `None` if that depends on why.
     pub eviction_delay: Option<EvictionDelay>,
     /// Its changeable fields, see `changeable`; or why it cannot travel.
@@ -121,6 +123,7 @@ impl LocalPod {
             refs: refs(&whole),
             needs: required(&whole),
             api_server: choose(&whole).unwrap_or(ApiServerChoice::Unclear),
+            finds_ca: finds_ca(&whole),
             eviction_delay: eviction::delay(&whole),
             carried,
             carried_part: part.map(|part| (changeable(&part.pod), part.unchanged)),

@@ -1,5 +1,6 @@
 //! Pods: what travels, who is admitted, what the status says.
 
+pub mod added_limits;
 pub mod admission;
 pub mod carry;
 pub mod chargeable;

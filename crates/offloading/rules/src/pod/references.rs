@@ -91,7 +91,8 @@ pub fn required(pod: &Value) -> References {
 }
 
 /// The objects in volumes and projected volumes, and in `env` and `envFrom` of these lists of containers, from references that count.
-/// The volume with which the API server gives the pod access to itself stays at home, and so does what it names.
+/// The volume with which the API server gives the pod access to itself stays at home. Another one takes its place, see
+/// [`withhold`](crate::pod::carry::api_server::withhold).
 fn named(pod: &Value, lists: &[&str], counts: &dyn Fn(&Value) -> bool) -> References {
     let mut found = References::default();
     for container in lists.iter().flat_map(|list| items(pod, list)) {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_ca_travels_if_a_pod_names_it_and_not_for_the_injected_volume() {
+    fn a_pod_names_the_root_ca_if_its_owner_did_and_not_in_the_injected_volume() {
         let injected = json!({"name": "kube-api-access-x", "projected": {"sources": [
             {"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": ROOT_CA}}]}});
         let pod = |volumes: Value| json!({ "spec": { "volumes": volumes } });

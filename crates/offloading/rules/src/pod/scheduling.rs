@@ -21,15 +21,15 @@ pub struct Placement {
     pub obstacle: Option<Refusal>,
     /// Whether the pod may run at a provider.
     pub may_leave: bool,
-    /// What the person who creates the pod should know about room at providers.
-    pub no_room: Option<String>,
+    /// What else the person who creates the pod should know: about room at providers, or about the node that the pod names.
+    pub caution: Option<String>,
 }
 
 impl Placement {
     /// For the person who creates the pod.
     pub fn warning(&self) -> Option<String> {
         let obstacle = self.obstacle.as_ref().map(|obstacle| format!("the pod runs in this cluster only: {obstacle}"));
-        obstacle.or_else(|| self.no_room.clone())
+        obstacle.or_else(|| self.caution.clone())
     }
 
     /// Whether Kubernetes lets the patch be applied to a pod while the scheduler waits for a gate: a required term may grow, and none may
@@ -56,7 +56,7 @@ const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnored
 ///
 /// A second run changes nothing.
 pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Value]>, avoided: &[&str]) -> Placement {
-    if strategy == PodOffloadingStrategy::Local || text(pod, "/spec/nodeName").is_some_and(|node| !node.is_empty()) {
+    if strategy == PodOffloadingStrategy::Local || named_node(pod).is_some() {
         return Placement::default();
     }
     if let Some(obstacle) = obstacle(pod) {
@@ -72,6 +72,25 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
     };
     let patch = tolerate(pod).into_iter().chain(require(pod, &wanted)).collect();
     Placement { patch, may_leave: true, ..Placement::default() }
+}
+
+/// The change to a new pod that names this virtual node itself, so that no scheduler looks at it: without a toleration, Kubernetes deletes
+/// it at once. `closed` says why no new pod of its namespace may go there, if so.
+pub fn place_on_named_node(pod: &Value, node: &str, closed: Option<&str>) -> Placement {
+    if items(pod, TOLERATIONS).iter().any(tolerates_virtual_nodes) {
+        return Placement::default();
+    }
+    let refusal = obstacle(pod).map(|obstacle| obstacle.message);
+    let Some(why) = closed.or(refusal.as_deref()) else {
+        return Placement { patch: tolerate(pod).into_iter().collect(), may_leave: true, ..Placement::default() };
+    };
+    let caution = format!("the pod names the node {node}, so Kubernetes deletes it at once: {why}");
+    Placement { caution: Some(caution), ..Placement::default() }
+}
+
+/// The node that a pod names itself.
+pub fn named_node(pod: &Value) -> Option<&str> {
+    text(pod, "/spec/nodeName").filter(|node| !node.is_empty())
 }
 
 /// The same for a pod that no other cluster gets now: it lacks the toleration for virtual nodes, which Kubernetes lets us add later. A pod
@@ -92,7 +111,7 @@ const GATES: &str = "/spec/schedulingGates";
 /// The change to a new pod whose namespace has no strategy yet, and will have one: the scheduler waits until the manager removes the gate.
 /// A pod that can run in no other cluster need not wait.
 pub fn hold_back(pod: &Value) -> Placement {
-    if text(pod, "/spec/nodeName").is_some_and(|node| !node.is_empty()) || is_held_back(pod) {
+    if named_node(pod).is_some() || is_held_back(pod) {
         return Placement::default();
     }
     if let Some(obstacle) = obstacle(pod) {
@@ -288,6 +307,23 @@ mod tests {
 
     fn not_virtual_node() -> Value {
         json!({"key": "liqo.io/type", "operator": "NotIn", "values": ["virtual-node"]})
+    }
+
+    #[test]
+    fn a_pod_that_names_a_virtual_node_gets_the_toleration_or_a_warning() {
+        let placed = |spec: Value, closed| place_on_named_node(&pod(&spec), "milan", closed);
+        let may_go = placed(json!({ "nodeName": "milan" }), None);
+        assert!(may_go.may_leave && may_go.adds_only_a_toleration() && may_go.patch.len() == 1, "{may_go:?}");
+        assert_eq!(may_go.warning(), None);
+        let closed = placed(json!({ "nodeName": "milan" }), Some("no"));
+        assert_eq!((closed.patch.len(), closed.may_leave), (0, false));
+        assert_eq!(closed.warning().unwrap(), "the pod names the node milan, so Kubernetes deletes it at once: no");
+        let host = placed(json!({ "nodeName": "milan", "hostNetwork": true }), None).warning().unwrap();
+        assert!(host.contains("deletes it at once") && host.contains("hostNetwork"), "{host}");
+        for closed in [None, Some("no")] {
+            let own = placed(json!({ "nodeName": "milan", "tolerations": [{ "operator": "Exists" }] }), closed);
+            assert_eq!(own, Placement::default(), "its owner knows what it does");
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::pod::carry::api_server::{self, ApiServerChoice};
 use crate::pod::home_text::replace_word;
 use crate::pod::local_state::LocalPod;
 use crate::pod::local_status::cut;
+use crate::pod::references::ROOT_CA;
 use crate::replica::chunks::{Chunk, chunk_name};
 use crate::replica::kind::Kind;
 use crate::replica::name::replica_name;
@@ -90,8 +91,18 @@ impl Reference {
         Key::new(self.namespace.clone(), self.name.clone())
     }
 
-    /// Every object that a pod names.
+    /// Every object that travels for a pod: those that it expects, and the CA of this cluster.
     pub fn all(pod: &LocalPod) -> Vec<Self> {
+        let mut all = Self::expected_by(pod);
+        // The pod may also name it.
+        if pod.finds_ca && !pod.refs.config_maps.contains(ROOT_CA) {
+            all.push(Self { kind: Kind::ConfigMap, namespace: pod.key.namespace.clone(), name: ROOT_CA.to_owned() });
+        }
+        all
+    }
+
+    /// The objects that a pod names, and its Secret for the API server: its owner is told if one of them does not travel.
+    pub fn expected_by(pod: &LocalPod) -> Vec<Self> {
         let of = |kind: Kind| move |name: &String| Self { kind, namespace: pod.key.namespace.clone(), name: name.clone() };
         let config_maps = pod.refs.config_maps.iter().map(of(Kind::ConfigMap));
         let of_api_server = matches!(pod.api_server, ApiServerChoice::Home { .. }).then(|| Self::of_api_server(pod));
@@ -115,7 +126,7 @@ impl Reference {
         api_server::pod_of(&self.name).filter(|_| self.kind == Kind::Secret)
     }
 
-    /// Whether the pod names this object.
+    /// Whether this object travels for the pod.
     pub fn is_named_by(&self, pod: &LocalPod) -> bool {
         let names = match self.kind {
             Kind::ConfigMap => &pod.refs.config_maps,
@@ -124,7 +135,8 @@ impl Reference {
                 return false;
             }
         };
-        let names_it = names.contains(&self.name) || self.is_for_api_server() == Some(&pod.uid);
+        let is_root_ca = pod.finds_ca && self.kind == Kind::ConfigMap && self.name == ROOT_CA;
+        let names_it = names.contains(&self.name) || self.is_for_api_server() == Some(&pod.uid) || is_root_ca;
         pod.key.namespace == self.namespace && names_it
     }
 
@@ -482,6 +494,22 @@ mod tests {
                 .collect();
         assert_eq!(names.len(), 6);
         assert!(names.iter().all(|name| name.len() <= 63));
+    }
+
+    #[test]
+    fn the_ca_travels_for_a_pod_that_finds_it_in_the_injected_volume_and_once() {
+        let of = |more: Value| {
+            let injected = json!({ "name": "kube-api-access-x", "projected": { "sources": [{ "serviceAccountToken": {} }] } });
+            let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
+                "spec": { "containers": [], "volumes": [injected, more] } });
+            LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("provider", "node")).unwrap()
+        };
+        let (pod, naming) = (of(json!({ "name": "v" })), of(json!({ "name": "v", "configMap": { "name": ROOT_CA } })));
+        let ca = reference(Kind::ConfigMap, ROOT_CA);
+        assert!(ca.is_named_by(&pod) && !Reference { namespace: "other".into(), ..ca.clone() }.is_named_by(&pod));
+        assert_eq!((Reference::all(&pod), Reference::expected_by(&pod)), (vec![ca.clone()], vec![]));
+        assert_eq!((Reference::all(&naming), Reference::expected_by(&naming)), (vec![ca.clone()], vec![ca]));
+        assert!(Reference::needed_by(&pod).is_empty());
     }
 
     #[test]

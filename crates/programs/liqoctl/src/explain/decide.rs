@@ -9,10 +9,12 @@ use liqo_api::{
 use liqo_offloading_rules::{
     node::priced::{PricedNode, charged},
     pod::{
+        added_limits::added,
         carry::obstacle::obstacle,
         refusals::{Refusals, RefusedOwner, avoided},
     },
 };
+use serde_json::json;
 
 use super::{
     Explanation, Step, StepName,
@@ -74,6 +76,7 @@ fn steps(facts: &PodFacts) -> Vec<Step> {
     steps.extend(conditions(&facts.pod));
     if let Some(provider) = &facts.provider {
         steps.push(remote_pod(facts, provider));
+        steps.extend(limits(facts, provider));
     }
     steps
 }
@@ -476,6 +479,15 @@ fn node_there(spec: &PodSpec) -> Option<String> {
     let node = spec.node_name.as_deref()?;
     let is_lent_on = spec.tolerations.iter().flatten().any(|one| one.key.as_deref() == Some(pods::VIRTUAL_NODE_TAINT));
     Some(if is_lent_on { ", there or behind it".to_owned() } else { format!(", on node {node} there") })
+}
+
+/// The limits that the provider adds to the pod.
+fn limits(facts: &PodFacts, provider: &AtProvider) -> Option<Step> {
+    let spec = provider.remote_pod.as_ref().ok()?.as_ref()?.spec.as_ref()?;
+    let theirs = json!([&spec.containers, spec.init_containers.as_deref().unwrap_or_default()].concat());
+    let added = added(&json!(facts.pod), theirs.as_array()?)?;
+    let more = "set a limit of its own where a container needs more";
+    Some(Step::new(StepName::Limits, Verdict::Ok, added).advise(more))
 }
 
 fn remote_pod(facts: &PodFacts, provider: &AtProvider) -> Step {

@@ -49,6 +49,8 @@ pub enum StepName {
     /// What this cluster wrote on the local pod.
     Conditions,
     RemotePod,
+    /// The limits that the provider adds to the containers.
+    Limits,
 }
 
 impl StepName {
@@ -65,6 +67,7 @@ impl StepName {
             Self::ShadowPod => "shadow-pod",
             Self::Conditions => "conditions",
             Self::RemotePod => "remote-pod",
+            Self::Limits => "limits",
         }
     }
 }

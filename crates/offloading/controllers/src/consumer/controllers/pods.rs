@@ -44,6 +44,7 @@ use crate::webhook;
 use liqo_offloading_rules::json::OFFER_RECLAIMED;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::namespace::placement;
+use liqo_offloading_rules::pod::added_limits::{LIMIT_ADDED, newly_added};
 use liqo_offloading_rules::pod::ephemeral::newly_refused;
 use liqo_offloading_rules::pod::eviction::tolerations;
 use liqo_offloading_rules::pod::home_text::of_shadow;
@@ -423,7 +424,7 @@ impl Pass<'_> {
         let network = network.filter(|network| network.works);
         let runs_here = |address| self.consumer.remote_pods.have(&self.peer.id, address);
         let addresses = network.map(|network| pod_addresses(&status, &network.maps, runs_here)).unwrap_or_default();
-        let missing = self.remote.and_then(|remote| missing(self.peer, remote, &Reference::all(self.pod)));
+        let missing = self.remote.and_then(|remote| missing(self.peer, remote, &Reference::expected_by(self.pod)));
         let missing = missing.map(|missing| (pods::NOT_REFLECTED, missing.message));
         let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
         let problem = problem.or_else(|| {
@@ -455,6 +456,11 @@ impl Pass<'_> {
         }
         if let Some(message) = newly_refused(&local, &status) {
             self.warn("EphemeralContainerRefused", &message).await;
+        }
+        if let Some(message) = newly_added(&local, &status)
+            && self.peer.may_tell_limits(&self.pod.uid)
+        {
+            events::note(self.consumer, self.pod, LIMIT_ADDED, &message).await;
         }
         Ok(())
     }

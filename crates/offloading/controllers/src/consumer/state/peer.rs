@@ -144,6 +144,8 @@ struct PodMemory {
     warned: Option<Instant>,
     /// When its owner was last told that it does not start, and stays.
     advised: Option<Instant>,
+    /// Its owner was told which limits the provider adds.
+    told_limits: bool,
     /// What keeps it from starting, and since when.
     stuck: Option<(String, Instant)>,
     /// When this process last asked for a token for the pod.
@@ -472,6 +474,11 @@ impl PeerState {
     /// Whether the owner of this pod is told now that it does not start, and stays; if so, not for a while.
     pub fn may_advise(&self, uid: &str) -> bool {
         self.remember(uid, |pod| is_due(&mut pod.advised))
+    }
+
+    /// Whether the owner of this pod is told now which limits the provider adds; if so, never again.
+    pub fn may_tell_limits(&self, uid: &str) -> bool {
+        self.remember(uid, |pod| !std::mem::replace(&mut pod.told_limits, true))
     }
 
     /// How long a pod has been kept from starting for this reason; `None` if nothing keeps it.

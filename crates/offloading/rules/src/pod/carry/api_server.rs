@@ -5,8 +5,10 @@
 //! environment variables that clients read; and the API server's name in the hosts file, with the address at which the provider
 //! sees it. The certificate of every API server is valid for that name, and pods read the hosts file before they ask the provider's
 //! DNS.
+//!
+//! A pod that uses no API server finds the namespace and the CA all the same: programs learn from these files where they run.
 
-use std::{net::IpAddr, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use liqo_api::{OffloadedReason, annotations};
@@ -14,7 +16,8 @@ use serde_json::{Map, Value, json};
 
 use crate::json::{items, name, text};
 use crate::pod::carry::{CONTAINER_LISTS, Refusal};
-use crate::pod::injected::injected;
+use crate::pod::injected::{PREFIX, injected};
+use crate::pod::references::ROOT_CA;
 
 /// The names of an API server in its own cluster, without those with the cluster's domain; clients use the first.
 const HOSTS: [&str; 2] = ["kubernetes.default.svc", "kubernetes.default"];
@@ -139,32 +142,72 @@ pub fn give(carried: &mut Value, home: &Value, secret: &str, addresses: &[IpAddr
     put_first(spec, "hostAliases", addresses.iter().map(|address| json!({ "ip": address, "hostnames": hosts })).collect());
     let source = json!({ "secretName": secret, "defaultMode": 0o644 });
     put_first(spec, "volumes", injected.iter().map(|name| json!({ "name": name, "secret": source })).collect());
-    for list in CONTAINER_LISTS {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let before = items(home, &format!("/spec/{list}")).iter().find(|before| name(before) == name(container));
-            let mounts = before.map_or(&[][..], |before| items(before, "/volumeMounts"));
-            let mounts: Vec<Value> = mounts.iter().filter(|mount| injected.contains(name(mount))).cloned().collect();
-            let Some(container) = container.as_object_mut() else { continue };
-            if mounts.is_empty() {
-                clear_variables(container);
-                continue;
-            }
-            put_first(container, "volumeMounts", mounts);
-            set_variables(container, HOSTS[0], PORT);
-        }
+    for (list, container) in containers(spec) {
+        let is_given = mount(container, list, home, &injected);
+        if is_given { set_variables(container, HOSTS[0], PORT) } else { clear_variables(container) }
     }
 }
 
 /// Makes a carried pod that uses no API server find none. A kubelet gives every container the address of its own cluster's API
 /// server, unless the container has variables of the same names; clients take an empty address for none, and say so at once.
+/// The pod finds the namespace and the CA of home where it has them there.
 pub fn withhold(carried: &mut Value, home: &Value) {
     if choose(home) == Ok(ApiServerChoice::Remote) {
         return;
     }
-    for list in CONTAINER_LISTS {
-        let containers = carried.get_mut("spec").and_then(|spec| spec.get_mut(list)).and_then(Value::as_array_mut);
-        containers.into_iter().flatten().filter_map(Value::as_object_mut).for_each(clear_variables);
+    let injected = injected(home);
+    let Some(spec) = carried.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    put_first(spec, "volumes", injected.iter().map(|name| without_token(name)).collect());
+    for (list, container) in containers(spec) {
+        mount(container, list, home, &injected);
+        clear_variables(container);
     }
+}
+
+/// Whether a pod of this cluster finds the CA of its cluster in an injected volume, also at a provider.
+pub fn finds_ca(home: &Value) -> bool {
+    !injected(home).is_empty() && choose(home) != Ok(ApiServerChoice::Remote)
+}
+
+/// The volume that a pod without a token has in place of an injected one. A provider may reflect no `ConfigMap`s, so the CA is optional.
+fn without_token(name: &str) -> Value {
+    let namespace = json!({ "path": "namespace", "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.namespace" } });
+    json!({ "name": name, "projected": { "defaultMode": 0o644, "sources": [
+        { "configMap": { "name": ROOT_CA, "items": [{ "key": "ca.crt", "path": "ca.crt" }], "optional": true } },
+        { "downwardAPI": { "items": [namespace] } },
+    ] } })
+}
+
+/// Whether this is such a volume. A broker's names for the `ConfigMap` and the field differ.
+pub(super) fn is_without_token(volume: &Value) -> bool {
+    let mut wanted = without_token(name(volume));
+    for path in ["/projected/sources/0/configMap/name", "/projected/sources/1/downwardAPI/items/0/fieldRef/fieldPath"] {
+        if let (Some(wanted), Some(said)) = (wanted.pointer_mut(path), volume.pointer(path)) {
+            wanted.clone_from(said);
+        }
+    }
+    name(volume).starts_with(PREFIX) && wanted == *volume
+}
+
+/// The containers of a carried pod, each with the list that it is in.
+fn containers(spec: &mut Map<String, Value>) -> impl Iterator<Item = (&'static str, &mut Map<String, Value>)> {
+    let lists = spec.iter_mut().filter_map(|(field, list)| {
+        let field = CONTAINER_LISTS.into_iter().find(|known| known == field)?;
+        Some((field, list.as_array_mut()?))
+    });
+    lists.flat_map(|(field, list)| list.iter_mut().filter_map(move |one| Some((field, one.as_object_mut()?))))
+}
+
+/// Mounts the injected volumes where the container has them at home. Returns whether it has any.
+fn mount(container: &mut Map<String, Value>, list: &str, home: &Value, injected: &BTreeSet<String>) -> bool {
+    let before = items(home, &format!("/spec/{list}")).iter().find(|before| before.get("name") == container.get("name"));
+    let mounts = before.map_or(&[][..], |before| items(before, "/volumeMounts"));
+    let mounts: Vec<Value> = mounts.iter().filter(|mount| injected.contains(name(mount))).cloned().collect();
+    let is_mounted = !mounts.is_empty();
+    if is_mounted {
+        put_first(container, "volumeMounts", mounts);
+    }
+    is_mounted
 }
 
 fn clear_variables(container: &mut Map<String, Value>) {
@@ -334,7 +377,7 @@ mod tests {
         let mut withheld = outgoing(&home, &[].into()).unwrap();
         withhold(&mut withheld, &home);
         assert_eq!(hosts(&withheld), [none.clone(), none]);
-        assert_eq!(withheld["spec"]["ephemeralContainers"][0]["volumeMounts"], json!([]));
+        assert_eq!(withheld["spec"]["ephemeralContainers"][0]["volumeMounts"], json!([mount]));
     }
 
     #[test]
@@ -369,6 +412,62 @@ mod tests {
         assert_eq!(sent(&with_map)["containers"][0]["env"], proxy, "it uses an API server of its own choice");
         let remote = pod("reader", Some("remote"));
         assert!(sent(&remote)["initContainers"][0].get("env").is_none(), "it uses the provider's");
+    }
+
+    #[test]
+    fn a_pod_without_a_token_finds_the_namespace_and_the_ca_of_home() {
+        let identity = RemoteIdentity {
+            namespace: "demo-rome",
+            name: "web",
+            consumer: "c",
+            pool: "p",
+            shadow_pod: "u",
+            home_namespace: "demo",
+        };
+        // The policy of the provider allows no volumes that pods name, and no ConfigMaps.
+        let strict =
+            ProviderRules { volume_types: ["emptyDir".into()].into(), reflected_kinds: vec![], ..ProviderRules::default() };
+        let remote = |home: &Value| {
+            let mut carried = outgoing(home, &[].into()).unwrap();
+            withhold(&mut carried, home);
+            remote_pod(&carried, &identity, &strict).unwrap()
+        };
+        for (account, said) in [("default", None), ("reader", Some("none")), ("reader", None)] {
+            let home = pod(account, said);
+            assert!(finds_ca(&home));
+            let there = remote(&home);
+            let volume = &there["spec"]["volumes"][0];
+            assert_eq!(
+                volume["projected"]["sources"],
+                json!([
+                    { "configMap": { "name": replica_name(Kind::ConfigMap, "kube-root-ca.crt"), "optional": true,
+                        "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
+                    { "downwardAPI": { "items": [{ "path": "namespace",
+                        "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.labels['liqo.io/home-namespace']" } }] } },
+                ])
+            );
+            assert_eq!(there["metadata"]["labels"]["liqo.io/home-namespace"], "demo");
+            let mount = json!({ "name": volume["name"], "readOnly": true,
+                "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount" });
+            assert_eq!(there["spec"]["containers"][0]["volumeMounts"][0], mount);
+            assert!(there["spec"]["initContainers"][0].get("volumeMounts").is_none(), "it has none at home");
+            // At a broker, the pod is a pod of a home in turn.
+            assert!(!finds_ca(&there), "it names the ConfigMap itself");
+            assert_eq!(remote(&there)["spec"]["volumes"][0]["name"], volume["name"]);
+        }
+        assert!(!finds_ca(&bare("default", None)) && !finds_ca(&pod("reader", Some("remote"))));
+        assert_eq!(remote(&bare("default", None))["spec"].get("volumes"), None);
+    }
+
+    #[test]
+    fn a_volume_of_that_name_with_anything_else_needs_the_providers_permission() {
+        assert!(is_without_token(&without_token("kube-api-access-x")));
+        assert!(!is_without_token(&without_token("other")));
+        let mut more = without_token("kube-api-access-x");
+        more["projected"]["sources"][1] = json!({ "secret": { "name": "s" } });
+        assert!(!is_without_token(&more));
+        more["projected"]["sources"][0]["configMap"]["items"] = json!([{ "key": "k", "path": "k" }]);
+        assert!(!is_without_token(&more) && !is_without_token(&json!({ "name": "kube-api-access-x", "emptyDir": {} })));
     }
 
     #[test]

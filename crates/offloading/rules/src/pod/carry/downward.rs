@@ -178,7 +178,7 @@ fn as_file(entries: &Map<String, Value>) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A text in quotes, with the escapes of Go's `%q`, which a kubelet uses.
+/// A text in quotes, with the escapes of Go's `strconv.Quote`, which a kubelet uses.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for character in text.chars() {
@@ -191,16 +191,23 @@ fn quoted(text: &str) -> String {
             '\u{8}' => write!(quoted, "\\b"),
             '\u{b}' => write!(quoted, "\\v"),
             '\u{c}' => write!(quoted, "\\f"),
-            ' ' => write!(quoted, " "),
-            '\0'..='\u{7f}' if character.is_control() => write!(quoted, "\\x{:02x}", u32::from(character)),
-            _ if character.is_control() || character.is_whitespace() => write!(quoted, "\\u{:04x}", u32::from(character)),
-            _ => write!(quoted, "{character}"),
+            _ if is_printable(character) => write!(quoted, "{character}"),
+            '\0'..='\u{7f}' => write!(quoted, "\\x{:02x}", u32::from(character)),
+            '\u{80}'..='\u{ffff}' => write!(quoted, "\\u{:04x}", u32::from(character)),
+            _ => write!(quoted, "\\U{:08x}", u32::from(character)),
         };
         // Writing to a text cannot fail.
         let _ = written;
     }
     quoted.push('"');
     quoted
+}
+
+/// Go's `unicode.IsPrint`: letters, marks, numbers, punctuation, symbols and the ASCII space. Rust decides the same where it escapes texts
+/// for programmers, except for quotes and marks at the beginning. Only characters that Unicode added after version 15.0 differ: Go 1.26
+/// does not know them yet.
+fn is_printable(character: char) -> bool {
+    character == '\'' || ['a', character].iter().collect::<String>().escape_debug().nth(1) == Some(character)
 }
 
 fn each_variable(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
@@ -401,13 +408,28 @@ mod tests {
 
     #[test]
     fn files_have_the_escapes_of_a_kubelet() {
+        // Written by Go's strconv.Quote.
         for (text, file) in [
             ("a b", "a b"),
             ("\"\\", "\\\"\\\\"),
-            ("\n\t\r", "\\n\\t\\r"),
-            ("\u{1}\u{7f}", "\\x01\\x7f"),
-            ("\u{85}\u{a0}", "\\u0085\\u00a0"),
-            ("ü€", "ü€"),
+            ("it's", "it's"),
+            ("\n\t\r\u{7}\u{8}\u{b}\u{c}", "\\n\\t\\r\\a\\b\\v\\f"),
+            ("\0\u{1}\u{1b}\u{7f}", "\\x00\\x01\\x1b\\x7f"),
+            // Control characters and spaces beyond ASCII.
+            ("\u{85}\u{a0}\u{2003}\u{2028}\u{3000}", "\\u0085\\u00a0\\u2003\\u2028\\u3000"),
+            ("ü€漢字Ω", "ü€漢字Ω"),
+            // Characters that format others: soft hyphen, zero width space, right-to-left override, byte order mark.
+            ("\u{ad}\u{200b}\u{202e}\u{feff}", "\\u00ad\\u200b\\u202e\\ufeff"),
+            // An emoji of two that are joined.
+            ("👩\u{200d}🚀", "👩\\u200d🚀"),
+            // Accents and variation selectors are marks.
+            ("e\u{301}\u{301}", "e\u{301}\u{301}"),
+            ("\u{301}❤\u{fe0f}", "\u{301}❤\u{fe0f}"),
+            // Private use, unassigned, no character, and tags.
+            ("\u{e000}\u{378}\u{ffff}", "\\ue000\\u0378\\uffff"),
+            ("\u{e0061}\u{f0000}\u{10ffff}", "\\U000e0061\\U000f0000\\U0010ffff"),
+            // In place of what is no UTF-8, which no JSON contains.
+            ("\u{fffd}", "\u{fffd}"),
         ] {
             assert_eq!(quoted(text), format!("\"{file}\""));
         }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::json::{items, name};
 use crate::pod::carry::Refusal;
+use crate::pod::carry::api_server::is_without_token;
 
 /// Volume types that need nothing of the home cluster. `image` pulls one more image.
 pub(crate) const ALLOWED_VOLUMES: &[&str] = &["configMap", "downwardAPI", "emptyDir", "image", "projected", "secret"];
@@ -26,9 +27,10 @@ pub fn reduce(volumes: &Value, injected: &BTreeSet<String>) -> Result<Option<Val
     Ok((!kept.is_empty()).then_some(kept.into()))
 }
 
-/// A refusal for the first volume of a type that travels, but that the provider's policy does not allow.
+/// A refusal for the first volume of a type that travels, but that the provider's policy does not allow. The volume with the namespace
+/// and the CA of home is not the choice of the pod.
 pub fn allowed(volumes: Option<&Value>, types: &BTreeSet<String>, policy: &str) -> Result<(), Refusal> {
-    for volume in volumes.and_then(Value::as_array).into_iter().flatten() {
+    for volume in volumes.and_then(Value::as_array).into_iter().flatten().filter(|volume| !is_without_token(volume)) {
         if let Some(kind) = kinds(volume).find(|kind| !types.contains(*kind)) {
             let instead = if types.is_empty() {
                 "it allows none".to_owned()

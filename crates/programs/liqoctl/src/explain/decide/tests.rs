@@ -339,3 +339,17 @@ fn an_evicted_pod_says_so() {
     assert_eq!(find(&facts, StepName::LocalPod).what, "Failed: Evicted: the provider took back what it used");
     assert_eq!((find(&facts, StepName::ShadowPod).verdict, waits_for(&facts)), (Verdict::Skipped, Some(StepName::LocalPod)));
 }
+
+#[test]
+fn a_limit_that_the_provider_adds_is_shown_and_stops_nothing() {
+    let mut facts = running();
+    let step = |facts: &PodFacts| explain(facts).steps.into_iter().find(|step| step.step == StepName::Limits);
+    assert_eq!(step(&facts), None);
+    let containers = |limits: Value| of(json!([{ "name": "c", "resources": { "limits": limits } }]));
+    facts.pod.spec.as_mut().unwrap().containers = containers(json!({ "cpu": "1" }));
+    let remote = facts.provider.as_mut().unwrap().remote_pod.as_mut().unwrap().as_mut().unwrap();
+    remote.spec.as_mut().unwrap().containers = containers(json!({ "cpu": "1", "memory": "256Mi" }));
+    let said = step(&facts).unwrap();
+    assert_eq!(said.what, "the provider limits container c to 256Mi of memory, because the pod sets no limit");
+    assert_eq!((said.verdict, explain(&facts).waits_for), (Verdict::Ok, None));
+}
