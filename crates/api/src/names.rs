@@ -261,7 +261,7 @@ pub mod annotations {
     pub const PENDING_APPROVAL: &str = "liqo.io/pending-approval";
     /// On a shadow pod, a reflected object or a Secret in a tenant namespace: the name of the object in the consumer cluster.
     pub const HOME_NAME: &str = "liqo.io/home-name";
-    /// On the record of a Secret that is one of several: which one, of how many, the hash of the whole and its type.
+    /// On each record of a Secret that travels in chunks: its number, the number of chunks, the hash of the whole Secret, and its type.
     pub const CHUNK: &str = "liqo.io/chunk";
     /// On a shadow pod: what its consumer needs to know of the pod when it is gone there, with a code that nobody else can compute.
     pub const VOUCHER: &str = "liqo.io/voucher";

@@ -46,8 +46,9 @@ fn mounted(config_map: &str) -> Value {
     json!([{ "name": "v", "configMap": { "name": config_map } }])
 }
 
-async fn create_config_map(api: Api<ConfigMap>, name: &str, len: usize) {
-    let data = [("file".to_owned(), "x".repeat(len))].into();
+/// With this many keys: with more than 10,000 it does not travel.
+async fn create_config_map(api: Api<ConfigMap>, name: &str, keys: usize) {
+    let data = (0..keys).map(|key| (format!("file-{key}"), "x".to_owned())).collect();
     let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     let map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
     api.create(&PostParams::default(), &map).await.unwrap();
@@ -74,7 +75,7 @@ async fn pods_that_a_provider_cannot_run_come_home_all_of_an_owner_together_and_
     world.offload(0, "demo", "LocalAndRemote").await;
     let offloading = rome.api::<NamespaceOffloading>("demo").get(NAMESPACE_OFFLOADING).await.unwrap();
     let mapped = offloading.status.unwrap().remote_namespaces.remove(0).namespace;
-    create_config_map(rome.api("demo"), "bundle", 100_000).await;
+    create_config_map(rome.api("demo"), "bundle", 10_001).await;
     create_config_map(rome.api("demo"), "taken", 1).await;
     create_config_map(milan.api(&mapped), "taken", 1).await;
 

@@ -283,9 +283,10 @@ async fn what_is_as_large_as_kubernetes_allows_arrives_whole_and_follows_changes
         maps.patch("settings", &PatchParams::default(), &change).await.unwrap();
         world.until("the change arrives", SOON, async || has(items).await).await;
     }
-    let of_secret = SECRET_LEN.div_ceil(32 << 10) + 1;
-    // The CA of home is one more.
-    world.until("no chunk of the map is left", SOON, async || records(turin).await <= of_secret + 2).await;
+    // Those of the Secret, and one for the map and for the CA of home.
+    let left = SECRET_LEN.div_ceil(32 << 10) + 2;
+    world.until("no chunk of the map is left", SOON, async || records(turin).await <= left).await;
+    assert_eq!(records(turin).await, left);
     rome.api::<Pod>("demo").delete("web", &DeleteParams::default()).await.unwrap();
     world.until("nothing is left", 2 * SOON, async || records(milan).await + records(turin).await == 0).await;
     assert_eq!(contents(turin).await, (None, None));

@@ -1,19 +1,62 @@
-//! Evictions of running pods by turns: what the controllers that decide on them ask of the API server.
+//! Evictions of running pods by turns: what the controllers that decide on them have to know, and the request.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{Api, ResourceExt as _, api::ListParams, core::SelectorExt as _};
 use liqo_api::departure::DepartureCause;
-use liqo_api::{Key, selectors::label_selector};
+use liqo_api::{Key, ResourceList, selectors::label_selector};
 use liqo_controller_runtime::{
+    Cache,
     departures::{self, Departure},
     eviction::Outcome,
     writes::{Step as _, StepError},
 };
-use liqo_offloading_rules::pod::saving::RunningPod;
+use liqo_offloading_rules::node::priced::PricedNode;
+use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::saving::{RunningPod, amounts, takes_new_pods};
 
-use super::state::Consumer;
+use super::state::{Consumer, recorded_node};
+
+/// A virtual node with its pods.
+pub struct NodePods {
+    pub node: PricedNode,
+    pub pods: Vec<Arc<LocalPod>>,
+    /// Whether it takes new pods, and how much is free.
+    pub open: bool,
+    pub free: ResourceList,
+    /// Whether its pods use more than it has: its provider takes back a part of it.
+    pub is_overused: bool,
+}
+
+/// The virtual nodes whose pods are all known.
+pub fn known_nodes(consumer: &Consumer) -> Vec<NodePods> {
+    let tasks = consumer.node_tasks.lock();
+    let known = consumer.virtual_nodes.all().into_iter().filter_map(|(key, node)| {
+        let (name, _) = recorded_node(&node)?;
+        let live = consumer.nodes.get(&Key::new("", &name))?;
+        let pods = tasks.get(&key).map(|tasks| tasks.pods.clone()).filter(Cache::is_synced)?;
+        let open =
+            takes_new_pods(&live) && node.spec.withdrawal_timestamp.is_none() && node.metadata.deletion_timestamp.is_none();
+        let pods = pods.all().into_iter().map(|(_, pod)| pod).collect();
+        Some(NodePods {
+            node: PricedNode::of_json(&name, &live),
+            pods,
+            open,
+            free: node.spec.resources.clone(),
+            is_overused: false,
+        })
+    });
+    let mut known: Vec<NodePods> = known.collect();
+    drop(tasks);
+    for one in &mut known {
+        let used = one.pods.iter().filter_map(|pod| amounts(pod)).fold(ResourceList::new(), |sum, amounts| sum + &amounts);
+        one.is_overused = used.fits_in(&one.free).is_err();
+        one.free = one.free.saturating_sub(&used);
+    }
+    known
+}
 
 /// UIDs of the controllers with a pod that has no node.
 pub fn waiting_controllers(consumer: &Consumer, namespace: &str) -> Vec<String> {

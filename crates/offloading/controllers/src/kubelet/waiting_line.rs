@@ -35,15 +35,22 @@ impl WaitingLine {
     /// for which there is no place is tried only once.
     pub async fn ask<A, F: Future<Output = Result<A, Failure>>>(&self, mut ask: impl FnMut() -> F) -> Result<A, Failure> {
         let asked = Instant::now();
+        let mut refusal = None;
         // Nobody overtakes those who wait.
         if self.places.available_permits() == MAX_WAITING {
             let answer = ask().await;
             if !is_paced(&answer) {
                 return answer;
             }
+            refusal = Some(answer);
         }
         let Ok(_place) = self.places.try_acquire() else { return ask().await };
-        let Ok(_first) = tokio::time::timeout_at(asked + MAX_WAIT, self.first.lock()).await else { return ask().await };
+        let Ok(_first) = tokio::time::timeout_at(asked + MAX_WAIT, self.first.lock()).await else {
+            return match refusal {
+                Some(refusal) => refusal,
+                None => ask().await,
+            };
+        };
         loop {
             let answer = ask().await;
             let Some(next) = next_try(asked, Instant::now()).filter(|_| is_paced(&answer)) else { return answer };

@@ -89,6 +89,12 @@ impl Offer {
         })
     }
 
+    /// What all pods may use, if one more is admitted. A new one gets nothing of what is being taken back: it would have to go at once. One that
+    /// `had_a_pod` has the notice, as if that had not ended.
+    pub fn room(&self, had_a_pod: bool) -> &ResourceList {
+        self.reclaim_to.as_ref().filter(|_| !had_a_pod).unwrap_or(&self.hard)
+    }
+
     /// Whether a node of this cluster is one of the pool.
     pub fn has_node(&self, name: &str, node_labels: &BTreeMap<String, String>) -> bool {
         if self.nodes.is_empty() {

@@ -30,6 +30,8 @@ pub struct AdmissionRequest {
     /// Its position in the order of admission.
     pub turn: Turn,
     pub charge: Effective,
+    /// Whether it had a pod before, which this cluster creates again.
+    pub had_a_pod: bool,
 }
 
 /// A pod that has no room.
@@ -194,7 +196,7 @@ impl Ledger {
         charge: Charge,
         ours: impl Fn(&str) -> bool,
     ) -> Result<(), Refusal> {
-        let free = offer.hard.saturating_sub(&self.charged(&request.account, charge, ours));
+        let free = offer.room(request.had_a_pod).saturating_sub(&self.charged(&request.account, charge, ours));
         let pool = &request.account.pool;
         let wanted = request.charge.charged(charge);
         wanted.fits_in(&free).map_err(|shortages| {
@@ -228,7 +230,7 @@ impl Ledger {
     }
 
     fn wait(&mut self, request: AdmissionRequest, refused: bool) {
-        let AdmissionRequest { account, shadow, turn, charge } = request;
+        let AdmissionRequest { account, shadow, turn, charge, .. } = request;
         self.turns.insert(shadow.clone(), (account.clone(), turn.clone()));
         self.waiting.entry(account).or_default().insert(turn, Waiting { shadow, charge, refused });
     }
@@ -311,7 +313,21 @@ mod tests {
 
     fn request(shadow: &str, second: i64, wanted: &str) -> AdmissionRequest {
         let turn = Turn { created: Timestamp::from_second(second).unwrap(), uid: shadow.into() };
-        AdmissionRequest { account: account(), shadow: Key::new(account().tenant, shadow), turn, charge: list(wanted).into() }
+        let shadow = Key::new(account().tenant, shadow);
+        AdmissionRequest { account: account(), shadow, turn, charge: list(wanted).into(), had_a_pod: false }
+    }
+
+    #[test]
+    fn a_new_pod_gets_nothing_of_what_is_being_taken_back_and_one_that_ran_is_created_again() {
+        let offer = Offer { reclaim_to: Some(list("cpu=1,pods=9")), ..offer("cpu=3,pods=9") };
+        let mut ledger = Ledger::default();
+        let admit = |ledger: &mut Ledger, shadow: &str, had_a_pod: bool| {
+            let request = AdmissionRequest { had_a_pod, ..request(shadow, 0, "cpu=1,pods=1") };
+            ledger.admit(request, Some(&offer), Charge::Requests, |_| true).map_err(|refusal| refusal.reason)
+        };
+        assert_eq!(admit(&mut ledger, "first", false), Ok(()));
+        assert_eq!(admit(&mut ledger, "new", false), Err(OFFER_EXCEEDED));
+        assert_eq!(admit(&mut ledger, "again", true), Ok(()));
     }
 
     #[test]

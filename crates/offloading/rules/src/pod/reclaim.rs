@@ -27,6 +27,8 @@ pub struct ChargedPod {
     pub is_ending: bool,
     /// Whether its node is one of the pool, or not known.
     pub is_in_pool: bool,
+    /// Whether a cluster behind this one ends it anyway.
+    pub ends_behind: bool,
 }
 
 /// The offer of a pool.
@@ -106,13 +108,16 @@ fn taken_back(name: &str, offer: &Offer, pods: &[ChargedPod], now: Timestamp) ->
         )),
     };
     let beyond = beyond.into_iter().map(|(pod, short)| (pod.shadow.clone(), smaller(&short)));
-    left.into_iter().map(|pod| (pod.shadow.clone(), elsewhere.clone())).chain(beyond).collect()
+    let left = left.into_iter().map(|pod| (pod.shadow.clone(), elsewhere.clone()));
+    // Of two causes, the earlier one counts.
+    let is_sooner = notice.is_none_or(|reclaim| offer.drain.is_none_or(|drain| reclaim < drain));
+    if is_sooner { left.chain(beyond).collect() } else { beyond.chain(left).collect() }
 }
 
-/// The youngest pods without which the others fit, each with the resources that are short. A pod that uses none of these stays: its
-/// end would free nothing.
+/// The youngest pods without which the others fit, each with the resources that are short; before them those that end anyway. A pod that
+/// uses none of these stays: its end would free nothing.
 fn beyond<'a>(hard: &ResourceList, mut pods: Vec<&'a ChargedPod>) -> Vec<(&'a ChargedPod, String)> {
-    pods.sort_by(|one, other| other.turn.cmp(&one.turn));
+    pods.sort_by(|one, other| (other.ends_behind, &other.turn).cmp(&(one.ends_behind, &one.turn)));
     let mut used: ResourceList = pods.iter().map(|pod| &pod.amounts).sum();
     let mut ending = Vec::new();
     for pod in pods {
@@ -145,7 +150,14 @@ mod tests {
 
     fn pod(uid: &str, created: i64, requests: &str) -> ChargedPod {
         let turn = Turn { created: at(created), uid: uid.into() };
-        ChargedPod { shadow: Key::new("t", uid), turn, amounts: list(requests), is_ending: false, is_in_pool: true }
+        ChargedPod {
+            shadow: Key::new("t", uid),
+            turn,
+            amounts: list(requests),
+            is_ending: false,
+            is_in_pool: true,
+            ends_behind: false,
+        }
     }
 
     fn offer(hard: &str) -> Offer {
@@ -187,6 +199,19 @@ mod tests {
         assert_eq!(told, [(Key::new("t", "young"), TakenBack::AfterNotice(why.to_owned()))].into());
         let moving = pods.map(|pod| ChargedPod { is_ending: pod.shadow.name == "young", ..pod });
         assert_eq!(plan("default", Pool::Offered(&offer), &moving, at(99)).taken_back, BTreeMap::new(), "the others fit");
+    }
+
+    #[test]
+    fn those_that_end_anyway_go_first_and_of_two_ends_the_earlier_one_is_told() {
+        let to = Some(list("cpu=1,pods=9"));
+        let offer = Offer { reclaim: Some(at(100)), reclaim_to: to, drain: Some(at(50)), ..offer("cpu=2,pods=9") };
+        let old = ChargedPod { ends_behind: true, ..pod("old", 1, "cpu=1,pods=1") };
+        let pods = [old.clone(), pod("young", 2, "cpu=1,pods=1")];
+        let told = plan("default", Pool::Offered(&offer), &pods, at(10)).taken_back;
+        assert_eq!(told.into_keys().map(|key| key.name).collect::<Vec<_>>(), ["old"]);
+        let both = [ChargedPod { is_in_pool: false, ..old }, pods[1].clone()];
+        let TakenBack::AfterNotice(why) = self::told(&offer, &both, 10) else { panic!("it ends later") };
+        assert!(why.contains("ends at 1970-01-01T00:00:50Z"), "{why}");
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl RunningPod {
             ready: ready && local.deletion.is_none(),
             excluded,
             may_run_at_home: may_run_at_home(&pod),
-            ends_soon: local.ends_soon(),
+            ends_soon: local.ends_soon() && local.deletion.is_none(),
             budgets: Vec::new(),
         })
     }
@@ -188,7 +188,7 @@ pub struct Facts<'a> {
 pub fn savings(facts: &Facts) -> Vec<Saving> {
     let mut turns = Turns::new(facts.pods, facts.unsettled, facts.allowed, AtOnce::One);
     let mut candidates: Vec<(&RunningPod, Money)> = Vec::new();
-    for pod in facts.pods.iter().filter(|pod| turns.may_wait_for_another(pod)) {
+    for pod in facts.pods.iter().filter(|pod| pod.ready && turns.may_wait_for_another(pod)) {
         if let Some((_, saving)) = saving(pod, facts.targets, None) {
             candidates.push((pod, saving));
         }

@@ -121,7 +121,8 @@ impl Shadow {
     /// The room that it waits for, if it has no pod.
     pub fn admission_request(&self, key: &Key) -> Option<AdmissionRequest> {
         let account = Account { tenant: key.namespace.clone(), pool: self.pool.clone() };
-        Some(AdmissionRequest { account, shadow: key.clone(), turn: self.turn(&key.name), charge: self.charge.clone()? })
+        let (turn, charge, had_a_pod) = (self.turn(&key.name), self.charge.clone()?, self.reported.remote_uid.is_some());
+        Some(AdmissionRequest { account, shadow: key.clone(), turn, charge, had_a_pod })
     }
 
     /// Whether a change concerns more than the status, which only the provider writes.

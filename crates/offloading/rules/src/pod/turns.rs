@@ -1,5 +1,5 @@
-//! Which running pods to evict next, if they leave for a cause that all of them have: a budget is spent whose `whenSpent` is `MoveHome`, or
-//! their provider will end them. A few of each controller at a time, so that a Service goes on without a disruption budget, too.
+//! Chooses the next pods to evict when many leave for one cause: a spent budget with `MoveHome`, or a notice of their provider. Only some
+//! pods of a controller leave at a time, so that a Service continues even without a disruption budget.
 //!
 //! Their controllers create others, and the admission webhook keeps these away from where they must not go.
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use liqo_api::Key;
 
-use crate::pod::saving::RunningPod;
+use crate::pod::saving::{RunningPod, Target};
 
 /// A pod to evict.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,22 +39,56 @@ impl AtOnce {
     }
 }
 
-/// The pods of one namespace to evict now, at most `max` of those that leave. All `pods` count for whether a controller's pods are Ready.
+/// Where other pods may run instead of those that leave.
+pub struct Places<'a> {
+    /// Whether pods of the namespace may run in this cluster.
+    pub here: bool,
+    pub nodes: Vec<Target<'a>>,
+    /// Names of the nodes on which more is used than they have: what leaves makes no room there.
+    pub overused: BTreeSet<String>,
+}
+
+impl Places<'_> {
+    /// Takes room for a pod that replaces this one. Returns whether there is any. Whether a node of this cluster has room is up to the scheduler.
+    pub fn take(&mut self, pod: &RunningPod) -> bool {
+        if self.here && pod.may_run_at_home {
+            return true;
+        }
+        let overused = &self.overused;
+        self.nodes.iter_mut().filter(|target| !pod.excluded.contains(&target.node.name)).any(|target| {
+            let Some(free) = &mut target.free else { return false };
+            if target.node.name == pod.node {
+                return !overused.contains(&pod.node);
+            }
+            let fits = pod.amounts.fits_in(free).is_ok() && target.node.largest_pods.may_take(&pod.amounts).is_ok();
+            if fits {
+                *free = free.saturating_sub(&pod.amounts);
+            }
+            fits
+        })
+    }
+}
+
+/// The pods of one namespace to evict now, at most `max` of those that leave. All `pods` count for whether a controller's pods are Ready; those
+/// that are not leave first, because nobody misses them. `leaves` is asked only about pods that may be evicted now.
 /// `allowed` and `unsettled` are as in [`Facts`](super::saving::Facts).
 pub fn next_pods(
     pods: &[RunningPod],
-    leaves: impl Fn(&RunningPod) -> bool,
+    mut leaves: impl FnMut(&RunningPod) -> bool,
     allowed: &BTreeMap<Key, u32>,
     unsettled: &BTreeSet<String>,
     (at_once, max): (AtOnce, usize),
 ) -> Vec<NextPod> {
     let mut turns = Turns::new(pods, unsettled, allowed, at_once);
-    let mut candidates: Vec<&RunningPod> = pods.iter().filter(|pod| leaves(pod)).collect();
-    candidates.sort_by_key(|pod| &pod.key);
+    let mut candidates: Vec<&RunningPod> = pods.iter().collect();
+    candidates.sort_by_key(|pod| (pod.ready, &pod.key));
     let mut chosen = Vec::new();
     for pod in candidates {
         if chosen.len() >= max {
             break;
+        }
+        if !(turns.is_next(pod) && leaves(pod)) {
+            continue;
         }
         let Some(controller) = turns.take(pod) else { continue };
         let has_budget = !pod.budgets.is_empty();
@@ -91,7 +125,8 @@ impl<'a> Turns<'a> {
 
     /// Whether its controller creates it again, and can do without it now.
     pub(super) fn may_wait_for_another(&self, pod: &RunningPod) -> bool {
-        pod.ready && pod.controller.as_ref().is_some_and(|controller| self.left.get(controller).is_some_and(|left| *left > 0))
+        let left = pod.controller.as_ref().and_then(|controller| self.left.get(controller));
+        left.is_some_and(|left| *left > 0 || !pod.ready)
     }
 
     /// The same, if its disruption budget allows it, too.
@@ -111,7 +146,7 @@ impl<'a> Turns<'a> {
         if let Some(left) = pod.budgets.first().and_then(|budget| self.allowed.get_mut(budget)) {
             *left -= 1;
         }
-        if let Some(left) = self.left.get_mut(controller) {
+        if let Some(left) = self.left.get_mut(controller).filter(|_| pod.ready) {
             *left -= 1;
         }
         Some(controller.clone())
@@ -121,6 +156,7 @@ impl<'a> Turns<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::priced::PricedNode;
 
     fn pod(name: &str, node: &str, controller: &str) -> RunningPod {
         RunningPod {
@@ -163,13 +199,46 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_ready_leaves_first_and_holds_up_nobody() {
+        let broken = RunningPod { ready: false, ..pod("web-3", "milan", "web") };
+        let pods = [pod("web-1", "milan", "web"), broken, pod("web-2", "milan", "web")];
+        assert_eq!(chosen(&pods, &[], 9), ["web-3"]);
+    }
+
+    #[test]
+    fn a_pod_leaves_only_if_another_one_finds_a_place() {
+        let (milan, turin) = (node("milan"), node("turin"));
+        let places = |here: bool, free: &str, overused: bool| Places {
+            here,
+            nodes: vec![Target { node: &milan, free: Some(cpu("0")) }, Target { node: &turin, free: Some(cpu(free)) }],
+            overused: overused.then(|| "milan".to_owned()).into_iter().collect(),
+        };
+        let leaving: Vec<RunningPod> = (0..3)
+            .map(|n| RunningPod { amounts: cpu("1"), may_run_at_home: n == 0, ..pod(&n.to_string(), "milan", &n.to_string()) })
+            .collect();
+        let leave = |mut places: Places| leaving.iter().filter(|pod| places.take(pod)).count();
+        assert_eq!(leave(places(false, "0", false)), 3, "the room of each becomes free, and its pool has other nodes");
+        assert_eq!(leave(places(false, "0", true)), 0, "its pool becomes smaller");
+        assert_eq!(leave(places(true, "0", true)), 1, "at home");
+        assert_eq!(leave(places(false, "2", true)), 2, "at turin");
+    }
+
+    fn cpu(amount: &str) -> liqo_api::ResourceList {
+        [("cpu", amount.parse().unwrap())].into_iter().collect()
+    }
+
+    fn node(name: &str) -> PricedNode {
+        PricedNode::of_json(name, &serde_json::json!({}))
+    }
+
+    #[test]
     fn of_a_large_controller_a_quarter_leaves_at_a_time_less_by_what_is_not_ready() {
         let all = |missing: usize| -> Vec<RunningPod> {
             (0..8).map(|n| RunningPod { ready: n >= missing, ..pod(&n.to_string(), "milan", "web") }).collect()
         };
         let leave = |pods: &[RunningPod], unsettled: &[&str]| {
             let unsettled = unsettled.iter().map(|&uid| uid.to_owned()).collect();
-            next_pods(pods, |_| true, &BTreeMap::new(), &unsettled, (AtOnce::Quarter, 9)).len()
+            next_pods(pods, |pod| pod.ready, &BTreeMap::new(), &unsettled, (AtOnce::Quarter, 9)).len()
         };
         assert_eq!([0, 1, 2, 3].map(|missing| leave(&all(missing), &[])), [2, 1, 0, 0]);
         assert_eq!(leave(&all(0), &["web"]), 0);

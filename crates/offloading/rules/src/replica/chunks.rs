@@ -6,8 +6,8 @@
 //!   provider: all of one hash are there ──▶ read, joined, hashed again ──▶ settings-liqo-<hash>
 //! ```
 //!
-//! So the bounds of records stay what they are: a tenant stores so many of them, each of so many bytes. Chunk 0 has the record that an
-//! object in one piece would have, and stands for the whole. Until all chunks of its hash are there, the replica stays as it is.
+//! So the bounds of records stay what they are: a tenant stores so many of them, each of so many bytes. Chunk 0 uses the record name of an
+//! undivided object, and stands for the whole. Until all chunks of its hash are there, the replica stays as it is.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 use crate::json::text;
 use crate::replica::kind::Kind;
-use crate::replica::record::{Reference, object_of, record_of_secret, type_that_travels};
+use crate::replica::record::{Reference, SECRET_TYPES, object_of, record_of_secret, type_that_travels};
 use crate::replica::source::{Problem, Source, fingerprint};
 
 /// Maximum number of chunks of one object. One MiB, of which each byte is escaped as six, takes about 100.
@@ -35,6 +35,10 @@ const ENTRY_LEN: usize = 6;
 const MIN_PART_LEN: usize = 16;
 /// A part of a Secret's value has a multiple of this many bytes, unless it is the last: then the parts in base64 make up the whole.
 const BASE64_GROUP: usize = 3;
+/// Maximum length of the hash of the whole.
+const MAX_HASH_LEN: usize = 64;
+/// Maximum length in bytes of the keys and values of the whole, those of a Secret in base64: what Kubernetes takes, and a little more.
+const MAX_WHOLE_LEN: usize = 3 << 19;
 /// The fields of a `ConfigMap` with data.
 const DATA_FIELDS: [&str; 2] = ["data", "binaryData"];
 /// The field of the object in a record that says which chunk it is.
@@ -60,7 +64,9 @@ impl Chunk {
         let (index, count) = (index.parse().ok()?, count.parse().ok()?);
         let whole = words.next()?.to_owned();
         let secret_type = words.next().map(str::to_owned);
-        let is_valid = index < count && (2..=MAX_CHUNKS).contains(&count) && whole.len() <= 64 && words.next().is_none();
+        let is_type = secret_type.as_deref().is_none_or(|type_| SECRET_TYPES.contains(&type_));
+        let is_valid = index < count && (2..=MAX_CHUNKS).contains(&count) && whole.len() <= MAX_HASH_LEN && is_type;
+        let is_valid = is_valid && words.next().is_none();
         is_valid.then_some(Self { index, count, whole, secret_type })
     }
 
@@ -127,6 +133,9 @@ pub fn of_secret(reference: &Reference, secret: &Secret) -> Result<Vec<(Referenc
     let len: usize = record.data.iter().flatten().map(|(key, value)| key.len() + value.0.len()).sum();
     if len <= MAX_SECRET_LEN {
         return Ok(vec![(reference.clone(), record)]);
+    }
+    if record.data.as_ref().is_some_and(|data| data.len() > MAX_VALUES) {
+        return Err(RecordTextError::TooManyValues);
     }
     let mut chunks = Chunks::new(MAX_SECRET_LEN);
     for (key, ByteString(value)) in record.data.iter().flatten() {
@@ -212,56 +221,96 @@ fn beginning(text: &str, max_len: usize) -> (&str, usize) {
 /// Kind, name and fingerprint of an object that comes in chunks.
 type Whole = (Kind, String, String);
 
-/// The sources of `ConfigMap`s and Secrets, of which chunk 0 stands for the whole: it names the others, or waits for them. They have no
-/// replica of their own.
+/// The sources of `ConfigMap`s and Secrets, of which chunk 0 stands for the whole: it names the others, or waits for them. Of these only
+/// those stay that are being deleted, because they have a finalizer.
 #[must_use]
 pub fn joined(sources: Vec<Source>) -> Vec<Source> {
     let mut others: BTreeMap<Whole, BTreeMap<usize, (Key, String)>> = BTreeMap::new();
     for source in sources.iter().filter(|source| !source.deleted && source.problem.is_none() && source.refused.is_none()) {
-        if let (Some(kind), Some(chunk)) = (source.kind, &source.chunk) {
+        if let (Some(kind), Some(chunk)) = (source.kind, source.chunk.as_ref().filter(|chunk| chunk.index > 0)) {
             let whole = others.entry((kind, source.name.clone(), chunk.whole.clone())).or_default();
             whole.insert(chunk.index, (source.key.clone(), source.uid.clone()));
         }
     }
     let join = |mut source: Source| {
-        let (Some(kind), Some(chunk)) = (source.kind, source.chunk.clone()) else { return source };
+        let (Some(kind), Some(chunk)) = (source.kind, source.chunk.clone()) else { return Some(source) };
         if chunk.index > 0 {
             source.kind = None;
-            return source;
+            return source.deleted.then_some(source);
         }
         let found = others.get(&(kind, source.name.clone(), chunk.whole.clone()));
         let all = (1..chunk.count).map(|index| found?.get(&index).cloned()).collect::<Option<Vec<_>>>();
         source.is_incomplete = all.is_none();
         source.other_chunks = all.unwrap_or_default();
         source.fingerprint = chunk.whole;
-        source
+        Some(source)
     };
-    sources.into_iter().map(join).collect()
+    sources.into_iter().filter_map(join).collect()
 }
 
-/// The content of an object from those of its chunks, in their order: data, and for Secrets their type. `None` if they are not all of this
-/// whole, because it is being written; a problem if they do not make it up.
-pub fn content(kind: Kind, whole: &Chunk, chunks: &[Value]) -> Option<Result<Value, Problem>> {
-    let mut content = json!({ "type": whole.secret_type });
-    let mut entries = 0;
-    for (index, chunk) in chunks.iter().enumerate() {
-        let said = text(chunk, "/chunk").or_else(|| annotation(chunk)).and_then(Chunk::parse)?;
-        if said != (Chunk { index, ..whole.clone() }) {
-            return None;
+/// Why the chunks that were read are not the object.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unjoined {
+    /// A chunk is of another content, because the object is being written.
+    Other,
+    /// They do not make up what they say, or nothing that Kubernetes takes.
+    Wrong(Problem),
+}
+
+impl Unjoined {
+    fn wrong(why: &str) -> Self {
+        Self::Wrong(Problem::new("Invalid", why))
+    }
+}
+
+/// Puts an object together, chunk after chunk, so that only one of them is in memory beside it.
+pub struct Joiner<'a> {
+    kind: Kind,
+    whole: &'a Chunk,
+    content: Value,
+    /// The index of the next chunk.
+    next: usize,
+    keys: usize,
+    len: usize,
+}
+
+impl<'a> Joiner<'a> {
+    pub fn new(kind: Kind, whole: &'a Chunk) -> Self {
+        Self { kind, whole, content: json!({ "type": whole.secret_type }), next: 0, keys: 0, len: 0 }
+    }
+
+    /// Adds the content of the next chunk.
+    pub fn add(&mut self, chunk: &Value) -> Result<(), Unjoined> {
+        let said = text(chunk, "/chunk").or_else(|| annotation(chunk)).and_then(Chunk::parse);
+        if said != Some(Chunk { index: self.next, ..self.whole.clone() }) {
+            return Err(Unjoined::Other);
         }
+        self.next += 1;
         for field in DATA_FIELDS {
             for (key, part) in chunk.get(field).and_then(Value::as_object).into_iter().flatten() {
-                entries += 1;
                 let part = part.as_str().unwrap_or_default();
-                match &mut content[field][key.as_str()] {
+                self.len += part.len();
+                match &mut self.content[field][key.as_str()] {
                     Value::String(value) => value.push_str(part),
-                    value => *value = part.into(),
+                    value => {
+                        *value = part.into();
+                        self.keys += 1;
+                        self.len += key.len();
+                    }
+                }
+                if self.keys > MAX_VALUES || self.len > MAX_WHOLE_LEN {
+                    return Err(Unjoined::wrong("its chunks make up more than Kubernetes takes"));
                 }
             }
         }
+        Ok(())
     }
-    let is_right = chunks.len() == whole.count && entries <= MAX_VALUES && fingerprint(kind, &content) == whole.whole;
-    Some(if is_right { Ok(content) } else { Err(Problem::new("Invalid", "its chunks do not make up the object")) })
+
+    /// The content of the object.
+    pub fn finish(self) -> Result<Value, Unjoined> {
+        let is_right = self.next == self.whole.count && fingerprint(self.kind, &self.content) == self.whole.whole;
+        if is_right { Ok(self.content) } else { Err(Unjoined::wrong("its chunks do not make up the object")) }
+    }
 }
 
 fn annotation(chunk: &Value) -> Option<&str> {
@@ -291,6 +340,12 @@ mod tests {
         (records.into_iter().map(Source::of_object).collect(), contents)
     }
 
+    fn content(kind: Kind, whole: &Chunk, chunks: &[Value]) -> Result<Value, Unjoined> {
+        let mut joiner = Joiner::new(kind, whole);
+        chunks.iter().try_for_each(|chunk| joiner.add(chunk))?;
+        joiner.finish()
+    }
+
     fn whole_of(sources: &[Source]) -> &Source {
         sources.iter().find(|source| source.kind.is_some()).unwrap()
     }
@@ -317,7 +372,7 @@ mod tests {
         let joined = joined(sources);
         let whole = whole_of(&joined);
         assert_eq!((whole.is_incomplete, whole.other_chunks.len() + 1), (false, objects.len()));
-        let content = content(Kind::ConfigMap, whole.chunk.as_ref().unwrap(), &contents).unwrap().unwrap();
+        let content = content(Kind::ConfigMap, whole.chunk.as_ref().unwrap(), &contents).unwrap();
         assert_eq!(content["data"], json!(map.data));
         assert_eq!(whole.fingerprint, fingerprint(Kind::ConfigMap, &object_of(&map)), "as of a replica with this content");
     }
@@ -342,7 +397,7 @@ mod tests {
             sources.push(Source::of_secret(record).unwrap());
         }
         let joined = joined(sources);
-        let content = content(Kind::Secret, whole_of(&joined).chunk.as_ref().unwrap(), &contents).unwrap().unwrap();
+        let content = content(Kind::Secret, whole_of(&joined).chunk.as_ref().unwrap(), &contents).unwrap();
         let replica = crate::replica::plan::replica(Kind::Secret, &content, "there", "demo-rome", "demo");
         let made: Secret = serde_json::from_value(replica).unwrap();
         assert_eq!((made.data, made.type_), (secret.data, secret.type_));
@@ -360,7 +415,7 @@ mod tests {
         let (_, former) = sources(&of_config_map(&xml()).unwrap());
         let whole = after[0].chunk.clone().unwrap();
         let mixed: Vec<Value> = contents.iter().take(1).chain(former.iter().skip(1)).cloned().collect();
-        assert_eq!(content(Kind::ConfigMap, &whole, &mixed), None, "they are being written");
+        assert_eq!(content(Kind::ConfigMap, &whole, &mixed), Err(Unjoined::Other), "they are being written");
         after[1].deleted = true;
         assert!(whole_of(&joined(after)).is_incomplete);
     }
@@ -369,7 +424,7 @@ mod tests {
     fn chunks_that_do_not_make_up_what_they_say_are_refused() {
         let (sources, contents) = sources(&of_config_map(&xml()).unwrap());
         let whole = sources[0].chunk.clone().unwrap();
-        let refused = |contents: &[Value]| content(Kind::ConfigMap, &whole, contents).is_some_and(|content| content.is_err());
+        let refused = |contents: &[Value]| matches!(content(Kind::ConfigMap, &whole, contents), Err(Unjoined::Wrong(_)));
         assert!(!refused(&contents));
         let mut other = contents.clone();
         other[1]["data"]["a.xml"] = "something else".into();
@@ -378,10 +433,28 @@ mod tests {
         let many: Map<String, Value> = (0..=MAX_VALUES).map(|number| (number.to_string(), "".into())).collect();
         other[1]["data"] = many.into();
         assert!(refused(&other));
-        for text in ["0/1 x", "2/2 x", "0/129 x", "0/2", "x/2 x", "-1/2 x", "0/2 x Opaque more"] {
+        let long = format!("0/2 {}", "x".repeat(65));
+        for text in ["0/1 x", "2/2 x", "0/129 x", "0/2", "x/2 x", "-1/2 x", "0/2 x Opaque more", "0/2 x some/other", &long] {
             assert_eq!(Chunk::parse(text), None, "{text}");
         }
         assert_eq!(Chunk::parse(&whole.to_text()), Some(whole));
+    }
+
+    /// Each record is valid, and all together would take a hundred times their length in memory.
+    #[test]
+    fn of_chunks_with_very_many_keys_no_more_is_kept_than_of_one_record() {
+        let chunk = |index: usize| {
+            let data: Map<String, Value> = (0..7000).map(|number| (format!("{index}-{number}"), "".into())).collect();
+            json!({ "kind": "ConfigMap", "chunk": format!("{index}/128 x"), "data": data })
+        };
+        let whole = Chunk { index: 0, count: 128, whole: "x".into(), secret_type: None };
+        let mut joiner = Joiner::new(Kind::ConfigMap, &whole);
+        assert_eq!(joiner.add(&chunk(0)), Ok(()));
+        assert!(matches!(joiner.add(&chunk(1)), Err(Unjoined::Wrong(_))));
+        let long = |index: usize| json!({ "chunk": format!("{index}/128 x"), "data": { "a": "x".repeat(60 << 10) } });
+        let mut joiner = Joiner::new(Kind::ConfigMap, &whole);
+        let taken = (0..128).take_while(|index| joiner.add(&long(*index)).is_ok()).count();
+        assert_eq!(taken, 25, "1.5 MiB");
     }
 
     #[test]
@@ -402,13 +475,15 @@ mod tests {
             entries in prop::collection::btree_map("[a-z.]{1,20}", ("[\\PC\u{1}\n\"]{0,40}", 1_usize..4000), 1..12),
         ) {
             let data: BTreeMap<String, String> = entries.into_iter().map(|(key, (value, times))| (key, value.repeat(times))).collect();
-            let map = ConfigMap { data: Some(data), ..xml() };
+            let binary = [("binary".to_owned(), ByteString(vec![3; 50_000]))].into();
+            let map = ConfigMap { data: Some(data), binary_data: Some(binary), ..xml() };
             let Ok(objects) = of_config_map(&map) else { return Ok(()) };
             let (sources, contents) = sources(&objects);
             prop_assert!(sources.iter().all(|source| source.problem.is_none()));
             if let Some(whole) = whole_of(&joined(sources)).chunk.as_ref() {
-                let content = content(Kind::ConfigMap, whole, &contents).unwrap().unwrap();
+                let content = content(Kind::ConfigMap, whole, &contents).unwrap();
                 prop_assert_eq!(&content["data"], &json!(map.data));
+                prop_assert_eq!(&content["binaryData"], &json!(map.binary_data));
             }
         }
     }

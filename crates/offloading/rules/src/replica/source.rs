@@ -119,7 +119,7 @@ pub struct Source {
     pub uid: String,
     /// The object's namespace in the consumer's cluster.
     pub home: String,
-    /// The replica's kind. An object of a kind that is not reflected has none, and a [`problem`](Self::problem).
+    /// The replica's kind. An object of a kind that is not reflected has none, and a [`problem`](Self::problem); nor has a chunk but the first.
     pub kind: Option<Kind>,
     /// The replica's name, see [`replica_name`].
     pub name: String,

@@ -12,90 +12,106 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use liqo_api::Key;
 use liqo_api::departure::DepartureCause;
-use liqo_controller_runtime::{Cache, writes::StepError};
-use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::saving::RunningPod;
-use liqo_offloading_rules::pod::turns::{AtOnce, next_pods};
+use liqo_api::{Key, NAMESPACE_OFFLOADING, PodOffloadingStrategy};
+use liqo_controller_runtime::writes::StepError;
+use liqo_offloading_rules::namespace::node_selector;
+use liqo_offloading_rules::node::priced::PricedNode;
+use liqo_offloading_rules::pod::saving::{RunningPod, Target};
+use liqo_offloading_rules::pod::turns::{AtOnce, NextPod, Places, next_pods};
 use tokio::time::Instant;
 
-use crate::consumer::evictions::{allowed_by_budgets, evict, waiting_controllers};
-use crate::consumer::state::{Consumer, recorded_node};
+use crate::consumer::evictions::{NodePods, allowed_by_budgets, evict, known_nodes, waiting_controllers};
+use crate::consumer::state::Consumer;
 
 /// Interval between two rounds.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// For this long no other pod of a controller is evicted, if no budget knows when the new one is Ready: it may be on a node of this cluster,
-/// whose pods are not watched.
+/// whose pods are not watched. Budgets that allow nothing are not read again before.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Maximum number of pods of one namespace that are evicted in one round.
 const MAX_AT_ONCE: usize = 50;
 
-/// The last evictions of pods without a budget, by the UID of their controller. A restart forgets them.
-type Evicted = HashMap<String, Instant>;
+/// What has its pause since when: controllers by UID, and namespaces by name. A restart forgets them.
+type Resting = HashMap<String, Instant>;
 
 /// Runs until the context stops.
 pub async fn run(consumer: Arc<Consumer>) {
-    let mut evicted = Evicted::new();
+    let mut resting = Resting::new();
     loop {
         tokio::select! {
             biased;
             () = consumer.context.stop.cancelled() => return,
             () = tokio::time::sleep(INTERVAL) => {}
         }
-        evicted.retain(|_, at| at.elapsed() < PAUSE);
-        for (namespace, pods) in leaving_namespaces(&consumer) {
-            if let Err(error) = move_next(&consumer, &namespace, pods, &mut evicted).await {
+        resting.retain(|_, since| since.elapsed() < PAUSE);
+        let leaving = leaving_namespaces(&consumer);
+        if leaving.is_empty() {
+            continue;
+        }
+        let nodes = known_nodes(&consumer);
+        for namespace in leaving.iter().filter(|namespace| !consumer.is_lent_on(namespace)) {
+            if resting.contains_key(namespace) {
+                continue;
+            }
+            if let Err(error) = move_next(&consumer, namespace, &nodes, &mut resting).await {
                 tracing::warn!(namespace, %error, "pods not moved that their provider will end, trying again");
             }
         }
     }
 }
 
-/// The pods on virtual nodes, of the namespaces in which some of them end soon.
-fn leaving_namespaces(consumer: &Consumer) -> BTreeMap<String, Vec<RunningPod>> {
-    let pods = pods_on_virtual_nodes(consumer);
-    let leaving = pods.iter().filter(|(_, pod)| pod.ends_soon()).map(|(_, pod)| pod.key.namespace.as_str());
-    let namespaces: BTreeSet<&str> = leaving.filter(|namespace| !consumer.is_lent_on(namespace)).collect();
-    let mut found: BTreeMap<String, Vec<RunningPod>> = BTreeMap::new();
-    for (node, pod) in pods.iter().filter(|(_, pod)| namespaces.contains(pod.key.namespace.as_str())) {
-        found.entry(pod.key.namespace.clone()).or_default().extend(RunningPod::of(pod, node, &[]));
-    }
-    found
+/// The namespaces with pods that end soon.
+fn leaving_namespaces(consumer: &Consumer) -> BTreeSet<String> {
+    let tasks = consumer.node_tasks.lock();
+    let pods = tasks.values().flat_map(|tasks| tasks.pods.all());
+    pods.filter(|(_, pod)| pod.ends_soon() && !pod.finished).map(|(_, pod)| pod.key.namespace.clone()).collect()
 }
 
-/// With the names of their nodes.
-fn pods_on_virtual_nodes(consumer: &Consumer) -> Vec<(String, Arc<LocalPod>)> {
-    let tasks = consumer.node_tasks.lock();
-    let nodes = consumer.virtual_nodes.all().into_iter().filter_map(|(key, node)| {
-        let (name, _) = recorded_node(&node)?;
-        Some((name, tasks.get(&key).map(|tasks| tasks.pods.clone()).filter(Cache::is_synced)?))
-    });
-    nodes.flat_map(|(name, pods)| pods.all().into_iter().map(move |(_, pod)| (name.clone(), pod))).collect()
+/// Where pods of a namespace may go, and the nodes that take new ones.
+fn places<'a>(consumer: &Consumer, namespace: &str, nodes: &'a [NodePods]) -> (Places<'a>, Vec<&'a PricedNode>) {
+    let offloading = consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
+    let here = offloading.as_ref().is_none_or(|one| one.spec.pod_offloading_strategy != PodOffloadingStrategy::Remote);
+    let selector = offloading.as_ref().and_then(|one| one.spec.cluster_selector.as_ref());
+    let is_open = |one: &&NodePods| one.open && node_selector::matches(selector, &one.node.name, &one.node.labels);
+    let open: Vec<&NodePods> = nodes.iter().filter(is_open).collect();
+    let targets = open.iter().map(|one| Target { node: &one.node, free: Some(one.free.clone()) }).collect();
+    let overused = nodes.iter().filter(|one| one.is_overused).map(|one| one.node.name.clone()).collect();
+    (Places { here, nodes: targets, overused }, open.iter().map(|one| &one.node).collect())
 }
 
 /// Evicts the next pods of one namespace.
-async fn move_next(
-    consumer: &Consumer,
-    namespace: &str,
-    mut pods: Vec<RunningPod>,
-    evicted: &mut Evicted,
-) -> Result<(), StepError> {
-    let unsettled: BTreeSet<String> = evicted.keys().cloned().chain(waiting_controllers(consumer, namespace)).collect();
-    let leaves = |pod: &RunningPod| pod.ends_soon;
-    // Most rounds end here, without a request.
-    if next_pods(&pods, leaves, &BTreeMap::<Key, u32>::new(), &unsettled, (AtOnce::Quarter, 1)).is_empty() {
+async fn move_next(consumer: &Consumer, namespace: &str, nodes: &[NodePods], resting: &mut Resting) -> Result<(), StepError> {
+    let unsettled: BTreeSet<String> = resting.keys().cloned().chain(waiting_controllers(consumer, namespace)).collect();
+    let open = places(consumer, namespace, nodes).1;
+    let of_namespace = |one: &NodePods| -> Vec<RunningPod> {
+        let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
+        pods.filter_map(|pod| RunningPod::of(pod, &one.node.name, &open)).collect()
+    };
+    let mut pods: Vec<RunningPod> = nodes.iter().flat_map(of_namespace).collect();
+    let next = |pods: &[RunningPod], allowed: &BTreeMap<Key, u32>| -> Vec<NextPod> {
+        let mut places = places(consumer, namespace, nodes).0;
+        let leaves = |pod: &RunningPod| pod.ends_soon && places.take(pod);
+        next_pods(pods, leaves, allowed, &unsettled, (AtOnce::Quarter, MAX_AT_ONCE))
+    };
+    // Without a request, as long as no budget is known.
+    if next(&pods, &BTreeMap::new()).is_empty() {
         return Ok(());
     }
     let allowed = allowed_by_budgets(consumer, namespace, &mut pods).await?;
-    for one in next_pods(&pods, leaves, &allowed, &unsettled, (AtOnce::Quarter, MAX_AT_ONCE)) {
+    let next = next(&pods, &allowed);
+    if next.is_empty() {
+        resting.insert(namespace.to_owned(), Instant::now());
+    }
+    let mut failure = None;
+    for one in next {
         let message = format!("evicted from node {}, whose provider would end the pod soon: another one replaces it", one.from);
-        if evict(consumer, &one.key, &one.uid, DepartureCause::PlaceEnds, message).await? {
-            tracing::info!(pod = %one.key, node = one.from, "pod evicted, its provider would end it soon");
-            if !one.has_budget {
-                evicted.insert(one.controller, Instant::now());
-            }
+        match evict(consumer, &one.key, &one.uid, DepartureCause::PlaceEnds, message).await {
+            Ok(true) if !one.has_budget => drop(resting.insert(one.controller, Instant::now())),
+            Ok(_) => {}
+            // One pod that cannot be evicted holds up no other.
+            Err(error) => failure = Some(error),
         }
     }
-    Ok(())
+    failure.map_or(Ok(()), Err)
 }

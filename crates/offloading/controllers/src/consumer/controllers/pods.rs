@@ -433,7 +433,8 @@ impl Pass<'_> {
             refused.map(|message| (pods::CHANGE_REFUSED, message))
         });
         let notice = (shadow.reason == pods::ENDS_SOON).then(|| shadow.message.clone());
-        let notice = notice.or_else(|| said_behind(&status, pods::ENDS_SOON));
+        // Both begin with the time, and the earlier one counts.
+        let notice = notice.into_iter().chain(said_behind(&status, pods::ENDS_SOON)).min();
         let problem = notice.map(|message| (pods::ENDS_SOON, message)).or(problem);
         let link = Link {
             pod_ips: &addresses.here,

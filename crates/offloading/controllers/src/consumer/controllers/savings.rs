@@ -12,17 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use liqo_api::departure::DepartureCause;
-use liqo_api::{Key, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, ResourceList};
+use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy};
 use liqo_controller_runtime::writes::StepError;
 use tokio::time::Instant;
 
-use crate::consumer::evictions::{allowed_by_budgets, evict, waiting_controllers};
-use crate::consumer::state::{Consumer, recorded_node};
+use crate::consumer::evictions::{NodePods, allowed_by_budgets, evict, known_nodes, waiting_controllers};
+use crate::consumer::state::Consumer;
 use liqo_offloading_rules::budget::Standing;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::node::priced::PricedNode;
-use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::saving::{Facts, RunningPod, Saving, Target, amounts, moves_pods, savings, takes_new_pods};
+use liqo_offloading_rules::pod::saving::{Facts, RunningPod, Saving, Target, moves_pods, savings};
 use liqo_offloading_rules::pod::turns::{AtOnce, next_pods};
 
 /// Interval between two rounds.
@@ -36,15 +35,6 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(3600);
 
 /// The place of pods that come home: no virtual node has this name.
 const HOME: &str = "";
-
-/// A virtual node with its pods.
-struct NodePods {
-    node: PricedNode,
-    pods: Vec<Arc<LocalPod>>,
-    /// Whether it takes new pods, and how much is free.
-    open: bool,
-    free: ResourceList,
-}
 
 /// The last evictions of this process, by the UID of the controller. A restart forgets them, which costs at most one eviction of each.
 #[derive(Default)]
@@ -93,7 +83,7 @@ pub async fn run(consumer: Arc<Consumer>) {
         if asking.is_empty() {
             continue;
         }
-        let nodes = nodes(&consumer);
+        let nodes = known_nodes(&consumer);
         for (key, offloading) in asking {
             let namespace = key.namespace.as_str();
             if come_home(offloading)
@@ -114,27 +104,6 @@ pub async fn run(consumer: Arc<Consumer>) {
 fn may_come_home(offloading: &NamespaceOffloading) -> bool {
     offloading.metadata.deletion_timestamp.is_none()
         && offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::LocalAndRemote
-}
-
-/// The virtual nodes whose pods are all known.
-fn nodes(consumer: &Consumer) -> Vec<NodePods> {
-    let tasks = consumer.node_tasks.lock();
-    let known = consumer.virtual_nodes.all().into_iter().filter_map(|(key, node)| {
-        let (name, _) = recorded_node(&node)?;
-        let live = consumer.nodes.get(&Key::new("", &name))?;
-        let pods = tasks.get(&key).map(|tasks| tasks.pods.clone()).filter(liqo_controller_runtime::Cache::is_synced)?;
-        let open =
-            takes_new_pods(&live) && node.spec.withdrawal_timestamp.is_none() && node.metadata.deletion_timestamp.is_none();
-        let pods = pods.all().into_iter().map(|(_, pod)| pod).collect();
-        Some(NodePods { node: PricedNode::of_json(&name, &live), pods, open, free: node.spec.resources.clone() })
-    });
-    let mut known: Vec<NodePods> = known.collect();
-    drop(tasks);
-    for one in &mut known {
-        let used = one.pods.iter().filter_map(|pod| amounts(pod));
-        one.free = one.free.saturating_sub(&used.fold(ResourceList::new(), |sum, amounts| sum + &amounts));
-    }
-    known
 }
 
 /// Evicts the pods of one namespace that save the most.

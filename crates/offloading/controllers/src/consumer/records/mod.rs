@@ -356,7 +356,7 @@ async fn warn(consumer: &Consumer, reference: &Reference, reason: &str, message:
     consumer.context.events.warning(&object, reason, message).await;
 }
 
-/// A kind of which records are.
+/// A kind of records.
 trait Record: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + Clone + DeserializeOwned + Debug {}
 
 impl Record for ReflectedObject {}

@@ -6,10 +6,11 @@ use std::{
     time::Duration,
 };
 
-use liqo_api::Charge;
+use liqo_api::{Charge, pods};
 use liqo_controller_runtime::{Key, Next, metrics};
 use liqo_offloading_rules::pod::admission::{Account, Offer};
-use liqo_offloading_rules::pod::reclaim::{ChargedPod, Pool, plan};
+use liqo_offloading_rules::pod::local_status::said_behind;
+use liqo_offloading_rules::pod::reclaim::{ChargedPod, Pool, TakenBack, plan};
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::shadow_pod::MAX_GRACE_SECONDS;
 use liqo_quantity::{Quantity, ResourceList};
@@ -89,7 +90,13 @@ impl Controller {
         for shadow in &changed {
             tracing::info!(%shadow, pool = key.name, now = ?now.get(shadow), "what is taken back from a consumer changed");
         }
-        let homes = changed.iter().filter_map(|shadow| Some(provider.shadows.get(shadow)?.namespace.clone())).collect();
+        // The budgets of those that end later stay.
+        let ends = |shadow: &Key| [&before, now].into_iter().any(|all| matches!(all.get(shadow), Some(TakenBack::Now(_))));
+        let homes = changed
+            .iter()
+            .filter(|shadow| ends(shadow))
+            .filter_map(|shadow| Some(provider.shadows.get(shadow)?.namespace.clone()))
+            .collect();
         provider.queues.add(triggers::room_taken_back(&key.namespace, &homes));
         provider.queues.add(triggers::shadow_pods(changed));
         plan.again.map_or(Next::OnChange, Next::After)
@@ -136,6 +143,7 @@ fn charged_pods(provider: &Provider, account: &Account, charge: Charge, offer: O
             shadow: key,
             amounts: pod.charge.charged(charge).clone(),
             is_in_pool: offer.is_none_or(|offer| is_in_pool(provider, &pod, offer)),
+            ends_behind: said_behind(&pod.status.value(), pods::ENDS_SOON).is_some(),
             // A pod with a longer grace counts as staying.
             is_ending: pod.deletion_grace.is_some_and(|grace| grace <= MAX_GRACE_SECONDS) || shadow.deleted,
         })

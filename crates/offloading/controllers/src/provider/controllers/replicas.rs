@@ -20,7 +20,7 @@ use liqo_offloading_rules::namespace::mapped::DestinationState;
 use liqo_offloading_rules::pod::reclaim::TakenBack;
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::usage::ConsumerPolicy;
-use liqo_offloading_rules::replica::chunks::{self, Chunk};
+use liqo_offloading_rules::replica::chunks::{self, Chunk, Joiner, Unjoined};
 use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
 use liqo_offloading_rules::replica::held_budgets::{Leaving, LeavingPod};
 use liqo_offloading_rules::replica::isolation::{IsolationPolicy, is_own, lent_on_prefix, with_lent_on};
@@ -510,7 +510,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The replica of this source with its present content; a problem if that is none. Nothing if the source is gone or was replaced.
+    /// The replica with the source's present content; a problem if the content is invalid. `None` if the source is gone or was replaced.
     async fn wanted(&self, kind: Kind, source: &Source) -> Result<Option<Result<DynamicObject, Problem>>, Error> {
         let content = match kind {
             Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy | Kind::PodDisruptionBudget => {
@@ -532,12 +532,21 @@ impl Pass<'_> {
 
     /// The content of an object that came in chunks.
     async fn joined(&self, kind: Kind, source: &Source, whole: &Chunk) -> Result<Option<Result<Value, Problem>>, Error> {
-        let mut read = Vec::new();
-        for (key, uid) in [(source.key.clone(), source.uid.clone())].iter().chain(&source.other_chunks) {
+        let mut joiner = Joiner::new(kind, whole);
+        let first = [(source.key.clone(), source.uid.clone())];
+        for (key, uid) in first.iter().chain(&source.other_chunks) {
             let Some(chunk) = self.record(kind, key, uid).await? else { return Ok(None) };
-            read.push(chunk);
+            match joiner.add(&chunk) {
+                Ok(()) => {}
+                Err(Unjoined::Other) => return Ok(None),
+                Err(Unjoined::Wrong(problem)) => return Ok(Some(Err(problem))),
+            }
         }
-        Ok(chunks::content(kind, whole, &read))
+        Ok(match joiner.finish() {
+            Ok(content) => Some(Ok(content)),
+            Err(Unjoined::Wrong(problem)) => Some(Err(problem)),
+            Err(Unjoined::Other) => None,
+        })
     }
 
     /// What is inside the record of a `ConfigMap` or Secret, as the API server has it now.
@@ -609,7 +618,9 @@ fn written(source: &Source, answer: kube::Result<DynamicObject>) -> kube::Result
             tracing::debug!(source = %source.key, replica = object.name_any(), "wrote a replica");
             Ok(None)
         }
-        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => Ok(Some(Problem::invalid(&status.message))),
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 413 | 422) => {
+            Ok(Some(Problem::invalid(&status.message)))
+        }
         Err(error) => Err(error),
     }
 }

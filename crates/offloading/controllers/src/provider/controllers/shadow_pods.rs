@@ -616,6 +616,7 @@ impl Pass<'_> {
             shadow: self.key.clone(),
             turn: shadow.turn(&self.key.name),
             charge,
+            had_a_pod: shadow.reported.remote_uid.is_some(),
         };
         let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
         self.provider.ledger.lock().admit(request, offer.as_deref(), input.policy.usage.charge, ours)?;

@@ -15,9 +15,11 @@ use liqo_api::{OffloadedReason, annotations};
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, name, text};
+use crate::pod::carry::downward::PASSED_ON;
 use crate::pod::carry::{CONTAINER_LISTS, Refusal};
 use crate::pod::injected::{PREFIX, injected};
 use crate::pod::references::ROOT_CA;
+use crate::replica::name::MARK;
 
 /// The names of an API server in its own cluster, without those with the cluster's domain; clients use the first.
 const HOSTS: [&str; 2] = ["kubernetes.default.svc", "kubernetes.default"];
@@ -178,14 +180,19 @@ fn without_token(name: &str) -> Value {
     ] } })
 }
 
-/// Whether this is such a volume. A broker's names for the `ConfigMap` and the field differ.
+/// Whether this is such a volume. A broker has other names for the `ConfigMap` and the field.
 pub(super) fn is_without_token(volume: &Value) -> bool {
     let mut wanted = without_token(name(volume));
-    for path in ["/projected/sources/0/configMap/name", "/projected/sources/1/downwardAPI/items/0/fieldRef/fieldPath"] {
-        if let (Some(wanted), Some(said)) = (wanted.pointer_mut(path), volume.pointer(path)) {
-            wanted.clone_from(said);
+    let is_passed_on = |said: &str| said.starts_with(&format!("metadata.annotations['{PASSED_ON}/"));
+    let is_replica = |said: &str| said.starts_with(&format!("{ROOT_CA}-{MARK}"));
+    let mut allow = |path: &str, is_brokers: &dyn Fn(&str) -> bool| {
+        let said = text(volume, path).filter(|said| is_brokers(said));
+        if let (Some(wanted), Some(said)) = (wanted.pointer_mut(path), said) {
+            *wanted = said.into();
         }
-    }
+    };
+    allow("/projected/sources/0/configMap/name", &is_replica);
+    allow("/projected/sources/1/downwardAPI/items/0/fieldRef/fieldPath", &is_passed_on);
     name(volume).starts_with(PREFIX) && wanted == *volume
 }
 
@@ -463,6 +470,14 @@ mod tests {
     fn a_volume_of_that_name_with_anything_else_needs_the_providers_permission() {
         assert!(is_without_token(&without_token("kube-api-access-x")));
         assert!(!is_without_token(&without_token("other")));
+        for (path, other) in [
+            ("/projected/sources/0/configMap/name", "settings"),
+            ("/projected/sources/1/downwardAPI/items/0/fieldRef/fieldPath", "spec.serviceAccountName"),
+        ] {
+            let mut more = without_token("kube-api-access-x");
+            *more.pointer_mut(path).unwrap() = other.into();
+            assert!(!is_without_token(&more), "{path}");
+        }
         let mut more = without_token("kube-api-access-x");
         more["projected"]["sources"][1] = json!({ "secret": { "name": "s" } });
         assert!(!is_without_token(&more));

@@ -62,7 +62,7 @@ pub(super) fn pass_on(spec: &mut Map<String, Value>, local_pod: &Value) -> Map<S
 }
 
 /// Domain of annotations that hold such values.
-const PASSED_ON: &str = "passed-on";
+pub(super) const PASSED_ON: &str = "passed-on";
 
 /// The provider's side: refers to the labels and annotations of the remote pod that hold the values of the local pod.
 pub(super) fn refer_to_local_values(spec: &mut Map<String, Value>, rules: &ProviderRules) {
