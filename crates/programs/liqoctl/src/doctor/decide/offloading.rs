@@ -152,7 +152,8 @@ fn refused(there: &[&Pod]) -> Finding {
         return Finding::fail(check, what, advice::of_refusal(reason));
     }
     if let Some((pod, condition)) = lacking.first() {
-        let what = format!("{} not complete at the provider, for example {}", count(lacking.len(), "pod"), words(pod, condition));
+        let what = if reason(condition) == pods::ENDS_SOON { "ending soon" } else { "not complete at the provider" };
+        let what = format!("{} {what}, for example {}", count(lacking.len(), "pod"), words(pod, condition));
         return Finding::warn(check, what, advice::of_incomplete(reason(condition)));
     }
     Finding::ok(check, format!("{} at peers, none refused", count(there.len(), "pod")))
