@@ -338,7 +338,7 @@ mod tests {
             spec["validations"].as_array().unwrap().iter().filter_map(|one| one["expression"].as_str()).collect();
         let types: Vec<&str> = expressions[0].split('\'').filter(|word| word.contains('/') || *word == "Opaque").collect();
         // The first one is the default.
-        assert_eq!(types[1..], liqo_offloading_rules::replica::record::SECRET_TYPES);
+        assert_eq!(types[1..], liqo_offloading_rules::replica::kind::SECRET_TYPES);
         let limit: usize = expressions[1].rsplit(' ').next().unwrap().parse().unwrap();
         let in_base64 = liqo_api::record_text::MAX_SECRET_LEN.div_ceil(3) * 4;
         assert!(limit >= in_base64 && limit <= in_base64 + 2048, "{limit}");

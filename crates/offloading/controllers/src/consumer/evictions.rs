@@ -15,7 +15,8 @@ use liqo_controller_runtime::{
 };
 use liqo_offloading_rules::node::priced::PricedNode;
 use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::saving::{RunningPod, amounts, takes_new_pods};
+use liqo_offloading_rules::pod::running_pod::{RunningPod, amounts};
+use liqo_offloading_rules::pod::saving::takes_new_pods;
 
 use super::state::{Consumer, recorded_node};
 

@@ -13,7 +13,7 @@ use crate::json::text;
 use crate::pod::carry::amounts::{Amounts, EPHEMERAL_STORAGE, MEMORY, complete};
 use crate::pod::carry::api_server::bound_at;
 use crate::pod::local_state::{LocalPod, Shadow};
-use crate::pod::saving::amounts;
+use crate::pod::running_pod::amounts;
 
 /// When a local pod was sent at the earliest: when it was bound to its node. Second 0 if nobody knows.
 pub fn sent_at(pod: &LocalPod) -> Timestamp {

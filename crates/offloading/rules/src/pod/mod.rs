@@ -27,6 +27,7 @@ pub mod remote_events;
 pub mod remote_pod;
 pub mod reported_status;
 pub mod room;
+pub mod running_pod;
 pub mod saving;
 pub mod scheduling;
 pub mod shadow_pod;

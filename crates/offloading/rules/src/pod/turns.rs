@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use liqo_api::Key;
 
-use crate::pod::saving::{RunningPod, Target};
+use crate::pod::running_pod::{RunningPod, Target};
 
 /// A pod to evict.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,12 +21,11 @@ use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, MAX_VALUES, Re
 use serde_json::{Map, Value, json};
 
 use crate::json::text;
+use crate::replica::chunk::{CHUNK, Chunk, MAX_CHUNKS, chunk_name};
 use crate::replica::kind::Kind;
-use crate::replica::record::{Reference, SECRET_TYPES, object_of, record_of_secret, type_that_travels};
+use crate::replica::record::{Reference, object_of, record_of_secret, type_that_travels};
 use crate::replica::source::{Problem, Source, fingerprint};
 
-/// Maximum number of chunks of one object. One MiB, of which each byte is escaped as six, takes about 100.
-const MAX_CHUNKS: usize = 128;
 /// Bytes of a record of a `ConfigMap` that are not its data: its kind, its name and what it says of the chunk.
 const HEAD_LEN: usize = 1024;
 /// What the quotes, the colon and the comma of an entry take in JSON.
@@ -35,52 +34,10 @@ const ENTRY_LEN: usize = 6;
 const MIN_PART_LEN: usize = 16;
 /// A part of a Secret's value has a multiple of this many bytes, unless it is the last: then the parts in base64 make up the whole.
 const BASE64_GROUP: usize = 3;
-/// Maximum length of the hash of the whole.
-const MAX_HASH_LEN: usize = 64;
 /// Maximum length in bytes of the keys and values of the whole, those of a Secret in base64: what Kubernetes takes, and a little more.
 const MAX_WHOLE_LEN: usize = 3 << 19;
 /// The fields of a `ConfigMap` with data.
 const DATA_FIELDS: [&str; 2] = ["data", "binaryData"];
-/// The field of the object in a record that says which chunk it is.
-pub(super) const CHUNK: &str = "chunk";
-
-/// Which part of an object a record holds: `3/15 1f2e3d` as text, for Secrets with their type.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
-    pub index: usize,
-    /// How many there are.
-    pub count: usize,
-    /// The fingerprint of the whole.
-    pub whole: String,
-    /// The type of the whole, if it is a Secret: one of some keys only would not be valid.
-    pub secret_type: Option<String>,
-}
-
-impl Chunk {
-    /// Reads the text. `None` if it is none of a chunk.
-    pub fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        let (index, count) = words.next()?.split_once('/')?;
-        let (index, count) = (index.parse().ok()?, count.parse().ok()?);
-        let whole = words.next()?.to_owned();
-        let secret_type = words.next().map(str::to_owned);
-        let is_type = secret_type.as_deref().is_none_or(|type_| SECRET_TYPES.contains(&type_));
-        let is_valid = index < count && (2..=MAX_CHUNKS).contains(&count) && whole.len() <= MAX_HASH_LEN && is_type;
-        let is_valid = is_valid && words.next().is_none();
-        is_valid.then_some(Self { index, count, whole, secret_type })
-    }
-
-    fn to_text(&self) -> String {
-        let Self { index, count, whole, secret_type } = self;
-        let type_ = secret_type.as_ref().map(|type_| format!(" {type_}")).unwrap_or_default();
-        format!("{index}/{count} {whole}{type_}")
-    }
-}
-
-/// What names the record of a chunk. No object has a name with a space.
-pub(super) fn chunk_name(object: &str, index: usize) -> String {
-    if index == 0 { object.to_owned() } else { format!("{object} {index}") }
-}
 
 /// The objects inside the records of a `ConfigMap`: one, or its chunks.
 pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {

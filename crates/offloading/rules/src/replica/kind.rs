@@ -12,6 +12,17 @@ use serde_json::Value;
 
 use crate::json::text;
 
+/// Types that a Secret keeps when it travels. A Secret of another type arrives as the first of these, because a type means nothing to the
+/// pods that read it, and may mean something to the programs of a provider.
+pub const SECRET_TYPES: [&str; 6] = [
+    "Opaque",
+    "kubernetes.io/basic-auth",
+    "kubernetes.io/dockercfg",
+    "kubernetes.io/dockerconfigjson",
+    "kubernetes.io/ssh-auth",
+    "kubernetes.io/tls",
+];
+
 /// Maximum stored size of an object that travels with its namespace, in bytes of JSON. All objects of one consumer together take at
 /// most 24 MiB. The consumer sends a longer slice in parts.
 pub(super) const MAX_LEN: usize = 16 * 1024;

@@ -1,6 +1,7 @@
 //! Objects that are copied to the provider: `ConfigMap`s, Secrets, Services, Ingresses, `NetworkPolicy`s,
 //! `PodDisruptionBudget`s.
 
+pub mod chunk;
 pub mod chunks;
 pub mod disruption_budget;
 pub mod exposure;

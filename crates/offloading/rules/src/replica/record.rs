@@ -29,21 +29,10 @@ use crate::pod::home_text::replace_word;
 use crate::pod::local_state::LocalPod;
 use crate::pod::local_status::cut;
 use crate::pod::references::ROOT_CA;
-use crate::replica::chunks::{Chunk, chunk_name};
-use crate::replica::kind::Kind;
+use crate::replica::chunk::{Chunk, chunk_name};
+use crate::replica::kind::{Kind, SECRET_TYPES};
 use crate::replica::name::replica_name;
 use crate::replica::{exposure, ingress, parts, service};
-
-/// Types that a Secret keeps when it travels. A Secret of another type arrives as the first of these, because a type means nothing to the
-/// pods that read it, and may mean something to the programs of a provider.
-pub const SECRET_TYPES: [&str; 6] = [
-    "Opaque",
-    "kubernetes.io/basic-auth",
-    "kubernetes.io/dockercfg",
-    "kubernetes.io/dockerconfigjson",
-    "kubernetes.io/ssh-auth",
-    "kubernetes.io/tls",
-];
 
 /// Secrets of these types never travel: they belong to the home cluster's own controllers.
 const NEVER: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];

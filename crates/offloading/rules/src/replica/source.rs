@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::json::{items, text};
 use crate::pod::local_status::cut;
 use crate::pod::reported_status::sorted;
-use crate::replica::chunks::Chunk;
+use crate::replica::chunk::Chunk;
 use crate::replica::isolation::{self, IsolationPolicy};
 use crate::replica::kind::{Kind, MAX_LEN};
 use crate::replica::name::replica_name;

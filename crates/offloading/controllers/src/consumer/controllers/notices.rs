@@ -17,7 +17,7 @@ use liqo_api::{Key, NAMESPACE_OFFLOADING, PodOffloadingStrategy};
 use liqo_controller_runtime::writes::StepError;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::node::priced::PricedNode;
-use liqo_offloading_rules::pod::saving::{RunningPod, Target};
+use liqo_offloading_rules::pod::running_pod::{RunningPod, Target};
 use liqo_offloading_rules::pod::turns::{AtOnce, NextPod, Places, next_pods};
 use tokio::time::Instant;
 

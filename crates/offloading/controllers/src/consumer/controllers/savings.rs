@@ -21,7 +21,8 @@ use crate::consumer::state::Consumer;
 use liqo_offloading_rules::budget::Standing;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::node::priced::PricedNode;
-use liqo_offloading_rules::pod::saving::{Facts, RunningPod, Saving, Target, moves_pods, savings};
+use liqo_offloading_rules::pod::running_pod::{RunningPod, Target};
+use liqo_offloading_rules::pod::saving::{Facts, Saving, moves_pods, savings};
 use liqo_offloading_rules::pod::turns::{AtOnce, next_pods};
 
 /// Interval between two rounds.

@@ -15,7 +15,7 @@ use liqo_api::{OffloadedReason, annotations};
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, name, text};
-use crate::pod::carry::downward::PASSED_ON;
+use crate::pod::carry::metadata::PASSED_ON;
 use crate::pod::carry::{CONTAINER_LISTS, Refusal};
 use crate::pod::injected::{PREFIX, injected};
 use crate::pod::references::ROOT_CA;

@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 
 use crate::json::{domain, items, text};
 use crate::pod::carry::api_server::account;
-use crate::pod::carry::metadata::{is_ours, keeps_annotation, keeps_label, texts};
+use crate::pod::carry::metadata::{PASSED_ON, is_ours, keeps_annotation, keeps_label, texts};
 use crate::pod::carry::{CONTAINER_LISTS, ProviderRules};
 
 /// The consumer's side: writes as plain values what only this cluster knows.
@@ -60,9 +60,6 @@ pub(super) fn pass_on(spec: &mut Map<String, Value>, local_pod: &Value) -> Map<S
     });
     values
 }
-
-/// Domain of annotations that hold such values.
-pub(super) const PASSED_ON: &str = "passed-on";
 
 /// The provider's side: refers to the labels and annotations of the remote pod that hold the values of the local pod.
 pub(super) fn refer_to_local_values(spec: &mut Map<String, Value>, rules: &ProviderRules) {

@@ -10,6 +10,9 @@ use crate::json::domain;
 use crate::patterns::is_named;
 use crate::pod::carry::ProviderRules;
 
+/// Domain of annotations with values of a pod's first home, which a broker passes on.
+pub(super) const PASSED_ON: &str = "passed-on";
+
 /// Domains of labels that travel: Kubernetes recommends the first one to users, and its controllers set the others. Labels without
 /// a domain belong to users, and travel, too.
 const LABEL_DOMAINS: [&str; 4] = ["app.kubernetes.io", "apps.kubernetes.io", "batch.kubernetes.io", "statefulset.kubernetes.io"];

@@ -3,6 +3,8 @@ use serde_json::json;
 
 use super::*;
 use crate::node::priced::tests::{any_nodes, cores, node};
+use crate::pod::local_state::LocalPod;
+use crate::pod::running_pod::may_run_at_home;
 
 fn key(name: &str) -> Key {
     Key::new("demo", name)
