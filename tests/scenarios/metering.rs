@@ -7,7 +7,7 @@ use liqo_tests::{Cluster, Measurement, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{
-    contracts::{contract_in_force, pay_at_most},
+    contracts::{contract_in_force, offers_need_no_contract, pay_at_most},
     pods::pod,
     policies::apply_policy,
 };
@@ -186,6 +186,8 @@ async fn receipts_are_shown_exported_and_verified_without_a_cluster(world: &Worl
 
     rome.end_namespace(NAMESPACE).await?;
     milan.kubectl(&["delete", "peeringpolicy", POLICY]).await?;
+    // Whoever asks for a contract next must not meet this one.
+    offers_need_no_contract(world).await?;
     pay_at_most(rome, Value::Null).await?;
     let back = json!({ "spec": { "metering": null } }).to_string();
     rome.kubectl(&["patch", "clusterconfig", "liqo", "--type", "merge", "-p", &back]).await.map(drop)

@@ -459,7 +459,7 @@ impl Pass<'_> {
             self.warn("EphemeralContainerRefused", &message).await;
         }
         if let Some(message) = newly_added(&local, &status)
-            && self.peer.may_tell_limits(&self.pod.uid)
+            && self.peer.may_tell_limits(self.pod)
         {
             events::note(self.consumer, self.pod, LIMIT_ADDED, &message).await;
         }

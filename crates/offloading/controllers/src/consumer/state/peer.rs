@@ -30,6 +30,10 @@ use liqo_offloading_rules::replica::record::ReflectionRecord;
 /// Delay before a pod is sent again that the provider's API server did not accept.
 const NOT_ACCEPTED_RETRY: Duration = Duration::from_secs(60);
 
+/// For this long the owner of a controller's pods is not told again which limits the provider adds.
+const LIMITS_REMEMBERED: Duration = Duration::from_secs(3600);
+/// For so many owners. Others are told when one of them is forgotten.
+const MAX_LIMITS_REMEMBERED: usize = 1000;
 /// Minimum time between two events of the same reason on one object.
 const EVENT_INTERVAL: Duration = Duration::from_secs(600);
 
@@ -123,6 +127,8 @@ pub struct PeerState {
     budgets: Mutex<HashMap<Reference, Told>>,
     /// What this process recorded over the present connection, until the watch shows it.
     recorded: Mutex<HashSet<Reference>>,
+    /// Whose owner was told which limits the provider adds, by the UID of a controller or pod.
+    told_limits: Mutex<HashMap<String, Instant>>,
     /// Why objects that should be recorded are not sent.
     obstacles: Mutex<HashMap<Reference, String>>,
     /// Held while a pod waits for what it names to be recorded.
@@ -144,8 +150,6 @@ struct PodMemory {
     warned: Option<Instant>,
     /// When its owner was last told that it does not start, and stays.
     advised: Option<Instant>,
-    /// Its owner was told which limits the provider adds.
-    told_limits: bool,
     /// What keeps it from starting, and since when.
     stuck: Option<(String, Instant)>,
     /// When this process last asked for a token for the pod.
@@ -274,6 +278,7 @@ impl PeerState {
             compared_addresses: Mutex::default(),
             budgets: Mutex::default(),
             recorded: Mutex::default(),
+            told_limits: Mutex::default(),
             obstacles: Mutex::default(),
             recording: tokio::sync::Mutex::default(),
             disconnected: Mutex::new(Instant::now()),
@@ -476,9 +481,16 @@ impl PeerState {
         self.remember(uid, |pod| is_due(&mut pod.advised))
     }
 
-    /// Whether the owner of this pod is told now which limits the provider adds; if so, never again.
-    pub fn may_tell_limits(&self, uid: &str) -> bool {
-        self.remember(uid, |pod| !std::mem::replace(&mut pod.told_limits, true))
+    /// Whether the owner of this pod is told now which limits the provider adds: once for all pods of a controller.
+    pub fn may_tell_limits(&self, pod: &LocalPod) -> bool {
+        let owner = pod.controller.as_ref().map_or(&pod.uid, |controller| &controller.uid);
+        let mut told = self.told_limits.lock();
+        told.retain(|_, at| at.elapsed() < LIMITS_REMEMBERED);
+        let is_new = !told.contains_key(owner) && told.len() < MAX_LIMITS_REMEMBERED;
+        if is_new {
+            told.insert(owner.clone(), Instant::now());
+        }
+        is_new
     }
 
     /// How long a pod has been kept from starting for this reason; `None` if nothing keeps it.
