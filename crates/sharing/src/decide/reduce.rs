@@ -40,6 +40,8 @@ pub struct UpstreamOffer {
     pub hops: u8,
     pub prices: Option<PriceList>,
     pub largest_pods: LargestPods,
+    /// What the provider takes back when its notice is over. The node has it no more, and pods use it until then.
+    pub taken_back: ResourceList,
 }
 
 /// An offer contains these labels of its nodes if all nodes have the same value.

@@ -65,6 +65,8 @@ pub fn lendable(snapshot: &Snapshot) -> Vec<(&str, Cow<'_, LocalNode>)> {
         }
         clusters = all;
         let mut node = node.clone();
+        // Else customers would have our notice only, although their pods have that of the provider, which they read.
+        node.allocatable = node.allocatable.clone() + &offer.taken_back;
         if let Some(upstream) = &mut node.upstream {
             upstream.offer = Some(offer);
         }
@@ -84,6 +86,7 @@ fn known(provider: &ClusterId, offer: &ResourceOffer) -> Option<UpstreamOffer> {
         hops: spec.hops.max(1),
         prices: spec.prices.clone(),
         largest_pods,
+        taken_back: spec.resource_quota.hard.saturating_sub(&spec.lasting()),
     })
 }
 
@@ -160,7 +163,13 @@ mod tests {
 
     fn node(path: &[u8], hops: u8, of: Option<PriceList>) -> LocalNode {
         let path_of = path.iter().map(|number| cluster(*number)).collect();
-        let offer = UpstreamOffer { path: path_of, hops, prices: of, largest_pods: LargestPods::default() };
+        let offer = UpstreamOffer {
+            path: path_of,
+            hops,
+            prices: of,
+            largest_pods: LargestPods::default(),
+            taken_back: liqo_api::ResourceList::new(),
+        };
         let upstream = Upstream { provider: cluster(path[0]), pool: "default".into(), offer: Some(offer) };
         LocalNode { upstream: Some(upstream), ..LocalNode::default() }
     }

@@ -27,8 +27,6 @@ pub struct NodePods {
     /// Whether it takes new pods, and how much is free.
     pub open: bool,
     pub free: ResourceList,
-    /// Whether its pods use more than it has: its provider takes back a part of it.
-    pub is_overused: bool,
 }
 
 /// The virtual nodes whose pods are all known.
@@ -41,19 +39,12 @@ pub fn known_nodes(consumer: &Consumer) -> Vec<NodePods> {
         let open =
             takes_new_pods(&live) && node.spec.withdrawal_timestamp.is_none() && node.metadata.deletion_timestamp.is_none();
         let pods = pods.all().into_iter().map(|(_, pod)| pod).collect();
-        Some(NodePods {
-            node: PricedNode::of_json(&name, &live),
-            pods,
-            open,
-            free: node.spec.resources.clone(),
-            is_overused: false,
-        })
+        Some(NodePods { node: PricedNode::of_json(&name, &live), pods, open, free: node.spec.resources.clone() })
     });
     let mut known: Vec<NodePods> = known.collect();
     drop(tasks);
     for one in &mut known {
         let used = one.pods.iter().filter_map(|pod| amounts(pod)).fold(ResourceList::new(), |sum, amounts| sum + &amounts);
-        one.is_overused = used.fits_in(&one.free).is_err();
         one.free = one.free.saturating_sub(&used);
     }
     known

@@ -44,22 +44,17 @@ pub struct Places<'a> {
     /// Whether pods of the namespace may run in this cluster.
     pub here: bool,
     pub nodes: Vec<Target<'a>>,
-    /// Names of the nodes on which more is used than they have: what leaves makes no room there.
-    pub overused: BTreeSet<String>,
 }
 
 impl Places<'_> {
-    /// Takes room for a pod that replaces this one. Returns whether there is any. Whether a node of this cluster has room is up to the scheduler.
+    /// Takes room for a pod that replaces this one, beside it. Returns whether there is any. Whether a node of this cluster has room is up to
+    /// the scheduler.
     pub fn take(&mut self, pod: &RunningPod) -> bool {
         if self.here && pod.may_run_at_home {
             return true;
         }
-        let overused = &self.overused;
         self.nodes.iter_mut().filter(|target| !pod.excluded.contains(&target.node.name)).any(|target| {
             let Some(free) = &mut target.free else { return false };
-            if target.node.name == pod.node {
-                return !overused.contains(&pod.node);
-            }
             let fits = pod.amounts.fits_in(free).is_ok() && target.node.largest_pods.may_take(&pod.amounts).is_ok();
             if fits {
                 *free = free.saturating_sub(&pod.amounts);
@@ -208,19 +203,18 @@ mod tests {
     #[test]
     fn a_pod_leaves_only_if_another_one_finds_a_place() {
         let (milan, turin) = (node("milan"), node("turin"));
-        let places = |here: bool, free: &str, overused: bool| Places {
+        let places = |here: bool, free: &str| Places {
             here,
-            nodes: vec![Target { node: &milan, free: Some(cpu("0")) }, Target { node: &turin, free: Some(cpu(free)) }],
-            overused: overused.then(|| "milan".to_owned()).into_iter().collect(),
+            nodes: vec![Target { node: &milan, free: None }, Target { node: &turin, free: Some(cpu(free)) }],
         };
         let leaving: Vec<RunningPod> = (0..3)
             .map(|n| RunningPod { amounts: cpu("1"), may_run_at_home: n == 0, ..pod(&n.to_string(), "milan", &n.to_string()) })
             .collect();
         let leave = |mut places: Places| leaving.iter().filter(|pod| places.take(pod)).count();
-        assert_eq!(leave(places(false, "0", false)), 3, "the room of each becomes free, and its pool has other nodes");
-        assert_eq!(leave(places(false, "0", true)), 0, "its pool becomes smaller");
-        assert_eq!(leave(places(true, "0", true)), 1, "at home");
-        assert_eq!(leave(places(false, "2", true)), 2, "at turin");
+        assert_eq!(leave(places(false, "0")), 0);
+        assert_eq!(leave(places(true, "0")), 1, "at home");
+        assert_eq!(leave(places(false, "2")), 2, "at turin");
+        assert_eq!(leave(places(true, "2")), 3);
     }
 
     fn cpu(amount: &str) -> liqo_api::ResourceList {

@@ -76,8 +76,7 @@ fn places<'a>(consumer: &Consumer, namespace: &str, nodes: &'a [NodePods]) -> (P
     let is_open = |one: &&NodePods| one.open && node_selector::matches(selector, &one.node.name, &one.node.labels);
     let open: Vec<&NodePods> = nodes.iter().filter(is_open).collect();
     let targets = open.iter().map(|one| Target { node: &one.node, free: Some(one.free.clone()) }).collect();
-    let overused = nodes.iter().filter(|one| one.is_overused).map(|one| one.node.name.clone()).collect();
-    (Places { here, nodes: targets, overused }, open.iter().map(|one| &one.node).collect())
+    (Places { here, nodes: targets }, open.iter().map(|one| &one.node).collect())
 }
 
 /// Evicts the next pods of one namespace.
