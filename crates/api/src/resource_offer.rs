@@ -78,7 +78,7 @@ pub struct ResourceOfferSpec {
     /// Time from which the provider ends pods that use more than the offer, the youngest first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<Time>,
-    /// What the offer will be then, as far as the provider knows now. Consumers place new pods by it, and move those that do not fit.
+    /// What the offer will be then, as far as the provider knows. The consumer places new pods by it, and moves pods that do not fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_to: Option<ResourceList>,
     /// Time from which the provider ends pods on nodes that the pool does not have any more, although it has others.
@@ -105,7 +105,7 @@ fn is_owned(hops: &u8) -> bool {
 }
 
 impl ResourceOfferSpec {
-    /// What pods may use that are to stay: less than the offer while the provider takes back a part of it.
+    /// The part of the offer that will remain: less than all of it while the provider takes something back.
     pub fn lasting(&self) -> ResourceList {
         let hard = &self.resource_quota.hard;
         match &self.reclaim_to {

@@ -156,7 +156,7 @@ async fn moved_before(home: &Cluster) -> usize {
     events.items.iter().filter(|event| event.reason.as_deref() == Some("MovedAway")).count()
 }
 
-/// What creates others at no cost moves before, and the pod of a Job has the whole notice.
+/// Pods of a Deployment move during the notice. The pod of a Job has all of it.
 #[tokio::test(start_paused = true)]
 async fn pods_leave_the_nodes_that_a_pool_does_not_have_any_more_when_their_cluster_becomes_a_broker_and_ends_it() {
     const PODS: usize = 4;

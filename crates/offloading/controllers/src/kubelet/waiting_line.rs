@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Failure;
 
-/// How long a command waits before it fails. kubectl and API servers wait longer for the answer to an upgrade.
+/// How long a command waits before it fails. kubectl and API servers would wait longer for an answer.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Time between two tries of the first in the line.
 const RETRY_DELAY: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! Pods that their provider will end, because a pool has other nodes or became smaller: evicted before, a few of each controller at a time, as
-//! the disruption budgets of this cluster allow. When the notice is over, the provider ends the others all at once.
+//! Evicts pods that their provider will end because a pool has other nodes or becomes smaller: a few of each controller at a time, as the
+//! disruption budgets of this cluster allow. When the notice is over, the provider ends all others at once.
 //!
 //! ```text
 //!   ShadowPod there: EndsSoon --> condition here --> every 2 s: rules: pod::turns --> Eviction API --> another pod, where there is room
@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Maximum number of pods of one namespace that are evicted in one round.
 const MAX_AT_ONCE: usize = 50;
 
-/// What has its pause since when: controllers by UID, and namespaces by name. A restart forgets them.
+/// When each pause began: of controllers by UID, of namespaces by name. A restart forgets them.
 type Resting = HashMap<String, Instant>;
 
 /// Runs until the context stops.

@@ -260,7 +260,7 @@ async fn warn_of_unknown_labels(consumer: &Consumer, peer: &PeerState, reference
     }
 }
 
-/// What names a record, and the record with its fingerprint; no record if it is too large.
+/// The name of a record, and the record with its fingerprint. Without a record, the part is too large.
 type WantedPart<K> = (Reference, Option<(K, u64)>);
 
 /// The records of these objects, or parts of one.

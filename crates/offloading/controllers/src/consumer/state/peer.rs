@@ -127,7 +127,7 @@ pub struct PeerState {
     budgets: Mutex<HashMap<Reference, Told>>,
     /// What this process recorded over the present connection, until the watch shows it.
     recorded: Mutex<HashSet<Reference>>,
-    /// Whose owner was told which limits the provider adds, by the UID of a controller or pod.
+    /// When the owner of a controller, or of a pod without one, was told which limits the provider adds. By UID.
     told_limits: Mutex<HashMap<String, Instant>>,
     /// Why objects that should be recorded are not sent.
     obstacles: Mutex<HashMap<Reference, String>>,

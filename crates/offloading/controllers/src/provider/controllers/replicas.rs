@@ -550,7 +550,7 @@ impl Pass<'_> {
         })
     }
 
-    /// What is inside the record of a `ConfigMap` or Secret, as the API server has it now.
+    /// The present content of the record of a `ConfigMap` or Secret, from the API server.
     async fn record(&self, kind: Kind, key: &Key, uid: &str) -> Result<Option<Value>, Error> {
         if kind == Kind::Secret {
             let found = self.api(kind, &key.namespace).get_opt(&key.name).await.step("read", kind.name(), key)?;
