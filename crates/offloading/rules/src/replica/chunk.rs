@@ -1,5 +1,10 @@
 //! What the record of a part of a large object says: which part it is.
 
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt as _;
+use liqo_api::annotations;
+use serde_json::Value;
+
 use crate::replica::kind::SECRET_TYPES;
 
 /// Maximum number of chunks of one object. One MiB, of which each byte is escaped as six, takes about 100.
@@ -22,6 +27,21 @@ pub struct Chunk {
 }
 
 impl Chunk {
+    /// What the object in a record says.
+    pub(super) fn of_object(object: &Value) -> Option<Self> {
+        Self::parse(object.get(CHUNK)?.as_str()?)
+    }
+
+    /// What a record says that is a Secret.
+    pub(super) fn of_secret(secret: &Secret) -> Option<Self> {
+        Self::parse(secret.annotations().get(annotations::CHUNK)?)
+    }
+
+    /// What names its record, if that is not the name of the object.
+    pub(super) fn own_name(&self, object: &str) -> Option<String> {
+        (self.index > 0).then(|| chunk_name(object, self.index))
+    }
+
     /// Reads the text. `None` if it is none of a chunk.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');

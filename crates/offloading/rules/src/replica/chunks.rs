@@ -20,7 +20,6 @@ use liqo_api::annotations;
 use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, MAX_VALUES, RecordTextError, stored_len};
 use serde_json::{Map, Value, json};
 
-use crate::json::text;
 use crate::replica::chunk::{CHUNK, Chunk, MAX_CHUNKS, chunk_name};
 use crate::replica::kind::Kind;
 use crate::replica::record::{Reference, object_of, record_of_secret, type_that_travels};
@@ -238,7 +237,7 @@ impl<'a> Joiner<'a> {
 
     /// Adds the content of the next chunk.
     pub fn add(&mut self, chunk: &Value) -> Result<(), Unjoined> {
-        let said = text(chunk, "/chunk").or_else(|| annotation(chunk)).and_then(Chunk::parse);
+        let said = Chunk::of_object(chunk).or_else(|| Chunk::parse(annotation(chunk)?));
         if said != Some(Chunk { index: self.next, ..self.whole.clone() }) {
             return Err(Unjoined::Other);
         }

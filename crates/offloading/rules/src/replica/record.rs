@@ -29,7 +29,7 @@ use crate::pod::home_text::replace_word;
 use crate::pod::local_state::LocalPod;
 use crate::pod::local_status::cut;
 use crate::pod::references::ROOT_CA;
-use crate::replica::chunk::{Chunk, chunk_name};
+use crate::replica::chunk::Chunk;
 use crate::replica::kind::{Kind, SECRET_TYPES};
 use crate::replica::name::replica_name;
 use crate::replica::{exposure, ingress, parts, service};
@@ -133,7 +133,7 @@ impl Reference {
     #[must_use]
     pub fn part(&self, object: &Value) -> Self {
         let name = text(object, "/metadata/name").unwrap_or(&self.name);
-        let chunk = text(object, "/chunk").and_then(|text| chunk_of(text, name));
+        let chunk = Chunk::of_object(object).and_then(|chunk| chunk.own_name(name));
         Self { name: chunk.unwrap_or_else(|| name.to_owned()), ..self.clone() }
     }
 
@@ -172,7 +172,7 @@ impl ReflectionRecord {
         let kind = Kind::of(&content).filter(|kind| *kind != Kind::Secret)?;
         let home_name = object.metadata.annotations.as_ref().and_then(|all| all.get(annotations::HOME_NAME));
         let slice = home_name.filter(|slice| kind == Kind::EndpointSlice && **slice != name).cloned();
-        let part = slice.as_ref().map(|_| name.clone()).or_else(|| chunk_of(text(&content, "/chunk")?, &name));
+        let part = slice.as_ref().map(|_| name.clone()).or_else(|| Chunk::of_object(&content)?.own_name(&name));
         let name = slice.unwrap_or(name);
         let reference = Reference { kind, namespace: object.spec.namespace, name };
         let terminating = object.metadata.deletion_timestamp.is_some();
@@ -204,7 +204,7 @@ impl ReflectionRecord {
         let renew_at = secret.metadata.annotations.as_ref()?.get(annotations::RENEW_AT).and_then(|at| at.parse().ok());
         let fingerprint = fingerprint_of_secret(&secret);
         let (exposure, is_draining) = (None, false);
-        let part = secret.annotations().get(annotations::CHUNK).and_then(|text| chunk_of(text, &reference.name));
+        let part = Chunk::of_secret(&secret).and_then(|chunk| chunk.own_name(&reference.name));
         Some(Self { reference, part, fingerprint, terminating, problem, exposure, is_draining, renew_at })
     }
 
@@ -221,11 +221,6 @@ impl ReflectionRecord {
         let rest = |record: &Self| (record.own_reference(), record.fingerprint, record.terminating, record.renew_at);
         rest(self) != rest(other)
     }
-}
-
-/// What names the record of a chunk, if it is not the first.
-fn chunk_of(text: &str, object: &str) -> Option<String> {
-    Chunk::parse(text).filter(|chunk| chunk.index > 0).map(|chunk| chunk_name(object, chunk.index))
 }
 
 /// What the provider says of an object, by the name that it has here. Only whoever has to find one of the provider's needs its name there.

@@ -216,7 +216,7 @@ impl Source {
             home: object.spec.namespace,
             kind,
             name: kind.map_or_else(String::new, |kind| replica_name(kind, &home_name)),
-            chunk: text(content, "/chunk").filter(|_| kind == Some(Kind::ConfigMap)).and_then(Chunk::parse),
+            chunk: Chunk::of_object(content).filter(|_| kind == Some(Kind::ConfigMap)),
             other_chunks: Vec::new(),
             is_incomplete: false,
             endpoints,
@@ -245,7 +245,7 @@ impl Source {
         });
         let reported = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(&cut(text)));
         let (uid, deleted) = (secret.metadata.uid.clone().unwrap_or_default(), secret.metadata.deletion_timestamp.is_some());
-        let chunk = secret.annotations().get(annotations::CHUNK).and_then(|text| Chunk::parse(text));
+        let chunk = Chunk::of_secret(&secret);
         let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(secret).ok()?);
         Some(Self {
             chunk,
