@@ -219,6 +219,13 @@ async fn the_budget_of_a_customer_counts_when_its_broker_leaves_a_provider() {
     assert_eq!(fewest.load(Ordering::Relaxed), 5);
 }
 
+/// Waits until all pods have moved, and checks that this was before the end of a notice of 300 s.
+async fn move_within_the_notice(world: &World, have_moved: impl AsyncFn() -> bool) {
+    let took = world.until("all have moved", Duration::from_secs(400), have_moved).await;
+    println!("all have moved {} s after the change", took.as_secs());
+    assert!(took < Duration::from_secs(290), "they were moved by the end of the notice only");
+}
+
 /// The provider says which pods will end, and home moves them as the budget allows: else they would all end at once.
 #[tokio::test(start_paused = true)]
 async fn the_budget_of_a_customer_counts_when_its_provider_becomes_a_broker_and_ends_it() {
@@ -242,9 +249,7 @@ async fn the_budget_of_a_customer_counts_when_its_provider_becomes_a_broker_and_
                 && at_turin == if is_broker { 4 } else { 0 }
                 && milan.pods_of("web").len() == 4
         };
-        let took = world.until("all have moved", Duration::from_secs(400), all_have_moved).await;
-        println!("all have moved {} s after the change", took.as_secs());
-        assert!(took < Duration::from_secs(290), "they were moved by the end of the notice only");
+        move_within_the_notice(&world, all_have_moved).await;
     }
     assert_eq!(fewest.load(Ordering::Relaxed), 3, "never more than one of them is away");
 }
@@ -263,9 +268,7 @@ async fn the_budget_of_a_customer_counts_when_its_provider_lends_less() {
     let fewest = fewest_healthy(&world);
     provide(milan, json!({ "percentage": 0 })).await;
     let all_have_moved = async || rome.ready_pods("demo").await.len() == 4 && turin.pods_of("web").len() == 4;
-    let took = world.until("all have moved to turin", Duration::from_secs(400), all_have_moved).await;
-    println!("all have moved {} s after the change", took.as_secs());
-    assert!(took < Duration::from_secs(290), "they were moved by the end of the notice only");
+    move_within_the_notice(&world, all_have_moved).await;
     assert_eq!(fewest.load(Ordering::Relaxed), 3, "never more than one of them is away");
     assert!(milan.pods_of("web").is_empty());
 }
@@ -287,9 +290,7 @@ async fn the_budget_of_a_customer_counts_when_a_cluster_behind_its_broker_lends_
     let fewest = fewest_healthy(&world);
     provide(turin, json!({ "percentage": 0 })).await;
     let all_have_moved = async || rome.ready_pods("demo").await.len() == 4 && genoa.pods_of("web").len() == 4;
-    let took = world.until("all have moved to genoa", Duration::from_secs(400), all_have_moved).await;
-    println!("all have moved {} s after the change", took.as_secs());
-    assert!(took < Duration::from_secs(290), "they were moved by the end of the notice only");
+    move_within_the_notice(&world, all_have_moved).await;
     assert_eq!(fewest.load(Ordering::Relaxed), 3, "never more than one of them is away");
     assert!(turin.pods_of("web").is_empty());
 }
