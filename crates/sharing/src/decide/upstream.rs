@@ -139,6 +139,12 @@ pub fn hops(node: &LocalNode) -> Option<u8> {
     Some(node.upstream.as_ref()?.offer.as_ref()?.hops.saturating_add(1))
 }
 
+/// Whether the provider of a virtual node takes back a part of what it lends there.
+pub fn is_taken_back(node: &LocalNode) -> bool {
+    let offer = node.upstream.as_ref().and_then(|upstream| upstream.offer.as_ref());
+    offer.is_some_and(|offer| !offer.taken_back.is_zero())
+}
+
 /// The path of an offer with these nodes, and its hops.
 pub fn path<'a>(own: &ClusterId, nodes: impl IntoIterator<Item = &'a LocalNode>) -> (Vec<ClusterId>, u8) {
     let (mut behind, mut hops) = (BTreeSet::new(), 1);

@@ -314,6 +314,25 @@ async fn pods_behind_a_broker_have_the_notice_of_the_cluster_that_runs_them() {
     world.until("they have ended", SOON, async || at_turin() == 0).await;
 }
 
+/// A Deployment's pods are evicted only where another one finds a place, and the broker tells soon enough that there is none.
+#[tokio::test(start_paused = true)]
+async fn pods_behind_a_broker_for_which_nobody_has_room_run_until_the_notice_is_over() {
+    let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
+    let (rome, milan, turin) = (&world.clusters[0], &world.clusters[1], &world.clusters[2]);
+    provide(turin, json!({ "percentage": 50, "noticeSeconds": 60 })).await;
+    world.peer_and_wait(1, 2).await;
+    provide(milan, json!({ "percentage": 100, "source": { "offers": {} } })).await;
+    world.peer_and_wait(0, 1).await;
+    world.offload(0, "demo", "Remote").await;
+    deploy(rome, 4).await;
+    world.until("four pods run at turin", SOON, async || rome.ready_pods("demo").await.len() == 4).await;
+    let fewest = fewest_healthy(&world);
+    provide(turin, json!({ "percentage": 0 })).await;
+    tokio::time::sleep(Duration::from_secs(55)).await;
+    assert_eq!(fewest.load(Ordering::Relaxed), 4);
+    world.until("they have ended", SOON, async || turin.pods_of("web").is_empty()).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_budgets_of_a_consumer_for_one_pod_do_not_stop_a_drain() {
     let world = World::peered(Start::default()).await;

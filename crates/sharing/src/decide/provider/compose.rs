@@ -51,6 +51,8 @@ struct Description {
     hops: u8,
     /// What the nodes have free. `None` if nobody knows on which nodes the pods of the pool run, or what one of them has free.
     free_nodes: Option<FreeNodes>,
+    /// Whether a cluster behind takes back a part of what a node has.
+    is_taken_back: bool,
 }
 
 fn description_key<'a>(allocation: &'a PoolAllocation, behind: &BTreeSet<ClusterId>) -> DescriptionKey<'a> {
@@ -75,12 +77,13 @@ impl Description {
             (None, Some(_)) => Some(pools::borrowed_selector(&of_pool)),
             (None, None) => None,
         };
+        let is_taken_back = nodes().any(upstream::is_taken_back);
         let (path, hops) = upstream::path(&snapshot.own, nodes());
         // A borrowed pool stays one while it has no nodes.
         let hops = hops.max(allocation.borrowed_hops.unwrap_or(hops));
         // A plugin may count on nodes that do not exist yet.
         let free_nodes = allocation.local_policy.and_then(|_| source::free_nodes(&of_pool, &snapshot.pods));
-        Self { labels, node_selector, path, hops, free_nodes }
+        Self { labels, node_selector, path, hops, free_nodes, is_taken_back }
     }
 }
 
@@ -123,7 +126,8 @@ impl<'a> Composer<'a> {
         });
         // A plugin says when something changes. What it promises beyond the nodes changes with every pod.
         let follows_plugin = allocation.local_policy.is_none() && !allocation.is_cut;
-        let urgent = policy_changed || notice_ends || follows_plugin;
+        let loses_room = offer.is_some_and(|offer| self.loses_room(allocation, offer));
+        let urgent = policy_changed || notice_ends || follows_plugin || loses_room;
         OfferState {
             published: published.map(|published| recent_write.map_or(published, |write| &write.hard).clone()),
             written: recent_write.map(|write| write.at).filter(|_| !urgent),
@@ -143,6 +147,18 @@ impl<'a> Composer<'a> {
                 allocation.policy.threshold()
             },
         }
+    }
+
+    /// Whether single nodes have less room than the offer says, because a cluster behind takes it back: pods that end there would be moved
+    /// to where there is none. More room is told later, so that no provider decides how often this is.
+    fn loses_room(&self, allocation: &PoolAllocation, offer: &ResourceOffer) -> bool {
+        let said = &offer.spec.largest_pods;
+        let now = self.largest_pods(allocation, &offer.spec.resource_quota.hard);
+        self.description(allocation).is_taken_back && *said != now && now.iter().all(|free| said.take(free).is_ok())
+    }
+
+    fn description<'b>(&'b self, allocation: &'b PoolAllocation<'b>) -> &'b Description {
+        &self.descriptions[&description_key(allocation, &self.behind)]
     }
 
     /// Whether the policy of a consumer has changed since the last decision.
@@ -176,7 +192,7 @@ impl<'a> Composer<'a> {
         let standing = &self.requesters[allocation.requester].standing;
         let bound = standing.bound.filter(|terms| terms.pool(&allocation.pool).is_some());
         let classes = bound.map_or_else(|| classes(&allocation.policy.usage), |terms| terms.classes.clone());
-        let description = &self.descriptions[&description_key(allocation, &self.behind)];
+        let description = self.description(allocation);
         ResourceOfferSpec {
             cluster_id: own.clone(),
             pool: allocation.pool.clone(),
@@ -213,7 +229,7 @@ impl<'a> Composer<'a> {
     /// The largest pods that nodes can take. What the offer says stays while it holds.
     fn largest_pods(&self, allocation: &PoolAllocation, hard: &ResourceList) -> LargestPods {
         let requester = &self.requesters[allocation.requester];
-        let description = &self.descriptions[&description_key(allocation, &self.behind)];
+        let description = self.description(allocation);
         let now = description.free_nodes.as_ref().map(|free| free.largest(hard)).unwrap_or_default();
         let said = requester.offers.get(allocation.pool.as_str()).map(|offer| &offer.spec.largest_pods);
         let threshold = if self.policy_changed(requester) { 0 } else { allocation.policy.threshold() };

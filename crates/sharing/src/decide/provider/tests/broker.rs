@@ -236,6 +236,33 @@ fn what_a_provider_takes_back_is_taken_back_from_the_consumers() {
     assert!(settled.offer(ROME, &node_name(GENOA, DEFAULT_POOL)).unwrap().withdrawal_timestamp.is_none());
 }
 
+/// Their customers move pods as soon as they know which ones end.
+#[test]
+fn customers_read_at_once_that_nodes_have_no_room_because_a_cluster_behind_takes_it_back() {
+    let says = |amounts: Value| serde_json::from_value(json!([amounts])).unwrap();
+    let mut snapshot = two_providers(&json!({})).asks(ROME, "");
+    for provider in [TURIN, GENOA] {
+        snapshot.change_upstream_offer(provider, |offer| offer.largest_pods = says(json!({ "cpu": "3", "pods": "1" })));
+    }
+    let mut snapshot = snapshot.settled();
+    let hard = snapshot.offer(ROME, DEFAULT_POOL).unwrap().resource_quota.hard.clone();
+    let written = RecentWrite { at: Instant::now(), hard, prices: None };
+    snapshot.recent_writes.insert(("tenant-1".into(), DEFAULT_POOL.into()), written);
+    let mut has_room = |cpu: &str, lasting: Option<&str>| {
+        for provider in [TURIN, GENOA] {
+            snapshot.change_upstream_offer(provider, |offer| {
+                offer.largest_pods = says(json!({ "cpu": cpu, "pods": "1" }));
+                offer.reclaim_to = lasting.map(list);
+                offer.reclaim_timestamp = lasting.map(|_| liqo_api::Time(Timestamp::UNIX_EPOCH));
+            });
+        }
+        snapshot.plan().writes.len()
+    };
+    assert_eq!(has_room("1", None), 0, "amounts that go up and down are told every ten seconds");
+    assert_eq!(has_room("1", Some("cpu=0, pods=0")), 1);
+    assert_eq!(has_room("4", Some("cpu=0, pods=0")), 0, "more room has time");
+}
+
 #[test]
 fn a_broker_that_hears_neither_its_customer_nor_its_provider_takes_nothing_back() {
     let romes = owner("mapped-1", ROME, DEFAULT_POOL);
