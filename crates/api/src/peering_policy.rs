@@ -67,11 +67,16 @@ pub struct NetworkPolicy {
     /// Whether a customer and a provider on both sides of a broker may exchange packets directly, so that each learns the addresses of the
     /// other one's gateways. It counts if all three clusters say so: at the broker, of both others.
     pub direct: bool,
+    /// The peer's ranges within these keep their addresses in this cluster, where they are private and free. Others appear in
+    /// `network.peerCIDRs`. A change waits until no pod of either cluster runs at the other.
+    #[serde(rename = "keptCIDRs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::kept_prefixes")]
+    pub kept_cidrs: Vec<String>,
 }
 
 impl Default for NetworkPolicy {
     fn default() -> Self {
-        Self { enabled: true, reach: Reach::default(), transit: false, api_server: true, direct: false }
+        Self { enabled: true, reach: Reach::default(), transit: false, api_server: true, direct: false, kept_cidrs: Vec::new() }
     }
 }
 

@@ -126,11 +126,22 @@ pub fn host_patterns(_: &mut SchemaGenerator) -> Schema {
 /// Names of namespaces, and address ranges.
 pub fn ingress_sources(_: &mut SchemaGenerator) -> Schema {
     let namespace = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$";
+    let pattern = format!("{namespace}|{}", prefix_pattern());
+    json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 63, "pattern": pattern } })
+}
+
+/// Address ranges that peers keep.
+pub fn kept_prefixes(_: &mut SchemaGenerator) -> Schema {
+    let pattern = prefix_pattern();
+    json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": MAX_PREFIX_LEN, "pattern": pattern } })
+}
+
+/// An address range in CIDR notation.
+fn prefix_pattern() -> String {
     let octet = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
     let ipv4 = format!(r"^({octet}\.){{3}}{octet}/([12]?[0-9]|3[0-2])$");
     let ipv6 = "^[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$";
-    let pattern = format!("{namespace}|{ipv4}|{ipv6}");
-    json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 63, "pattern": pattern } })
+    format!("{ipv4}|{ipv6}")
 }
 
 /// Maximum length of the text of a prefix.

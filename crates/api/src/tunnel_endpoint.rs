@@ -44,6 +44,15 @@ pub struct TunnelEndpointSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::prefix_map")]
     pub imported: BTreeMap<IpNet, IpNet>,
+    /// Ranges of the peer that are free in this cluster: they would keep their addresses if `network.keptCIDRs` of its policy named them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schemars(schema_with = "schema::prefixes")]
+    pub could_keep: BTreeSet<IpNet>,
+    /// Prefixes of the peer that appear elsewhere as soon as no pod of either cluster runs at the other: from the peer's own prefix to the one
+    /// under which this cluster sees it then.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::prefix_map")]
+    pub waiting: BTreeMap<IpNet, IpNet>,
     /// Those of the peer's prefixes in `imported` that belong to clusters behind the peer, with the IDs of the clusters behind it on
     /// the way, the owner of the prefix first.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

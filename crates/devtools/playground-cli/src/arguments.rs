@@ -70,6 +70,9 @@ pub struct Up {
     /// Give pods, Services and nodes IPv6 addresses in addition to IPv4. Running clusters keep their address families: a cluster with only IPv4 is refused
     #[arg(long)]
     pub dual_stack: bool,
+    /// Give the pods of each cluster a range of their own, so that they can keep their addresses in other clusters. Running clusters keep their ranges
+    #[arg(long)]
+    pub distinct_ranges: bool,
     /// Enforce network policies, from now on until the clusters are taken down
     #[arg(long)]
     pub network_policies: bool,

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::{
     image::PAUSE,
-    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout, POD_RANGE, POD_RANGE_V6},
+    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout},
+    spec::ClusterSpec,
 };
 
 /// Where the CNI plugins are and what the node's file system can do.
@@ -81,14 +82,14 @@ pub(crate) fn cni(node: &NodeLayout, pod_ranges: &[String], facts: &HostFacts) -
 }
 
 /// Packets that leave the pod range get the node's address as their source.
-pub(crate) fn masquerade(node: &NodeLayout) -> String {
+pub(crate) fn masquerade(spec: &ClusterSpec, node: &NodeLayout) -> String {
     let of_family = |family: &str, pods: &str, multicast: &str| {
         format!(
             "table {family} liqo-playground\ndelete table {family} liqo-playground\ntable {family} liqo-playground {{\n  chain postrouting {{\n    type nat hook postrouting priority srcnat\n    {family} saddr {pods} {family} daddr != {{ {pods}, {multicast} }} masquerade\n  }}\n}}\n"
         )
     };
-    let v4 = of_family("ip", POD_RANGE, "224.0.0.0/4");
-    if node.address_v6.is_some() { v4 + &of_family("ip6", POD_RANGE_V6, "ff00::/8") } else { v4 }
+    let v4 = of_family("ip", &spec.pod_range(), "224.0.0.0/4");
+    if node.address_v6.is_some() { v4 + &of_family("ip6", &spec.pod_range_v6(), "ff00::/8") } else { v4 }
 }
 
 /// The kubelet's configuration.
@@ -187,10 +188,7 @@ pub(crate) fn snapshotter(directory: &Path) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        layout::{ClusterState, Instance},
-        spec::ClusterSpec,
-    };
+    use crate::layout::{ClusterState, Instance};
 
     fn cluster() -> ClusterLayout {
         let state = ClusterState { spec: ClusterSpec::new("rome"), nodes: vec![10, 11] };

@@ -7,8 +7,6 @@ use crate::{
     spec::ClusterSpec,
 };
 
-/// The addresses of the pods on fake nodes: the upper half of [`crate::POD_RANGE`]. Nothing answers there.
-pub(crate) const FAKE_POD_RANGE: &str = "10.244.128.0/17";
 /// Kubernetes' default.
 const GRACE_SECONDS: u16 = 50;
 
@@ -113,7 +111,7 @@ pub(crate) fn flags(spec: &ClusterSpec) -> Vec<String> {
     vec![
         "--manage-all-nodes=false".to_owned(),
         format!("--manage-nodes-with-label-selector={NODE_KIND_LABEL}={FAKE_NODE}"),
-        format!("--cidr={FAKE_POD_RANGE}"),
+        format!("--cidr={}", spec.fake_pod_range()),
         format!("--node-lease-duration-seconds={lease}"),
         // It would write a line for each pod.
         "--v=WARN".to_owned(),

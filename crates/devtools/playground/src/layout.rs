@@ -13,11 +13,11 @@ use crate::{
     spec::ClusterSpec,
 };
 
-/// Every pod of every cluster has an address from here: overlap is the normal case.
+/// Every pod of a cluster without a range of its own has an address from here: overlap is the normal case.
 pub const POD_RANGE: &str = "10.244.0.0/16";
 /// Every Service of every cluster has an address from here.
 pub const SERVICE_RANGE: &str = "10.96.0.0/12";
-/// The pods of every cluster with both families have a second address from here: each node a /64.
+/// The same for the second address of pods in clusters with both families: each node has a /64.
 pub const POD_RANGE_V6: &str = "fd00:10:244::/48";
 /// The Services of every cluster with both families that ask for it have an address from here.
 pub const SERVICE_RANGE_V6: &str = "fd00:10:96::/112";
@@ -61,6 +61,11 @@ impl InstanceState {
             if let Some(known) = known.filter(|known| known.spec.cluster_domain != spec.cluster_domain) {
                 let domain = &known.spec.cluster_domain;
                 let reason = format!("its domain is {domain}, and stays so until the playground is taken down");
+                return Err(Error::ClusterSpec { cluster: spec.name.clone(), reason });
+            }
+            if let Some(known) = known.filter(|known| known.spec.pod_octet != spec.pod_octet) {
+                let range = known.spec.pod_range();
+                let reason = format!("its pods have the range {range}, and keep it until the playground is taken down");
                 return Err(Error::ClusterSpec { cluster: spec.name.clone(), reason });
             }
             let position = self.clusters.iter().position(|cluster| cluster.spec.name == spec.name).unwrap_or_else(|| {
@@ -246,7 +251,7 @@ impl ClusterLayout {
 
     /// The ranges of its pods, one of each family that it has.
     pub fn pod_ranges(&self) -> String {
-        self.of_families(POD_RANGE, POD_RANGE_V6)
+        self.of_families(&self.spec.pod_range(), &self.spec.pod_range_v6())
     }
 
     /// The ranges of its Services.
@@ -401,6 +406,18 @@ mod tests {
         assert!(state.want("t", &[spec]).is_ok());
         let error = state.want("t", &[ClusterSpec::new("rome")]).unwrap_err().to_string();
         assert!(error.contains("rome.example"), "{error}");
+    }
+
+    #[test]
+    fn a_cluster_keeps_the_range_of_its_pods() {
+        assert_eq!(ClusterSpec::new("rome").pod_range(), POD_RANGE);
+        assert_eq!(ClusterSpec::new("rome").pod_range_v6(), POD_RANGE_V6);
+        let mut state = InstanceState { subnet: 0, clusters: Vec::new() };
+        let own = ClusterSpec { pod_octet: 245, ..ClusterSpec::new("rome") };
+        state.want("t", std::slice::from_ref(&own)).unwrap();
+        assert!(state.want("t", &[own]).is_ok());
+        let error = state.want("t", &[ClusterSpec::new("rome")]).unwrap_err().to_string();
+        assert!(error.contains("10.245.0.0/16"), "{error}");
     }
 
     #[test]

@@ -118,7 +118,7 @@ pub(crate) async fn ensure_node(cluster: &ClusterLayout, node: &NodeLayout) -> R
     run_with_input("ip", &["-netns", namespace, "-batch", "-"], &inside.join("\n")).await?;
     // /proc/sys/net shows the namespace of the process that opens it.
     let script = "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables; nft -f -";
-    run_with_input("nsenter", &[&within, "sh", "-ec", script], &masquerade(node)).await?;
+    run_with_input("nsenter", &[&within, "sh", "-ec", script], &masquerade(&cluster.spec, node)).await?;
     Ok(missing)
 }
 

@@ -13,7 +13,6 @@ use crate::{
     fake_nodes,
     files::write_json,
     image::{self, Archive},
-    kwok,
     layout::{ClusterLayout, Instance, NodeLayout},
     network, objects, preparation, processes,
     progress::Progress,
@@ -114,7 +113,7 @@ impl Nodes<'_> {
         let step = format!("{name}: {} fake nodes", wanted.count);
         self.progress.started(&step);
         for node in &self.cluster.nodes {
-            network::refuse(node, &[fake_nodes::FAKE_NODE_RANGE, kwok::FAKE_POD_RANGE]).await?;
+            network::refuse(node, &[fake_nodes::FAKE_NODE_RANGE, &self.cluster.spec.fake_pod_range()]).await?;
         }
         objects::apply_kwok(self.cluster, self.client).await?;
         fake_nodes::ensure(name, self.client, wanted).await?;

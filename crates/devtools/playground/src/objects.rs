@@ -20,9 +20,9 @@ use crate::{
     error::{Error, Result},
     fake_nodes,
     image::{COREDNS, METRICS_SERVER},
-    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout, POD_RANGE, POD_RANGE_V6},
+    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout},
     node_kind::{FAKE_NODE, NODE_KIND_LABEL, REAL_NODE},
-    spec::MAX_NODES,
+    spec::{ClusterSpec, MAX_NODES},
     wait::poll,
 };
 
@@ -194,10 +194,10 @@ pub(crate) async fn ensure_nodes(cluster: &ClusterLayout, client: &Client) -> Re
     for node in &cluster.nodes {
         let own = present.iter().find(|present| present.name_any() == node.name).map(ranges_of);
         // The controller manager takes seconds to assign ranges, and has too few for many nodes; it keeps ranges that are set.
-        let free = || free_pod_range(&taken).map(|range| pod_ranges(&range, cluster.spec.dual_stack));
+        let free = || free_pod_range(&cluster.spec, &taken).map(|third| pod_ranges(&cluster.spec, third));
         let of_node = own.filter(|own| !own.is_empty()).or_else(free).ok_or_else(|| Error::ClusterSpec {
             cluster: cluster.name.clone(),
-            reason: format!("no part of {POD_RANGE} is left for node {}: ask for fewer nodes", node.name),
+            reason: format!("no part of {} is left for node {}: ask for fewer nodes", cluster.spec.pod_range(), node.name),
         })?;
         let mut labels = json!({ NODE_KIND_LABEL: REAL_NODE });
         if node.first {
@@ -214,21 +214,25 @@ pub(crate) async fn ensure_nodes(cluster: &ClusterLayout, client: &Client) -> Re
     Ok(ranges)
 }
 
-/// The first /24 of the lower half of [`POD_RANGE`] that no node has.
-fn free_pod_range(taken: &[String]) -> Option<String> {
-    (0..MAX_NODES).map(|third| format!("10.244.{third}.0/24")).find(|range| !taken.contains(range))
+/// The IPv4 range of a cluster's node with this number.
+fn pod_range(spec: &ClusterSpec, number: u8) -> String {
+    format!("10.{}.{number}.0/24", spec.pod_octet)
 }
 
-/// The IPv4 range of a node, and with both families the /64 of [`POD_RANGE_V6`] with the same number: 10.244.12.0/24 and `fd00:10:244:c::/64`. The
-/// controller manager numbers ranges in the same way.
-fn pod_ranges(range: &str, dual_stack: bool) -> Vec<String> {
-    let third = range.split('.').nth(2).filter(|_| dual_stack).and_then(|third| third.parse::<u16>().ok());
-    let begin = POD_RANGE_V6.split_once('/').and_then(|(begin, _)| begin.parse::<Ipv6Addr>().ok());
-    let ipv6 = third.zip(begin).map(|(third, begin)| {
+/// The first node's number whose range no node has. Only the lower half of the cluster's range is for real nodes.
+fn free_pod_range(spec: &ClusterSpec, taken: &[String]) -> Option<u8> {
+    (0..MAX_NODES).find(|number| !taken.contains(&pod_range(spec, *number)))
+}
+
+/// The ranges of a node: 10.244.12.0/24, and with both families the /64 with the same number, `fd00:10:244:c::/64`. The controller manager
+/// numbers ranges in the same way.
+fn pod_ranges(spec: &ClusterSpec, number: u8) -> Vec<String> {
+    let begin = spec.pod_range_v6().split_once('/').and_then(|(begin, _)| begin.parse::<Ipv6Addr>().ok());
+    let ipv6 = begin.filter(|_| spec.dual_stack).map(|begin| {
         let [first, second, range, ..] = begin.segments();
-        format!("{}/64", Ipv6Addr::new(first, second, range, third, 0, 0, 0, 0))
+        format!("{}/64", Ipv6Addr::new(first, second, range, number.into(), 0, 0, 0, 0))
     });
-    std::iter::once(range.to_owned()).chain(ipv6).collect()
+    std::iter::once(pod_range(spec, number)).chain(ipv6).collect()
 }
 
 /// Cordons a node, deletes its pods, and waits some seconds for them to end.
@@ -408,17 +412,20 @@ mod tests {
     #[test]
     fn a_node_gets_the_first_range_that_no_other_has() {
         let taken = |ranges: &[&str]| ranges.iter().map(|range| (*range).to_owned()).collect::<Vec<_>>();
-        assert_eq!(free_pod_range(&[]).unwrap(), "10.244.0.0/24");
-        assert_eq!(free_pod_range(&taken(&["10.244.0.0/24", "10.244.2.0/24"])).unwrap(), "10.244.1.0/24");
+        let rome = ClusterSpec::new("rome");
+        assert_eq!(free_pod_range(&rome, &[]), Some(0));
+        assert_eq!(free_pod_range(&rome, &taken(&["10.244.0.0/24", "10.244.2.0/24"])), Some(1));
         let all: Vec<_> = (0..=255).map(|third| format!("10.244.{third}.0/24")).collect();
-        assert_eq!(free_pod_range(&all[..127]).unwrap(), "10.244.127.0/24");
-        assert_eq!(free_pod_range(&all), None);
+        assert_eq!(free_pod_range(&rome, &all[..127]), Some(127));
+        assert_eq!(free_pod_range(&rome, &all), None);
     }
 
     #[test]
     fn a_node_with_both_families_has_a_second_range_of_the_same_number() {
-        assert_eq!(pod_ranges("10.244.12.0/24", true), ["10.244.12.0/24", "fd00:10:244:c::/64"]);
-        assert_eq!(pod_ranges("10.244.0.0/24", true), ["10.244.0.0/24", "fd00:10:244::/64"]);
-        assert_eq!(pod_ranges("10.244.12.0/24", false), ["10.244.12.0/24"]);
+        let both = ClusterSpec { dual_stack: true, ..ClusterSpec::new("rome") };
+        assert_eq!(pod_ranges(&both, 12), ["10.244.12.0/24", "fd00:10:244:c::/64"]);
+        assert_eq!(pod_ranges(&both, 0), ["10.244.0.0/24", "fd00:10:244::/64"]);
+        assert_eq!(pod_ranges(&ClusterSpec { pod_octet: 245, ..both }, 1), ["10.245.1.0/24", "fd00:10:245:1::/64"]);
+        assert_eq!(pod_ranges(&ClusterSpec::new("rome"), 12), ["10.244.12.0/24"]);
     }
 }

@@ -5,8 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Maximum number of real nodes. Each has a /24 of the lower half of [`crate::POD_RANGE`]; pods of fake nodes use the upper half.
+/// Maximum number of real nodes. Each has a /24 of the lower half of the range of pods; pods of fake nodes use the upper half.
 pub const MAX_NODES: u8 = 128;
+/// The second octet of the range of pods in clusters that have no range of their own.
+const POD_OCTET: u8 = 244;
 /// Default resources of a fake node.
 const FAKE_NODE_RESOURCES: [(&str, &str); 3] = [("cpu", "32"), ("memory", "256Gi"), ("pods", "110")];
 
@@ -48,6 +50,13 @@ pub struct ClusterSpec {
     /// The domain of Services. This cannot change later: certificates and running pods contain it.
     #[serde(default = "default_cluster_domain")]
     pub cluster_domain: String,
+    /// The second octet of the range of its pods. With 245 this is 10.245.0.0/16, and `fd00:10:245::/48`. This cannot change later.
+    #[serde(default = "default_pod_octet")]
+    pub pod_octet: u8,
+}
+
+fn default_pod_octet() -> u8 {
+    POD_OCTET
 }
 
 fn default_cluster_domain() -> String {
@@ -97,7 +106,23 @@ impl ClusterSpec {
             pod_sync_seconds: None,
             processors: None,
             cluster_domain: default_cluster_domain(),
+            pod_octet: POD_OCTET,
         }
+    }
+
+    /// The range of its pods.
+    pub fn pod_range(&self) -> String {
+        format!("10.{}.0.0/16", self.pod_octet)
+    }
+
+    /// The range of their second addresses, if it has both families.
+    pub fn pod_range_v6(&self) -> String {
+        format!("fd00:10:{}::/48", self.pod_octet)
+    }
+
+    /// The addresses of the pods on its fake nodes: the upper half. Nothing answers there.
+    pub(crate) fn fake_pod_range(&self) -> String {
+        format!("10.{}.128.0/17", self.pod_octet)
     }
 
     /// The same cluster with `count` fake nodes.

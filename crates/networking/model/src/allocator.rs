@@ -3,7 +3,7 @@
 //! The importer allocates: each cluster decides where in its own address space the prefixes of its peers appear, and tells the peers.
 //! Two clusters never have to agree on anything.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use liqo_api::ClusterId;
@@ -20,12 +20,42 @@ pub struct AddressPlan {
     pub pools: Vec<IpNet>,
     /// Prefixes in use here: pods, Services, nodes, the external prefix, and what the user reserves.
     pub taken: Vec<IpNet>,
+    /// Which peers keep addresses of their own here.
+    pub kept: BTreeMap<ClusterId, KeptAddresses>,
+}
+
+/// The addresses that a peer keeps here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptAddresses {
+    /// Its own prefixes within these appear here as they are, where they are free. This cluster's owner names them: else a peer could choose
+    /// which of our addresses lead to it.
+    pub prefixes: Vec<IpNet>,
+    /// Whether pods depend on how its prefixes appear now. Then none changes for the sake of `prefixes`.
+    pub in_use: bool,
+}
+
+impl AddressPlan {
+    /// Whether a peer's prefix appears here as it is if it is free. Public addresses stay where they are.
+    fn keeps(&self, (peer, prefix): &(ClusterId, IpNet)) -> bool {
+        let is_named = |kept: &KeptAddresses| kept.prefixes.iter().any(|named| named.contains(prefix));
+        self.kept.get(peer).is_some_and(is_named) && is_private(prefix)
+    }
+
+    /// Whether a prefix that appears as `before` has to appear elsewhere because of what the peer keeps.
+    fn moves(&self, key: &(ClusterId, IpNet), before: &IpNet) -> bool {
+        let is_free_to = self.kept.get(&key.0).is_none_or(|kept| !kept.in_use);
+        let is_kept = *before == key.1;
+        let is_misplaced = if self.keeps(key) { !is_kept } else { is_kept && !within(before, &self.pools) };
+        is_free_to && is_misplaced
+    }
 }
 
 /// Allocates a prefix to each wanted one. A wanted prefix keeps its previous allocation unless that overlaps with a prefix that is taken;
-/// all others get the first free prefix of the pools. Also returns the wanted prefixes that did not fit.
+/// all others get themselves if the peer keeps its addresses, else the first free prefix of the pools. Also returns the wanted prefixes that
+/// did not fit.
 ///
-/// Only the size of a peer's prefix influences its allocation: else a peer could choose which of our addresses lead to it.
+/// Where the plan lets no peer keep addresses, only the size of its prefix influences its allocation: else a peer could choose which of our
+/// addresses lead to it.
 ///
 /// The answer depends only on the arguments, so it is the same after a restart.
 pub fn allocate(
@@ -38,12 +68,20 @@ pub fn allocate(
     wanted.dedup();
     let mut occupied = plan.taken.clone();
     let mut allocations = Allocations::new();
-    for key in &wanted {
-        let Some(before) = previous.get(key) else { continue };
+    let stands = |key: &(ClusterId, IpNet), before: &IpNet| {
         let fits = before.prefix_len() == key.1.prefix_len() && before.addr().is_ipv4() == key.1.addr().is_ipv4();
-        if fits && within(before, &plan.pools) && is_free(before, &occupied) {
-            occupied.push(*before);
-            allocations.insert(key.clone(), *before);
+        fits && (within(before, &plan.pools) || *before == key.1)
+    };
+    let before: Vec<(&(ClusterId, IpNet), IpNet)> =
+        wanted.iter().filter_map(|key| Some((key, *previous.get(key)?))).filter(|(key, before)| stands(key, before)).collect();
+    // Those that stay come first, so that none of them is in the way of another one later.
+    let (moving, staying): (Vec<_>, Vec<_>) = before.into_iter().partition(|(key, before)| plan.moves(key, before));
+    let moving = moving.into_iter().filter(|(key, _)| plan.keeps(key));
+    let choices = staying.into_iter().map(|(key, before)| (key, [before, before]));
+    for (key, choices) in choices.chain(moving.map(|(key, before)| (key, [key.1, before]))) {
+        if let Some(found) = choices.into_iter().find(|prefix| is_free(prefix, &occupied)) {
+            occupied.push(found);
+            allocations.insert(key.clone(), found);
         }
     }
     let mut without = Vec::new();
@@ -51,7 +89,8 @@ pub fn allocate(
         if allocations.contains_key(&key) {
             continue;
         }
-        match first_free(plan, key.1.prefix_len(), key.1.addr().is_ipv4(), &occupied) {
+        let itself = Some(key.1).filter(|prefix| plan.keeps(&key) && is_free(prefix, &occupied));
+        match itself.or_else(|| first_free(plan, key.1.prefix_len(), key.1.addr().is_ipv4(), &occupied)) {
             Some(found) => {
                 occupied.push(found);
                 allocations.insert(key, found);
@@ -62,6 +101,15 @@ pub fn allocate(
     (allocations, without)
 }
 
+/// Whether a peer's prefix would keep its addresses if the owner of this cluster named it, and appears elsewhere.
+pub fn could_keep(plan: &AddressPlan, allocations: &Allocations, peer: &ClusterId, prefix: &IpNet) -> bool {
+    let key = (peer.clone(), *prefix);
+    let others = || allocations.iter().filter(|(other, _)| **other != key).map(|(_, here)| here);
+    let is_elsewhere = allocations.get(&key).is_some_and(|here| here != prefix);
+    let is_free_here = is_free(prefix, &plan.taken) && others().all(|here| !overlap(prefix, here));
+    is_elsewhere && is_private(prefix) && !plan.keeps(&key) && is_free_here
+}
+
 fn first_free(plan: &AddressPlan, length: u8, is_v4: bool, occupied: &[IpNet]) -> Option<IpNet> {
     let mut pools = plan.pools.iter().filter(|pool| pool.addr().is_ipv4() == is_v4 && pool.prefix_len() <= length);
     pools.find_map(|pool| first_free_in(pool, length, occupied))
@@ -69,6 +117,18 @@ fn first_free(plan: &AddressPlan, length: u8, is_v4: bool, occupied: &[IpNet]) -
 
 fn is_free(prefix: &IpNet, occupied: &[IpNet]) -> bool {
     !occupied.iter().any(|other| overlap(prefix, other))
+}
+
+/// Whether addresses are for use within a network: those of RFC 1918, of carriers (RFC 6598), and the unique local ones of IPv6.
+pub fn is_private(prefix: &IpNet) -> bool {
+    match prefix {
+        IpNet::V4(prefix) => {
+            let shared = Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10);
+            let ends = [prefix.network(), prefix.broadcast()];
+            prefix.prefix_len() >= 8 && ends.iter().all(Ipv4Addr::is_private) || shared.contains(prefix)
+        }
+        IpNet::V6(prefix) => prefix.prefix_len() >= 7 && prefix.network().is_unique_local(),
+    }
 }
 
 fn within(prefix: &IpNet, pools: &[IpNet]) -> bool {

@@ -18,7 +18,7 @@ use ipnet::IpNet;
 use liqo_api::ClusterId;
 
 use crate::{
-    allocator::{AddressPlan, Allocations, allocate},
+    allocator::{AddressPlan, Allocations, KeptAddresses, allocate},
     map::{InvalidMap, PeerMaps, PrefixMap},
     space::{Here, There, overlap},
     spread::keeps_low_bits,
@@ -73,11 +73,14 @@ pub struct Ranges {
     pub pools: Vec<IpNet>,
 }
 
+/// Which peers keep addresses of their own.
+pub type Kept = BTreeMap<ClusterId, KeptAddresses>;
+
 impl Ranges {
-    pub fn plan(&self) -> AddressPlan {
+    pub fn plan(&self, kept: Kept) -> AddressPlan {
         let nodes = self.nodes.iter().copied().map(IpNet::from);
         let taken = [&self.pods, &self.services, &self.external, &self.reserved].into_iter().flatten().copied().chain(nodes);
-        AddressPlan { pools: self.pools.clone(), taken: taken.collect() }
+        AddressPlan { pools: self.pools.clone(), taken: taken.collect(), kept }
     }
 }
 
@@ -109,6 +112,7 @@ pub fn check(exports: &BTreeSet<IpNet>) -> Result<(), Refused> {
 pub fn allocate_views(
     ranges: &Ranges,
     peers: &BTreeMap<ClusterId, Vec<IpNet>>,
+    kept: Kept,
     previous: &Allocations,
 ) -> (Allocations, Vec<(ClusterId, IpNet)>) {
     let sound = peers.iter().filter(|(_, exports)| check(&exports.iter().copied().collect()).is_ok());
@@ -128,7 +132,7 @@ pub fn allocate_views(
             }
         }
     }
-    let (allocations, mut without) = allocate(&ranges.plan(), &wanted, previous);
+    let (allocations, mut without) = allocate(&ranges.plan(kept), &wanted, previous);
     without.extend(too_much);
     without.sort();
     (allocations, without)

@@ -41,6 +41,7 @@ use crate::{
         ranges::NodeAddresses,
         snapshot::{NetworkSnapshot, OffloadedNamespace, PeerState},
     },
+    pods,
     range_discovery::{self, DiscoveredRanges, REFRESH_PERIOD, RETRY_DELAY, Ranges},
 };
 
@@ -55,6 +56,11 @@ pub async fn run(context: Context) -> Result<(), RequestError> {
     let _guard = stop.clone().drop_guard();
     NetworkNegotiation::start(context, &stop).run(stop).await;
     Ok(())
+}
+
+/// Whether prefixes of a peer have to appear elsewhere, and pods may depend on where they appear now.
+fn is_waiting(outcome: &Outcome) -> bool {
+    outcome.endpoint.as_ref().is_some_and(|endpoint| !endpoint.waiting.is_empty())
 }
 
 struct NetworkNegotiation {
@@ -173,17 +179,20 @@ impl NetworkNegotiation {
         let has_gateway = !gateways.is_empty();
         let current: BTreeMap<ClusterId, TunnelEndpointSpec> =
             self.current_endpoints().into_iter().map(|(id, endpoint)| (id, endpoint.spec.clone())).collect();
-        let outcomes = ranges.as_ref().ok().map(|ranges| {
-            decide(&NetworkSnapshot {
-                own: self.context.cluster_id.clone(),
-                settings: config.spec.network.clone(),
-                ranges: ranges.clone(),
-                nodes: nodes.values().map(|node| NodeAddresses::clone(node)).collect(),
-                gateways,
-                peers: peers.clone(),
-                current: current.clone(),
-            })
+        let snapshot = ranges.as_ref().ok().map(|ranges| NetworkSnapshot {
+            own: self.context.cluster_id.clone(),
+            settings: config.spec.network.clone(),
+            ranges: ranges.clone(),
+            nodes: nodes.values().map(|node| NodeAddresses::clone(node)).collect(),
+            gateways,
+            peers: peers.clone(),
+            current: current.clone(),
         });
+        let outcomes = match snapshot {
+            Some(snapshot) => Some(self.decide(snapshot).await?),
+            None => None,
+        };
+        let is_waiting = outcomes.iter().flatten().any(|(_, outcome)| is_waiting(outcome));
         let mut failures = Vec::new();
         // Without our ranges nothing new is agreed. Endpoints of peers that we no longer want a network with are deleted all the same.
         let endpoint = |id: &ClusterId| match &outcomes {
@@ -195,12 +204,27 @@ impl NetworkNegotiation {
         failures.extend(self.write_conditions(outcomes.as_ref(), ranges.as_ref().err(), has_gateway).await);
         let unknown = if ranges.is_ok() { Vec::new() } else { peers.keys().cloned().collect() };
         failures.extend(self.announcements.tell(&self.context, &outcomes.unwrap_or_default(), &unknown).await);
-        let next = if failures.is_empty() && ranges.is_ok() { REFRESH_PERIOD } else { RETRY_DELAY };
+        let next = if failures.is_empty() && ranges.is_ok() && !is_waiting { REFRESH_PERIOD } else { RETRY_DELAY };
         // A failure for one peer must not hold up the others, so it is only logged.
         for error in failures {
             tracing::warn!(error = error_chain(&error), "trying again");
         }
         Ok(Next::After(gateways_change_in.map_or(next, |change| change.min(next))))
+    }
+
+    /// Decides about each peer. Pods are only asked for where something depends on them.
+    async fn decide(&self, mut snapshot: NetworkSnapshot) -> Result<BTreeMap<ClusterId, Outcome>, RequestError> {
+        let outcomes = decide(&snapshot);
+        let mut is_changed = false;
+        for (id, _) in outcomes.iter().filter(|(_, outcome)| is_waiting(outcome)) {
+            if pods::run_between(&self.context, id).await? {
+                continue;
+            }
+            if let Some(peer) = snapshot.peers.get_mut(id) {
+                (peer.runs_pods, is_changed) = (false, true);
+            }
+        }
+        Ok(if is_changed { decide(&snapshot) } else { outcomes })
     }
 
     /// Our ranges; discovered again when they are old.
@@ -247,7 +271,8 @@ impl NetworkNegotiation {
                     }
                 }
                 let name = cluster.display_name();
-                (id.clone(), PeerState { name, policy: policy.unwrap_or_default(), runs_api_clients, customers, announcement })
+                let policy = policy.unwrap_or_default();
+                (id.clone(), PeerState { name, policy, runs_api_clients, customers, runs_pods: true, announcement })
             })
         });
         wanted.collect()

@@ -23,12 +23,14 @@
 //! |---|---|
 //! | `controller` | watches, decides, and writes `TunnelEndpoint`s and conditions |
 //! | `announcements` | reads and writes both halves of each `NetworkConfig` |
+//! | `pods` | asks whether pods of two clusters know each other's addresses |
 //! | `range_discovery` | finds out the ranges of this cluster |
 //! | `decide` | the pure decisions; times are arguments |
 
 mod announcements;
 mod controller;
 mod decide;
+mod pods;
 mod range_discovery;
 
 pub use controller::run;

@@ -6,7 +6,11 @@
 
 mod wait;
 
-use std::{collections::BTreeMap, str::FromStr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    str::FromStr,
+    time::Duration,
+};
 
 use anyhow::{Context as _, anyhow, bail};
 use ipnet::IpNet;
@@ -18,7 +22,7 @@ use kube::{
 };
 use liqo_api::{
     ADDRESSES_KNOWN, AuthenticatedReason, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, PeeringIntent,
-    Quantity, Reach, RequestedGranularity, RequestedResources, ResourceList, links,
+    Quantity, Reach, RequestedGranularity, RequestedResources, ResourceList, TunnelEndpoint, links,
 };
 use liqo_quantity::{ResourceArgument, ResourceArgumentError};
 use serde::Serialize;
@@ -211,6 +215,9 @@ pub struct Peered {
     /// The network, if the peering is only for the network and the command waited for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<PeeredNetwork>,
+    /// Ranges of the peer that could keep their addresses here, if a policy said so.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub could_keep: BTreeSet<IpNet>,
     /// Whether the peering existed before with another request.
     pub changed: bool,
 }
@@ -375,7 +382,20 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         return Err(anyhow!("{error:#}. {rest}"));
     }
     let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
-    Ok(Peered { name, cluster_id: target.cluster_id, nodes, other_pools, network, changed })
+    let could_keep = if options.wait { could_keep(cluster, &target.cluster_id).await } else { BTreeSet::new() };
+    Ok(Peered { name, cluster_id: target.cluster_id, nodes, other_pools, network, could_keep, changed })
+}
+
+/// Ranges of the peer that could keep their addresses here. The network may come after the virtual node: then `status` tells it.
+async fn could_keep(cluster: &Cluster, peer: &ClusterId) -> BTreeSet<IpNet> {
+    let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    endpoints.get_opt(peer.as_str()).await.ok().flatten().map(|found| found.spec.could_keep).unwrap_or_default()
+}
+
+/// The setting with which pods of these ranges have one address everywhere.
+pub fn could_keep_text(ranges: &BTreeSet<IpNet>) -> String {
+    let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+    format!("{} could keep its addresses here: name it in network.keptCIDRs of the peer's policy", ranges.join(", "))
 }
 
 /// Removes what a failed command created, if the peer never let this cluster in. Returns a sentence about what is left.
@@ -500,7 +520,8 @@ pub fn table(peered: &Peered) -> String {
                 "The peer reaches only offloaded pods here: `network.reach: Pods` in the policy that applies to it opens all pods."
             }
         };
-        return prefixes.chain([reach.to_owned()]).collect::<Vec<_>>().join("\n");
+        let kept = (!peered.could_keep.is_empty()).then(|| could_keep_text(&peered.could_keep) + ".");
+        return prefixes.chain([reach.to_owned()]).chain(kept).collect::<Vec<_>>().join("\n");
     }
     if peered.nodes.is_empty() {
         return format!("ForeignCluster {} is created: `liqoctl status` shows the progress of the peering.", peered.name);
@@ -512,6 +533,9 @@ pub fn table(peered: &Peered) -> String {
     }
     if let Some(why) = &peered.other_pools {
         text = format!("{text}\nThe nodes of the peer are not pools of their own: {}.", plain(why));
+    }
+    if !peered.could_keep.is_empty() {
+        text += &format!("\n{}.", could_keep_text(&peered.could_keep));
     }
     text += "\nNext: `liqoctl offload namespace NAMESPACE` to let its pods run there.";
     text

@@ -5,7 +5,7 @@ use crate::fixtures::{id, net};
 
 fn plan(pools: &[&str], taken: &[&str]) -> AddressPlan {
     let nets = |texts: &[&str]| texts.iter().map(|text| net(text)).collect();
-    AddressPlan { pools: nets(pools), taken: nets(taken) }
+    AddressPlan { pools: nets(pools), taken: nets(taken), kept: BTreeMap::new() }
 }
 
 fn one(plan: &AddressPlan, wanted: &str) -> Option<IpNet> {
@@ -66,6 +66,46 @@ fn only_a_prefix_that_overlaps_with_a_new_range_moves() {
     assert_eq!(first[&wanted[1]], second[&wanted[1]]);
 }
 
+fn keeping(prefixes: &[&str], in_use: bool) -> AddressPlan {
+    let kept = KeptAddresses { prefixes: prefixes.iter().map(|text| net(text)).collect(), in_use };
+    AddressPlan { kept: [(id('a'), kept)].into(), ..plan(&["10.0.0.0/8"], &["10.0.0.0/16", "10.7.0.9/32"]) }
+}
+
+#[test]
+fn a_peer_keeps_what_the_owner_names_where_that_is_free_and_private() {
+    let plan = keeping(&["10.40.0.0/13", "198.51.0.0/16", "10.7.0.0/16", "fd00::/8"], false);
+    for (wanted, found) in [
+        ("10.42.0.0/16", Some("10.42.0.0/16")),
+        ("10.48.0.0/16", Some("10.1.0.0/16")),
+        ("198.51.0.0/16", Some("10.1.0.0/16")),
+        ("10.7.0.0/16", Some("10.1.0.0/16")),
+        ("fd12:3456::/48", Some("fd12:3456::/48")),
+        ("10.32.0.0/12", Some("10.16.0.0/12")),
+    ] {
+        assert_eq!(one(&plan, wanted), found.map(net), "{wanted}");
+    }
+    let (others, _) = allocate(&plan, &[(id('b'), net("10.42.0.0/16"))], &Allocations::new());
+    assert_eq!(others[&(id('b'), net("10.42.0.0/16"))], net("10.1.0.0/16"), "another peer has to be named, too");
+}
+
+#[test]
+fn what_a_peer_keeps_changes_only_while_no_pod_depends_on_it() {
+    let key = (id('a'), net("10.42.0.0/16"));
+    let other = (id('b'), net("10.243.0.0/16"));
+    let after = |plan: &AddressPlan, before: &str, others: &str| {
+        let previous = Allocations::from([(key.clone(), net(before)), (other.clone(), net(others))]);
+        allocate(plan, &[key.clone(), other.clone()], &previous).0[&key].to_string()
+    };
+    let named = |in_use| keeping(&["10.42.0.0/16"], in_use);
+    assert_eq!(after(&named(true), "10.1.0.0/16", "10.2.0.0/16"), "10.1.0.0/16");
+    assert_eq!(after(&named(false), "10.1.0.0/16", "10.2.0.0/16"), "10.42.0.0/16");
+    assert_eq!(after(&named(false), "10.1.0.0/16", "10.42.0.0/16"), "10.1.0.0/16", "another peer appears there");
+    // The pools do not contain it any more, and it is not named.
+    let elsewhere = |in_use| AddressPlan { pools: vec![net("172.16.0.0/12"), net("10.2.0.0/16")], ..keeping(&[], in_use) };
+    assert_eq!(after(&elsewhere(true), "10.42.0.0/16", "10.2.0.0/16"), "10.42.0.0/16");
+    assert_eq!(after(&elsewhere(false), "10.42.0.0/16", "10.2.0.0/16"), "172.16.0.0/16");
+}
+
 fn a_prefix() -> impl Strategy<Value = IpNet> {
     let v4 = (any::<u16>(), 12u8..=28)
         .prop_map(|(bits, length)| IpNet::V4(Ipv4Net::new((0x0a00_0000 | u32::from(bits) << 8).into(), length).unwrap().trunc()));
@@ -76,12 +116,17 @@ fn a_prefix() -> impl Strategy<Value = IpNet> {
 }
 
 /// The prefixes that peers export, and the ranges that are taken here.
-type Step = (Vec<(char, IpNet)>, Vec<IpNet>);
+type Step = (Vec<(char, IpNet)>, Vec<IpNet>, Vec<(char, KeptAddresses)>);
 
-/// At each step peers export other prefixes, and this cluster uses other ranges.
+fn kept_addresses() -> impl Strategy<Value = KeptAddresses> {
+    (prop::collection::vec(a_prefix(), 0..3), any::<bool>()).prop_map(|(prefixes, in_use)| KeptAddresses { prefixes, in_use })
+}
+
+/// At each step peers export other prefixes and keep other ones, and this cluster uses other ranges.
 fn a_history() -> impl Strategy<Value = Vec<Step>> {
     let wanted = prop::collection::vec((prop::char::range('a', 'f'), a_prefix()), 0..12);
-    prop::collection::vec((wanted, prop::collection::vec(a_prefix(), 0..4)), 1..8)
+    let kept = prop::collection::vec((prop::char::range('a', 'f'), kept_addresses()), 0..4);
+    prop::collection::vec((wanted, prop::collection::vec(a_prefix(), 0..4), kept), 1..8)
 }
 
 proptest! {
@@ -89,23 +134,26 @@ proptest! {
     fn over_any_history_nothing_overlaps_nothing_leaks_and_a_restart_changes_nothing(history in a_history()) {
         let pools = vec![net("10.0.0.0/8"), net("172.16.0.0/12"), net("fd00::/8")];
         let mut previous = Allocations::new();
-        for (wanted, taken) in history {
+        for (wanted, taken, kept) in history {
+            let kept: BTreeMap<ClusterId, KeptAddresses> = kept.into_iter().map(|(peer, kept)| (id(peer), kept)).collect();
             let wanted: Vec<(ClusterId, IpNet)> = wanted.into_iter().map(|(peer, prefix)| (id(peer), prefix)).collect();
-            let plan = AddressPlan { pools: pools.clone(), taken };
+            let plan = AddressPlan { pools: pools.clone(), taken, kept };
             let (now, without) = allocate(&plan, &wanted, &previous);
             let all: Vec<IpNet> = now.values().copied().collect();
             for (index, prefix) in all.iter().enumerate() {
                 prop_assert!(all[index + 1..].iter().chain(&plan.taken).all(|other| !overlap(prefix, other)));
-                prop_assert!(within(prefix, &plan.pools));
             }
-            for key in now.keys() {
+            for (key, here) in &now {
+                let was = previous.get(key) == Some(here);
+                prop_assert!(within(here, &plan.pools) || (*here == key.1 && (was || plan.keeps(key))));
                 prop_assert!(wanted.contains(key), "{key:?} is not wanted any more");
                 prop_assert_eq!(now[key].prefix_len(), key.1.prefix_len());
             }
             prop_assert!(wanted.iter().all(|key| now.contains_key(key) != without.contains(key)));
             for (key, before) in &previous {
                 if let Some(after) = now.get(key) {
-                    prop_assert!(before == after || plan.taken.iter().any(|range| overlap(range, before)));
+                    let has_to = plan.moves(key, before) || plan.taken.iter().any(|range| overlap(range, before));
+                    prop_assert!(before == after || has_to);
                 }
             }
             prop_assert_eq!(&allocate(&plan, &wanted, &now).0, &now);

@@ -45,6 +45,8 @@ fn the_prefixes_of_a_tunnel_endpoint_are_read_in_the_right_direction() {
         gateways: Vec::new(),
         mtu: 1420,
         path_mtus: [].into(),
+        could_keep: [].into(),
+        waiting: [].into(),
         reach: liqo_api::Reach::default(),
         api_server: false,
         accepts_direct: false,

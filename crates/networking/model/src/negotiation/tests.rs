@@ -49,7 +49,7 @@ impl Clusters {
             let peers = self.links.iter().filter(|(from, _)| *from == cluster).map(|(_, to)| to.clone());
             let exports = peers.map(|peer| (peer.clone(), self.exports(&peer, &cluster))).collect();
             let before = self.allocations.get(&cluster).cloned().unwrap_or_default();
-            let (now, without) = allocate_views(&ranges(), &exports, &before);
+            let (now, without) = allocate_views(&ranges(), &exports, Kept::new(), &before);
             assert_eq!(without, []);
             changed |= now != before;
             self.allocations.insert(cluster, now);
@@ -145,7 +145,7 @@ fn claims_that_cannot_be_are_refused() {
 #[test]
 fn a_peer_whose_claims_are_refused_takes_nothing_from_others() {
     let peers = [(id('a'), vec![net("10.0.0.0/8")]), (id('b'), vec![net("10.244.0.0/16")])].into();
-    let (allocations, without) = allocate_views(&ranges(), &peers, &Allocations::new());
+    let (allocations, without) = allocate_views(&ranges(), &peers, Kept::new(), &Allocations::new());
     assert_eq!(allocations.keys().map(|(peer, _)| peer.clone()).collect::<Vec<_>>(), [id('b')]);
     assert!(without.is_empty());
 }
@@ -154,7 +154,7 @@ fn a_peer_whose_claims_are_refused_takes_nothing_from_others() {
 fn a_peer_that_wants_too_much_leaves_enough_for_others() {
     let greedy = ["10.128.0.0/10", "10.0.0.0/10", "10.64.0.0/10", "10.192.0.0/10"].map(net).to_vec();
     let peers = [(id('a'), greedy), (id('b'), vec![net("10.244.0.0/16")])].into();
-    let (allocations, without) = allocate_views(&ranges(), &peers, &Allocations::new());
+    let (allocations, without) = allocate_views(&ranges(), &peers, Kept::new(), &Allocations::new());
     assert_eq!(allocations.len(), 2, "{allocations:?}");
     assert!(allocations.contains_key(&(id('a'), net("10.128.0.0/10"))), "its first one fits");
     assert_eq!(without.len(), 3);

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 use liqo_api::{ClusterId, MAX_CUSTOMERS, NetworkAnnouncement, TunnelEndpointSpec};
 use liqo_network_model::{
-    allocator::Allocations,
-    negotiation::{Agreement, Announcement, Ranges, Refused, agree, allocate_views},
+    allocator::{Allocations, KeptAddresses, could_keep},
+    negotiation::{Agreement, Announcement, Kept, Ranges, Refused, agree, allocate_views},
 };
 
 use super::{
@@ -53,8 +53,29 @@ pub fn decide(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
         .iter()
         .flat_map(|(id, endpoint)| endpoint.imported.iter().map(|(there, here)| ((id.clone(), *there), *here)))
         .collect();
-    let (allocations, _) = allocate_views(&ranges, &exports, &previous);
-    snapshot.peers.iter().map(|(id, peer)| (id.clone(), outcome(snapshot, &ranges, &allocations, id, peer))).collect()
+    let allocate = |kept: Kept| allocate_views(&ranges, &exports, kept, &previous).0;
+    let kept: Kept = snapshot.peers.iter().map(|(id, peer)| (id.clone(), peer.kept())).collect();
+    let unused = kept.iter().map(|(id, kept)| (id.clone(), KeptAddresses { in_use: false, ..kept.clone() })).collect();
+    let later = allocate(unused);
+    let plan = ranges.plan(kept.clone());
+    let allocations = allocate(kept);
+    let of_peer = |(id, peer): (&ClusterId, &PeerState)| {
+        let mut outcome = outcome(snapshot, &ranges, &allocations, id, peer);
+        if let (Some(endpoint), Some(theirs)) = (&mut outcome.endpoint, announced(peer)) {
+            endpoint.waiting = waiting(&allocations, &later, id);
+            let could_keep = |prefix: &&IpNet| could_keep(&plan, &allocations, id, prefix);
+            endpoint.could_keep = theirs.exports.iter().filter(could_keep).copied().collect();
+        }
+        (id.clone(), outcome)
+    };
+    snapshot.peers.iter().map(of_peer).collect()
+}
+
+/// The prefixes of a peer that appear elsewhere later, and where.
+fn waiting(now: &Allocations, later: &Allocations, id: &ClusterId) -> BTreeMap<IpNet, IpNet> {
+    let of_peer = later.iter().filter(|(key, _)| key.0 == *id);
+    let differs = |key: &(ClusterId, IpNet), here: &IpNet| now.get(key).is_some_and(|now| now != here);
+    of_peer.filter(|(key, here)| differs(key, here)).map(|((_, there), here)| (*there, *here)).collect()
 }
 
 fn ranges(snapshot: &NetworkSnapshot) -> Ranges {
@@ -212,6 +233,8 @@ fn endpoint(
         cluster_name: peer.name.clone(),
         exported: maps.exported.pairs().map(|(here, there)| (here.0, there.0)).collect(),
         imported,
+        could_keep: BTreeSet::new(),
+        waiting: BTreeMap::new(),
         direct: if peer.policy.direct { direct::accept(snapshot, theirs, &behind) } else { BTreeMap::new() },
         accepts_direct: peer.policy.direct && theirs.accepts_direct,
         behind,

@@ -41,8 +41,13 @@ fn agreed(outcome: &Outcome) -> DesiredCondition {
             format!("the peer has not announced yet where it sees {}", list(unseen)),
         ),
         Progress::Agreed => {
+            let later = |there: &IpNet| outcome.endpoint.as_ref()?.waiting.get(there);
+            let seen = |(there, here): (&IpNet, &IpNet)| match later(there) {
+                None => format!("{there} as {here}"),
+                Some(later) => format!("{there} as {here} (as {later} when no pod of either cluster runs at the other)"),
+            };
             let pairs = outcome.endpoint.iter().flat_map(|endpoint| &endpoint.imported);
-            let seen: Vec<String> = pairs.map(|(there, here)| format!("{there} as {here}")).collect();
+            let seen: Vec<String> = pairs.map(seen).collect();
             DesiredCondition::yes(kind, NetworkAgreedReason::Agreed, format!("we see the peer's {}", seen.join(", ")))
         }
     }
@@ -93,6 +98,8 @@ mod tests {
             gateways: vec![GatewayAddress::default(); gateways],
             mtu: 1420,
             path_mtus: [].into(),
+            could_keep: [].into(),
+            waiting: [].into(),
             reach: Reach::Offloaded,
             api_server: false,
             accepts_direct: false,
@@ -118,6 +125,11 @@ mod tests {
         let agreed = wanted(&outcome(Progress::Agreed, 1), true, None);
         assert_eq!(reasons(&agreed), [("Agreed", Some(true)), ("Connecting", None)]);
         assert!(agreed[0].message.contains("10.244.0.0/16 as 10.64.0.0/16"));
+        let mut outcome = outcome(Progress::Agreed, 1);
+        let own: IpNet = "10.244.0.0/16".parse().unwrap();
+        outcome.endpoint.as_mut().unwrap().waiting.insert(own, own);
+        let waiting = wanted(&outcome, true, None);
+        assert!(waiting[0].message.contains("as 10.64.0.0/16 (as 10.244.0.0/16 when no pod"), "{}", waiting[0].message);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use liqo_api::{
     TunnelEndpointSpec,
 };
 
+use liqo_network_model::allocator::KeptAddresses;
+
 use super::ranges::NodeAddresses;
 
 /// Maximum number of prefixes of one peer that we pass on to others: its pod ranges and its external ones.
@@ -37,8 +39,18 @@ pub struct PeerState {
     pub runs_api_clients: bool,
     /// The consumers whose pods we offloaded on to it, with the namespaces of ours that these pods come from.
     pub customers: BTreeMap<ClusterId, BTreeSet<String>>,
+    /// Whether pods of either cluster run at the other, as far as it matters for where the peer's prefixes appear.
+    pub runs_pods: bool,
     /// Its last announcement, or why that cannot be read. `None` if we do not know it (yet); the default if the peer withdrew it.
     pub announcement: Option<Result<NetworkAnnouncement, String>>,
+}
+
+impl PeerState {
+    /// The addresses that it keeps here.
+    pub fn kept(&self) -> KeptAddresses {
+        let prefixes = self.policy.kept_cidrs.iter().filter_map(|text| text.parse().ok()).collect();
+        KeptAddresses { prefixes, in_use: self.runs_pods }
+    }
 }
 
 /// The last announcement of a peer, if it is known and can be read.

@@ -20,7 +20,7 @@ use liqo_network_model::{
     Here, PeerMaps, PrefixMap, There,
     allocator::Allocations,
     fabric::{Fabric, FabricNode as ClusterNode, Gateway, Mac, PeerNetwork, Reachable, TUNNEL},
-    negotiation::{Announcement, Ranges, agree, allocate_views},
+    negotiation::{Announcement, Kept, Ranges, agree, allocate_views},
     spread::gateway_number,
 };
 use liqo_playground::{Requirements, Silent};
@@ -609,7 +609,7 @@ fn fabrics(
         let before = allocations.clone();
         for own in 0..shapes.len() {
             let theirs = peers_of(own).map(|peer| (id(peer), exports(&before, peer, own).into_iter().collect())).collect();
-            allocations[own] = allocate_views(&ranges(own), &theirs, &before[own]).0;
+            allocations[own] = allocate_views(&ranges(own), &theirs, Kept::new(), &before[own]).0;
         }
         if before == allocations {
             break;

@@ -692,6 +692,8 @@ mod tests {
             gateways: Vec::new(),
             mtu: 1420,
             path_mtus: [].into(),
+            could_keep: [].into(),
+            waiting: [].into(),
             reach: liqo_api::Reach::default(),
             api_server: false,
             accepts_direct: false,

@@ -85,8 +85,18 @@ fn network(foreign: &ForeignCluster, objects: &LiqoObjects) -> Read<Option<Netwo
     }
     let tunnel = objects.tunnel(&foreign.spec.cluster_id).map_err(Clone::clone)?.cloned();
     let (spec, status) = tunnel.map(|tunnel| (tunnel.spec, tunnel.status.unwrap_or_default())).unzip();
-    let (prefixes, behind) = spec.map(|spec| (spec.imported, spec.behind)).unwrap_or_default();
-    Ok(Some(Networking { links, prefixes, behind, gateways: status.unwrap_or_default().gateways }))
+    let gateways = status.unwrap_or_default().gateways;
+    let none = Networking { links, prefixes: [].into(), behind: [].into(), could_keep: [].into(), waiting: [].into(), gateways };
+    Ok(Some(match spec {
+        None => none,
+        Some(spec) => Networking {
+            prefixes: spec.imported,
+            behind: spec.behind,
+            could_keep: spec.could_keep,
+            waiting: spec.waiting,
+            ..none
+        },
+    }))
 }
 
 fn borrowing(foreign: &ForeignCluster, links: Vec<Link>, objects: &LiqoObjects, usage: &Usage) -> Read<Borrowing> {

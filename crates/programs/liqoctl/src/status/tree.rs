@@ -5,7 +5,10 @@ use liqo_api::{CallReason, Exposed, OfferPhase, TetheringState, Transport, links
 use super::{
     Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, Through, VirtualNode,
 };
-use crate::output::{Paint, plain};
+use crate::{
+    output::{Paint, plain},
+    peer,
+};
 
 /// A line and the lines below it.
 pub struct Branch {
@@ -180,10 +183,21 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
         owner.map(|owner| format!(" (cluster {} behind it)", owner.short())).unwrap_or_default()
     };
     let (own, others): (Vec<_>, Vec<_>) = network.prefixes.iter().partition(|(there, _)| !network.behind.contains_key(*there));
-    let seen = own.into_iter().chain(others).map(|(there, here)| format!("{there}{} is mapped here to {here}", behind(there)));
+    let seen = own.into_iter().chain(others).map(|(there, here)| match there == here {
+        true => format!("{there}{} keeps its addresses here", behind(there)),
+        false => format!("{there}{} is mapped here to {here}", behind(there)),
+    });
     let seen: Vec<String> = seen.collect();
     if !seen.is_empty() {
         children.push(Branch::leaf(format!("its {}", seen.join(", "))));
+    }
+    let waiting = network
+        .waiting
+        .iter()
+        .map(|(there, later)| format!("{there} is mapped to {later} when no pod of either cluster runs at the other"));
+    children.extend(waiting.map(|text| Branch::leaf(paint.unsure(&text))));
+    if !network.could_keep.is_empty() {
+        children.push(Branch::leaf(paint.faint(&peer::could_keep_text(&network.could_keep))));
     }
     children.extend(network.gateways.iter().map(|gateway| {
         let (node, ends) = (plain(&gateway.node), plain(&gateway.endpoints.join(", ")));
@@ -347,6 +361,8 @@ mod tests {
                 prefixes: [("10.244.0.0/16", "10.65.0.0/16"), ("10.81.0.0/16", "10.67.0.0/16")]
                     .map(|(there, here)| (there.parse().unwrap(), here.parse().unwrap()))
                     .into(),
+                could_keep: ["10.244.0.0/16".parse().unwrap()].into(),
+                waiting: [].into(),
                 behind: [("10.81.0.0/16".parse().unwrap(), vec!["q".repeat(32).parse().unwrap()])].into(),
                 gateways: vec![
                     GatewayStatus {

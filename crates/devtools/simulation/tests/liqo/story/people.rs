@@ -223,7 +223,8 @@ impl Story {
         }
     }
 
-    /// People want what can be had: all nodes take pods, and the provider lends. One peering in four stays ended.
+    /// People want what can be had: all nodes take pods, and the provider lends. One peering in four stays ended. A provider with a cluster
+    /// behind lends other nodes at last, because stories seldom do that while pods run there.
     pub(super) async fn end_wishes(&mut self) {
         self.uncordon_all().await;
         self.offer(PERCENTAGES[0]).await;
@@ -232,6 +233,9 @@ impl Story {
             let is_gone = async || !world.clusters[ROME].knows("milan").await;
             world.until("the peering has ended", super::REST_LIMIT, is_gone).await;
             self.peer_again().await;
+        }
+        if self.wanted.is_peered && self.third == Third::IsBehind {
+            self.begin_or_end_broker().await;
         }
         if !self.wanted.is_peered {
             // A provider that could not be told notices it by the silence.

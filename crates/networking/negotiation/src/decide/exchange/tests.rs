@@ -17,6 +17,7 @@ fn silent(name: &str) -> PeerState {
         policy: NetworkPolicy::default(),
         runs_api_clients: false,
         customers: BTreeMap::new(),
+        runs_pods: true,
         announcement: None,
     }
 }
@@ -164,6 +165,59 @@ fn leaves_see_each_other_through_a_hub_that_allows_it() {
     let prefixes = |own| outcomes[&own][&id('h')].endpoint.as_ref().unwrap().imported.len();
     assert_eq!((prefixes('a'), prefixes('b'), prefixes('c')), (4, 4, 2), "pods and external: of the hub, and of the other leaf");
     assert!(outcomes.values().flat_map(BTreeMap::values).all(|outcome| outcome.progress == Progress::Agreed));
+}
+
+/// A cluster whose pods have this range.
+fn with_pods(own: char, pods: &str, peers: &[(char, PeerState)]) -> NetworkSnapshot {
+    let mut snapshot = snapshot(own, peers);
+    snapshot.ranges.pods = vec![net(pods)];
+    snapshot
+}
+
+fn keeping(name: &str, kept: &[&str]) -> PeerState {
+    let kept_cidrs = kept.iter().map(|text| (*text).to_owned()).collect();
+    PeerState { policy: NetworkPolicy { kept_cidrs, transit: true, ..NetworkPolicy::default() }, ..silent(name) }
+}
+
+#[test]
+fn pods_of_clusters_that_name_each_others_ranges_have_one_address_everywhere_also_through_a_hub() {
+    let leaf = |own, pods| with_pods(own, pods, &[('h', keeping("hub", &["10.128.0.0/9"]))]);
+    let hub =
+        with_pods('h', "10.200.0.0/16", &[('a', keeping("a", &["10.201.0.0/16"])), ('b', keeping("b", &["10.202.0.0/16"]))]);
+    let mut clusters = BTreeMap::from([('h', hub), ('a', leaf('a', "10.201.0.0/16")), ('b', leaf('b', "10.202.0.0/16"))]);
+    let outcomes = settle(&mut clusters, &[('h', 'a'), ('h', 'b')]);
+    let seen = |own: char, peer: char| {
+        let imported = outcomes[&own][&id(peer)].endpoint.as_ref().unwrap().imported.clone();
+        imported.into_iter().filter(|(there, _)| there.prefix_len() == 16).collect::<Vec<_>>()
+    };
+    let itself = |prefix| (net(prefix), net(prefix));
+    assert_eq!(seen('a', 'h'), [itself("10.200.0.0/16"), itself("10.202.0.0/16")]);
+    assert_eq!(seen('b', 'h'), [itself("10.200.0.0/16"), itself("10.201.0.0/16")]);
+    assert_eq!((seen('h', 'a'), seen('h', 'b')), (vec![itself("10.201.0.0/16")], vec![itself("10.202.0.0/16")]));
+}
+
+#[test]
+fn a_range_that_could_stay_is_told_and_a_change_waits_for_pods() {
+    let one = with_pods('a', "10.201.0.0/16", &[('b', silent("b"))]);
+    let other = with_pods('b', "10.202.0.0/16", &[('a', silent("a"))]);
+    let mut clusters = BTreeMap::from([('a', one), ('b', other)]);
+    let endpoint = settle(&mut clusters, &[('a', 'b')])[&'a'][&id('b')].endpoint.clone().unwrap();
+    let range = net("10.202.0.0/16");
+    assert_eq!((endpoint.could_keep, endpoint.waiting.len()), ([range].into(), 0));
+    let before = endpoint.imported[&range];
+    let mut after = |kept: &[&str], runs_pods: bool| {
+        let snapshot = clusters.get_mut(&'a').unwrap();
+        let peer = snapshot.peers.get_mut(&id('b')).unwrap();
+        (peer.policy.kept_cidrs, peer.runs_pods) = (kept.iter().map(|text| (*text).to_owned()).collect(), runs_pods);
+        let endpoint = decide(snapshot)[&id('b')].endpoint.clone().unwrap();
+        snapshot.current.insert(id('b'), endpoint.clone());
+        (endpoint.imported[&range], endpoint.waiting)
+    };
+    assert_eq!(after(&["10.202.0.0/16"], true), (before, [(range, range)].into()));
+    assert_eq!(after(&["10.202.0.0/16"], false), (range, [].into()));
+    // What nobody names any more is not the first free prefix of 10.64.0.0/10 by chance.
+    assert_eq!(after(&[], true), (range, [(range, before)].into()));
+    assert_eq!(after(&["no prefix"], false), (before, [].into()));
 }
 
 #[test]

@@ -317,6 +317,8 @@ fn the_network_to_a_consumer_concerns_its_replicas_with_addresses_and_public_pre
             gateways: Vec::new(),
             mtu: 1420,
             path_mtus: [].into(),
+            could_keep: [].into(),
+            waiting: [].into(),
             reach: liqo_api::Reach::default(),
             api_server: false,
             accepts_direct: false,

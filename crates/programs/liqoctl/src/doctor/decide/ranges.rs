@@ -6,7 +6,11 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use liqo_api::{NetworkRanges, NetworkSettings};
-use liqo_network_model::{allocator::allocate, negotiation::Ranges, space::overlap};
+use liqo_network_model::{
+    allocator::allocate,
+    negotiation::{Kept, Ranges},
+    space::overlap,
+};
 
 use super::{some, unread};
 use crate::{
@@ -159,7 +163,7 @@ fn peer_capacity(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettin
         reserved: settings.reserved_cidrs.clone(),
         pools: settings.peer_cidrs.clone(),
     };
-    let mut plan = own.plan();
+    let mut plan = own.plan(Kept::new());
     plan.taken.extend(facts.liqo.tunnels.iter().flatten().flat_map(|tunnel| tunnel.spec.imported.values().copied()));
     let has_room = |prefix: &&IpNet| settings.peer_cidrs.iter().any(|pool| pool.addr().is_ipv4() == prefix.addr().is_ipv4());
     let another = liqo_api::ClusterId::of_public_key(&[0; 32]);
