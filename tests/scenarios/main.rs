@@ -38,6 +38,7 @@ mod hostile_pods;
 mod install;
 mod isolation;
 mod jobs;
+mod kept_addresses;
 mod lending;
 mod matrix;
 mod metering;
@@ -337,7 +338,8 @@ fn doctor_and_the_end() -> Vec<Scenario> {
     }
 }
 
-/// Services, the network, offers, and outages. Turin has two nodes, which are both gateways. The clusters have IPv6 in addition to IPv4.
+/// Services, the network, offers, and outages. Turin has two nodes, which are both gateways, and its pods have a range of their own. The
+/// clusters have IPv6 in addition to IPv4.
 fn network_and_sharing() -> Set {
     Set {
         clusters: Clusters {
@@ -346,6 +348,7 @@ fn network_and_sharing() -> Set {
             dual_stack: true,
             metrics: true,
             milans_node_grace_seconds: Some(20),
+            turins_pod_octet: Some(kept_addresses::TURINS_POD_OCTET),
             ..Clusters::default()
         },
         parallel: scenarios! {
@@ -383,6 +386,8 @@ fn network_and_sharing() -> Set {
             dual_stack:
                 pods_and_services_have_addresses_of_both_families_on_both_sides;
             // They peer rome with turin, which gives rome another virtual node.
+            kept_addresses:
+                members_of_one_application_know_each_other_by_their_own_addresses;
             matrix:
                 a_lost_gateway_is_replaced_and_connections_continue,
                 leaves_reach_each_other_through_a_hub_only_if_its_policy_allows_it;

@@ -42,6 +42,8 @@ pub struct Clusters {
     pub milans_node_grace_seconds: Option<u16>,
     /// The domain of Services in rome; `None` for the usual one, which the others have.
     pub romes_domain: Option<&'static str>,
+    /// The second octet of the range of turin's pods; `None` for the usual range, which the others have.
+    pub turins_pod_octet: Option<u8>,
 }
 
 /// The programs and examples of this workspace, built in the profile of the tests.
@@ -139,8 +141,16 @@ impl World {
 
     /// Starts the clusters, installs Liqo and peers rome with milan. This uses the whole machine.
     pub async fn build(wanted: Clusters, built: &Built, machine: Arc<RwLock<()>>) -> Result<Self> {
-        let Clusters { instance, nodes_of_turin, dual_stack, network_policies, metrics, milans_node_grace_seconds, romes_domain } =
-            wanted;
+        let Clusters {
+            instance,
+            nodes_of_turin,
+            dual_stack,
+            network_policies,
+            metrics,
+            milans_node_grace_seconds,
+            romes_domain,
+            turins_pod_octet,
+        } = wanted;
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
         let supervision =
             if keep { Supervision::Detached(built.program("liqo-playground")?.to_owned()) } else { Supervision::ThisProcess };
@@ -158,7 +168,8 @@ impl World {
         };
         let milan =
             ClusterSpec { fake_nodes, network_policies, metrics, node_grace_seconds: milans_node_grace_seconds, ..spec("milan") };
-        let turin = ClusterSpec { nodes: nodes_of_turin, ..spec("turin") };
+        let mut turin = ClusterSpec { nodes: nodes_of_turin, ..spec("turin") };
+        turin.pod_octet = turins_pod_octet.unwrap_or(turin.pod_octet);
         let mut rome = ClusterSpec { metrics, ..spec("rome") };
         rome.cluster_domain = romes_domain.map_or(rome.cluster_domain, str::to_owned);
         let specs = [rome, turin, milan];

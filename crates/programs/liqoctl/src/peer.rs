@@ -395,7 +395,10 @@ async fn could_keep(cluster: &Cluster, peer: &ClusterId) -> BTreeSet<IpNet> {
 /// The setting with which pods of these ranges have one address everywhere.
 pub fn could_keep_text(ranges: &BTreeSet<IpNet>) -> String {
     let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
-    format!("{} could keep its addresses here: name it in network.keptCIDRs of the peer's policy", ranges.join(", "))
+    format!(
+        "addresses of {} could stay as they are: name the ranges in network.keptCIDRs of the peer's policy",
+        ranges.join(", ")
+    )
 }
 
 /// Removes what a failed command created, if the peer never let this cluster in. Returns a sentence about what is left.
