@@ -243,6 +243,8 @@ pub mod annotations {
     pub const EXTERNAL_NAME: &str = "liqo.io/external-name";
     /// On a `NamespaceMap`: the DNS domain of the consumer's cluster, such as `cluster.local`.
     pub const CLUSTER_DOMAIN: &str = "liqo.io/cluster-domain";
+    /// On a `NamespaceOffloading`: with `all`, all events about the remote pods of the namespace come back, and not only those of trouble.
+    pub const REMOTE_EVENTS: &str = "liqo.io/remote-events";
     /// On a `NamespaceOffloading`: which providers refused a pod of which owner (JSON). Pods of these owners are not sent there again
     /// for a while.
     pub const REFUSED_PODS: &str = "liqo.io/refused-pods";

@@ -9,7 +9,7 @@
 //!   pod::local         what to do for a local pod        pod::remote      what to do for a shadow pod
 //!   pod::carry         which fields of a pod travel      pod::admission, ledger, reclaim   who gets room
 //!   pod::local_status  which status fields come back     namespace::mapping, manifests     the mapped namespace
-//!   pod::remote_events which warnings come back          replica::plan, isolation          what objects become
+//!   pod::remote_events which events come back            replica::plan, isolation          what objects become
 //!   namespace::placement  where a namespace goes
 //!   node::object       what a virtual node looks like
 //!   budget             which clusters get no new pods because of what they cost

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::{
     fields::{after, hash, items, name, text, time, time_text, uid},
     plan::Plan,
+    pulls,
     snapshot::Snapshot,
 };
 
@@ -136,6 +137,9 @@ pub fn next_status(pod: &Value, container: &Value, old: &Value, snapshot: &Snaps
         None if behaviour.is_image_missing || snapshot.settings.missing_images.contains(text(&container["image"])) => {
             missing_image(pod, container, old, now, plan)
         }
+        None if !pulls::has_image(pod, container, first_start(pod, now), snapshot, plan) => {
+            waiting(pod, container, "ContainerCreating", "")
+        }
         None => match missing_configuration(pod, container, snapshot) {
             Some(missing) => waiting(pod, container, "CreateContainerConfigError", &missing),
             None => become_ready(start(pod, container, &json!({}), 0, now), now, &behaviour, plan),
@@ -207,8 +211,13 @@ fn backoff(restarts: i64) -> i64 {
     (10 << doublings).min(MAX_BACKOFF)
 }
 
+/// When the first container of a pod may start.
+fn first_start(pod: &Value, now: Timestamp) -> Timestamp {
+    time(&pod["status"]["startTime"]).map_or(now, |start| after(start, Behaviour::of(pod).start_seconds))
+}
+
 fn missing_image(pod: &Value, container: &Value, old: &Value, now: Timestamp, plan: &mut Plan) -> Value {
-    let first = time(&pod["status"]["startTime"]).map_or(now, |start| after(start, Behaviour::of(pod).start_seconds));
+    let first = first_start(pod, now);
     let image = text(&container["image"]);
     if old["state"]["waiting"]["reason"] != "ImagePullBackOff" && !plan.is_due(after(first, 10)) {
         return waiting(pod, container, "ErrImagePull", &format!("failed to pull and unpack image \"{image}\": not found"));

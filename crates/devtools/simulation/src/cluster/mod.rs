@@ -14,7 +14,7 @@
 //! - scheduler: preemption, spreading, pod affinity, preferred anti-affinity, host ports
 //! - nodes: Kubernetes' halt of evictions when most nodes are down, pressure, reboots
 //! - kubelets: failing init containers, probes, ephemeral containers, changed images and resizes of running pods, volumes of claims
-//! - Events, Endpoints, conditions of namespaces
+//! - Events, except those of kubelets about pulled images; Endpoints, conditions of namespaces
 //!
 //! Harsher than Kubernetes: the address of a pod that went is free at once.
 
@@ -32,6 +32,7 @@ mod nodes;
 mod placement;
 mod plan;
 mod pods;
+mod pulls;
 mod quotas;
 mod replica_sets;
 mod rollout;
@@ -115,6 +116,8 @@ pub struct Settings {
     pub node_grace_seconds: i64,
     /// Images that no node can pull.
     pub missing_images: BTreeSet<String>,
+    /// Images of which kubelets tell in events, and how many seconds their pulls take; 0 for one that is there already.
+    pub image_pulls: BTreeMap<String, i64>,
     /// Whether no node can make the network of a new pod.
     pub has_no_pod_network: bool,
 }
@@ -126,6 +129,7 @@ impl Default for Settings {
             nodes_without_power: BTreeSet::new(),
             node_grace_seconds: 40,
             missing_images: BTreeSet::new(),
+            image_pulls: BTreeMap::new(),
             has_no_pod_network: false,
         }
     }

@@ -14,6 +14,7 @@ mod lending;
 mod market;
 mod one_file;
 mod refused_changes;
+mod remote_events;
 mod replicas;
 mod safety;
 mod single_pods;

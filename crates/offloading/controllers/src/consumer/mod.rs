@@ -13,7 +13,7 @@
 //!   budgets ─────────────▶ budgets ────────────────┼─▶ which providers get no new pods; the other controllers read it
 //!   pods on our nodes ───▶ pods ───────────────────┼─▶ ShadowPod at the provider, status here     (the hot path)
 //!   what travels along ──▶ records ────────────────┼─▶ ReflectedObject or Secret at the provider
-//!   warnings about remote pods ─▶ remote_events ───┴─▶ Event here
+//!   events of remote pods ─▶ remote_events ────────┴─▶ Event here
 //! ```
 //!
 //! `state` is what the controllers share: the objects of this cluster and, for each provider, the pods on its virtual nodes and,

@@ -38,6 +38,7 @@ use liqo_offloading_rules::namespace::unoffloaded::Unoffloaded;
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::remote_events::Selection;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
 use liqo_offloading_rules::replica::disruption_budget::LocalBudget;
 use liqo_offloading_rules::replica::kind::Kind;
@@ -49,7 +50,7 @@ use liqo_offloading_rules::replica::record::LocalService;
 use liqo_offloading_rules::replica::record::LocalSlice;
 use liqo_offloading_rules::replica::record::Reference;
 
-pub use peer::{EventKey, EventWatch, NewPeer, PeerState, PeerStates, RemoteState};
+pub use peer::{EventKey, EventWatch, NewPeer, PeerState, PeerStates, RemoteState, WatchedEvents};
 
 /// A key of the queue of virtual nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -305,6 +306,11 @@ impl Consumer {
         self.offloadings
             .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
             .is_some_and(|offloading| lent_on::is_lent_on(&offloading))
+    }
+
+    /// Which events about the remote pods of this namespace come back.
+    pub fn event_selection(&self, namespace: &str) -> Selection {
+        Selection::of(self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).as_deref())
     }
 
     /// Whether providers get tokens of the `ServiceAccount`s of this namespace.

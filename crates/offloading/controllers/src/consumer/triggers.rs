@@ -20,6 +20,7 @@ use crate::networks::Network;
 use liqo_offloading_rules::node::priced::PricedNode;
 use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
 use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::remote_events::Selection;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
 use liqo_offloading_rules::replica::disruption_budget::LocalBudget;
 use liqo_offloading_rules::replica::kind::Kind;
@@ -169,7 +170,7 @@ pub fn offloading(key: &Key, old: Option<&NamespaceOffloading>, new: Option<&Nam
     // Most of its status is our own, but pods that a budget holds wait for what it says.
     let budget = |one: &NamespaceOffloading| one.status.as_ref().and_then(|status| status.budget.clone());
     let intent = |one: Option<&NamespaceOffloading>| {
-        one.map(|one| (one.spec.clone(), one.metadata.deletion_timestamp.is_some(), budget(one)))
+        one.map(|one| (one.spec.clone(), one.metadata.deletion_timestamp.is_some(), budget(one), Selection::of(Some(one))))
     };
     if intent(old) != intent(new) {
         due.extend([NamespaceKey::Pods(key.namespace.clone()), NamespaceKey::AllMaps]);
@@ -490,7 +491,8 @@ pub fn enqueue_pods_of(consumer: &Consumer, namespace: &str) {
     let unscheduled = consumer.followed.lock().get(namespace).map(|followed| followed.unscheduled.clone());
     enqueue_unscheduled(consumer, unscheduled);
     let namespaced = records(Records::Namespaced(Some(namespace.to_owned())));
-    enqueue_everywhere(consumer, &[pods(Pods::In(namespace.to_owned())), records(Records::All), namespaced]);
+    let watch = events(Events::Watch(namespace.to_owned()));
+    enqueue_everywhere(consumer, &[pods(Pods::In(namespace.to_owned())), records(Records::All), namespaced, watch]);
 }
 
 pub fn enqueue_all_unscheduled(consumer: &Consumer) {

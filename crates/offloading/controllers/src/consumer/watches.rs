@@ -38,7 +38,7 @@ use super::kubelet_index;
 use super::node_objects;
 use super::state::{
     Consumer, EventWatch, FollowedNamespace, LocalObjects, NewPeer, NodeKey, PeerState, PeerStates, PolicySources, Queues,
-    RemoteState,
+    RemoteState, WatchedEvents,
 };
 use super::triggers;
 use super::triggers::{Trigger, enqueue, enqueue_everywhere, enqueue_keys};
@@ -54,7 +54,6 @@ use liqo_offloading_rules::pod::admission::Offer;
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
-use liqo_offloading_rules::pod::remote_events;
 use liqo_offloading_rules::pod::remote_events::RemoteEvent;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
 use liqo_offloading_rules::replica::disruption_budget::LocalBudget;
@@ -262,31 +261,32 @@ pub fn remote(
     RemoteState { connection, shadows, maps, objects, secrets, event_watches: Mutex::default(), stop: stop.clone() }
 }
 
-/// Watches the warnings about pods in the provider's namespace `mapped`, which is ours by the name of `namespace`.
+/// Watches events about pods in the provider's namespace `mapped`, which is ours by the name of `namespace`.
 pub fn remote_events(
     consumer: &Arc<Consumer>,
     peer: &Arc<PeerState>,
     remote: &RemoteState,
     namespace: &str,
-    mapped: &str,
+    wanted: WatchedEvents,
 ) -> EventWatch {
-    let config = watcher::Config::default().timeout(WATCH_SECONDS).fields(remote_events::FIELD_SELECTOR);
+    let WatchedEvents { mapped, selection } = &wanted;
+    let config = watcher::Config::default().timeout(WATCH_SECONDS).fields(selection.field_selector());
     let (client, limits) = (remote.connection.client.clone(), remote.connection.limits.clone());
     let clock = consumer.context.clock;
     let mut seen = cache::follow(Api::<Event>::namespaced(client, mapped), config, limits);
     let (stop, consumer, peer) = (remote.stop.child_token(), Arc::downgrade(consumer), peer.clone());
-    let (ended, namespace, here) = (stop.clone(), namespace.to_owned(), mapped.to_owned());
+    let (ended, namespace, here, selection) = (stop.clone(), namespace.to_owned(), mapped.clone(), *selection);
     tokio::spawn(ended.run_until_cancelled_owned(async move {
         while let Some(event) = seen.next().await {
             // Reduced first: a whole event takes more memory.
-            let event = RemoteEvent::of(event, &here, clock.now());
+            let event = RemoteEvent::of(event, &here, selection, clock.now());
             // What the provider sends faster waits there.
             tokio::time::sleep(peer.event_delay(Instant::now())).await;
             let Some(consumer) = consumer.upgrade() else { return };
             remote_event(&consumer, &peer, &namespace, event);
         }
     }));
-    EventWatch { mapped: mapped.to_owned(), _stop: stop.drop_guard() }
+    EventWatch { events: wanted, _stop: stop.drop_guard() }
 }
 
 /// Takes over an event, if it is about a pod of this namespace that is on a virtual node of this provider.
@@ -294,7 +294,7 @@ fn remote_event(consumer: &Consumer, peer: &PeerState, namespace: &str, event: O
     let pod = event.and_then(|event| Some((peer.pod_named(&Key::new(namespace, event.pod_name.as_str()))?, event)));
     let Some((pod, event)) = pod else { return };
     let remote_uid = peer.remote().and_then(|remote| remote.shadow(&pod.uid)?.remote_uid.clone());
-    if peer.journal.lock().arrived(&pod.uid, remote_uid.as_deref(), event) {
+    if peer.journal.lock().arrived(&pod.uid, remote_uid.as_deref(), event, Instant::now().into_std()) {
         enqueue(consumer, peer, [triggers::remote_event(&pod.uid)]);
     }
 }

@@ -1,11 +1,14 @@
-//! What the kubelet and the scheduler of a provider warn about a remote pod, as events of its local pod.
+//! What the kubelet and the scheduler of a provider say about a remote pod, as events of its local pod.
 //!
-//! Only Warning events travel, and those Normal ones that name the failed probe for which a container restarts. So a healthy pod
-//! costs no write. A provider is not trusted: it can only write about a pod that it runs, each text has a bound, and the [`Journal`]
-//! limits how many events are held and how often they are written.
+//! Warnings travel, and those Normal events that name the failed probe for which a container restarts, or tell that an image is
+//! pulled for long. So a healthy pod costs no write. A namespace can ask for all ([`Selection`]). A provider is not trusted: it can
+//! only write about a pod that it runs, each text has a bound, and the [`Journal`] limits how many events are held and how often they
+//! are written.
 
 mod journal;
+mod pulls;
 mod rate;
+mod selection;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -19,11 +22,7 @@ use crate::pod::local_status::stamp;
 
 pub use journal::{Due, Journal};
 pub use rate::Rate;
-
-/// The events at a provider that its API server sends us: none of a pod that starts and runs, and one for each container that ends.
-/// A field selector has no alternatives, so it excludes what it must.
-pub const FIELD_SELECTOR: &str =
-    "involvedObject.kind=Pod,reason!=Scheduled,reason!=Pulling,reason!=Pulled,reason!=Created,reason!=Started";
+pub use selection::Selection;
 
 const WARNING: &str = "Warning";
 const NORMAL: &str = "Normal";
@@ -31,6 +30,11 @@ const NORMAL: &str = "Normal";
 const KILLING: &str = "Killing";
 /// The kubelet's words if the cause is a probe. Other messages are about deleted pods.
 const FAILED_PROBES: [&str; 2] = [" failed liveness probe", " failed startup probe"];
+/// The reasons of the Normal events with which a kubelet begins and ends a pull.
+const PULLING: &str = "Pulling";
+const PULLED: &str = "Pulled";
+/// The kubelet's words in an event `Pulled` if there was no pull.
+const PRESENT: &str = " already present on machine";
 
 /// Maximum length of a message in bytes: what the API server takes in an event of today's API.
 const MAX_MESSAGE_LEN: usize = 1024;
@@ -65,16 +69,35 @@ pub struct RemoteEvent {
     last: Timestamp,
     /// Orders events of the same second.
     order: u64,
+    /// What it says of a pull, if its owner sees it only when the pull takes long.
+    pull: Option<PullStep>,
+}
+
+/// What an event says of the pull of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PullStep {
+    Started,
+    Ended,
 }
 
 impl RemoteEvent {
-    /// Reads an event of the provider's namespace `namespace`; nothing if it is not about a pod there, does not travel, or is
+    /// Reads an event of the provider's namespace `namespace`; nothing if it is not about a pod there, is not selected, or is
     /// malformed.
-    pub fn of(event: Event, namespace: &str, now: Timestamp) -> Option<Self> {
+    pub fn of(event: Event, namespace: &str, selection: Selection, now: Timestamp) -> Option<Self> {
         let object = event.involved_object;
         let is_about_pod = object.kind.as_deref() == Some("Pod") && object.namespace.as_deref() == Some(namespace);
         let message = event.message.unwrap_or_default();
-        let event_type = event_type(event.type_.as_deref(), event.reason.as_deref(), &message).filter(|_| is_about_pod)?;
+        let reason = event.reason.filter(|reason| is_reason(reason))?;
+        let component = event.source.and_then(|source| source.component).filter(|name| !name.is_empty());
+        let component = component.or(event.reporting_component).filter(|name| is_plain(name, "/")).unwrap_or_default();
+        let (event_type, pull) = match (event.type_.as_deref()?, selection) {
+            _ if !is_about_pod => return None,
+            (WARNING, _) => (WARNING, None),
+            (NORMAL, Selection::All) if component != liqo_api::CONTROLLER_MANAGER => (NORMAL, None),
+            (NORMAL, _) if is_failed_probe(&reason, &message) => (NORMAL, None),
+            (NORMAL, Selection::Notable) => (NORMAL, Some(pull_step(&reason, &message)?)),
+            _ => return None,
+        };
         let series = event.series.unwrap_or_default();
         let event_time = event.event_time.map(|time| time.0);
         let created = event.metadata.creation_timestamp.map(|time| time.0);
@@ -82,7 +105,6 @@ impl RemoteEvent {
         let last = event.last_timestamp.map(|time| time.0).or(series.last_observed_time.map(|time| time.0)).or(event_time);
         // Clocks of clusters differ.
         let last = last.or(first)?.min(now);
-        let component = event.source.and_then(|source| source.component).filter(|name| !name.is_empty());
         Some(Self {
             order: order(event.metadata.name.as_deref(), created),
             uid: event.metadata.uid.filter(|uid| is_plain(uid, ""))?,
@@ -90,12 +112,13 @@ impl RemoteEvent {
             pod_uid: object.uid.filter(|uid| is_plain(uid, ""))?,
             field_path: object.field_path.filter(|path| is_plain(path, "{}")).unwrap_or_default(),
             event_type,
-            reason: event.reason.filter(|reason| is_reason(reason))?,
+            reason,
             message: printable(&message),
-            component: component.or(event.reporting_component).filter(|name| is_plain(name, "/")).unwrap_or_default(),
+            component,
             count: event.count.filter(|count| *count > 0).or(series.count).unwrap_or(1).clamp(1, MAX_COUNT),
             first: first.unwrap_or(last).min(last),
             last,
+            pull,
         })
     }
 
@@ -147,12 +170,15 @@ pub fn watched_namespace(map: Option<&NamespaceMap>, home: &str) -> Option<Strin
     is_usable.then(|| mapped.remote_name.clone())
 }
 
-/// The type of an event that travels.
-fn event_type(event_type: Option<&str>, reason: Option<&str>, message: &str) -> Option<&'static str> {
-    let is_failed_probe = || reason == Some(KILLING) && FAILED_PROBES.iter().any(|words| message.contains(words));
-    match event_type? {
-        WARNING => Some(WARNING),
-        NORMAL if is_failed_probe() => Some(NORMAL),
+fn is_failed_probe(reason: &str, message: &str) -> bool {
+    reason == KILLING && FAILED_PROBES.iter().any(|words| message.contains(words))
+}
+
+/// Nothing if the event is not about a pull.
+fn pull_step(reason: &str, message: &str) -> Option<PullStep> {
+    match reason {
+        PULLING => Some(PullStep::Started),
+        PULLED if !message.contains(PRESENT) => Some(PullStep::Ended),
         _ => None,
     }
 }

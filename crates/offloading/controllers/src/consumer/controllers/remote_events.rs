@@ -1,4 +1,4 @@
-//! Events of local pods for what the provider's kubelet and scheduler warn about their remote pods.
+//! Events of local pods for what the provider's kubelet and scheduler say about their remote pods.
 
 use std::sync::{Arc, Weak};
 
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::consumer::FIELD_MANAGER;
-use crate::consumer::state::{Consumer, EventKey, PeerState};
+use crate::consumer::state::{Consumer, EventKey, PeerState, WatchedEvents};
 use crate::consumer::watches;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::remote_events::Due;
@@ -48,7 +48,7 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
 }
 
 /// Starts or ends the watch of events for a namespace: it exists while an unfinished pod of the namespace is on a virtual node of the
-/// provider.
+/// provider. Another one replaces it if the namespace wants other events.
 fn set_watch(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, namespace: &str) {
     let Some(remote) = peer.remote() else { return };
     // Otherwise the first list could show events of pods that are not known yet.
@@ -56,14 +56,15 @@ fn set_watch(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, namespace: &str) {
         return;
     }
     let is_needed = peer.pods().iter().any(|pod| pod.key.namespace == namespace && !pod.finished);
-    let wanted = is_needed.then(|| watched_namespace(remote.map().as_deref(), namespace)).flatten();
+    let mapped = is_needed.then(|| watched_namespace(remote.map().as_deref(), namespace)).flatten();
+    let wanted = mapped.map(|mapped| WatchedEvents { mapped, selection: consumer.event_selection(namespace) });
     let mut running = remote.event_watches.lock();
-    if running.get(namespace).map(|watch| &watch.mapped) == wanted.as_ref() {
+    if running.get(namespace).map(|watch| &watch.events) == wanted.as_ref() {
         return;
     }
     running.remove(namespace);
-    if let Some(mapped) = wanted {
-        let watch = watches::remote_events(consumer, peer, &remote, namespace, &mapped);
+    if let Some(wanted) = wanted {
+        let watch = watches::remote_events(consumer, peer, &remote, namespace, wanted);
         running.insert(namespace.to_owned(), watch);
     }
 }

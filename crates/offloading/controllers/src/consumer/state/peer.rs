@@ -21,7 +21,7 @@ use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
-use liqo_offloading_rules::pod::remote_events::{Journal, Rate};
+use liqo_offloading_rules::pod::remote_events::{Journal, Rate, Selection};
 use liqo_offloading_rules::replica::disruption_budget::Told;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
@@ -108,7 +108,7 @@ pub struct PeerState {
     /// Objects that are or should be recorded at the provider.
     pub record_queue: Queue<Reference>,
     pub event_queue: Queue<EventKey>,
-    /// The last warnings about remote pods.
+    /// The last events about remote pods.
     pub journal: Mutex<Journal>,
     /// How fast events of its namespaces are read.
     event_pace: Mutex<Rate>,
@@ -198,9 +198,16 @@ pub struct RemoteState {
 
 /// A watch of events in one namespace of the provider.
 pub struct EventWatch {
-    /// That namespace.
-    pub mapped: String,
+    pub events: WatchedEvents,
     pub _stop: DropGuard,
+}
+
+/// The events that a watch shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchedEvents {
+    /// The namespace of the provider.
+    pub mapped: String,
+    pub selection: Selection,
 }
 
 /// Whether these may be the charges of a pod that had `known` before.

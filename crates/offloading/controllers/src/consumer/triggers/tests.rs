@@ -3,7 +3,7 @@
 use std::slice;
 
 use liqo_api::ClusterId;
-use liqo_offloading_rules::pod::remote_events::RemoteEvent;
+use liqo_offloading_rules::pod::remote_events::{RemoteEvent, Selection};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -103,6 +103,9 @@ fn a_namespace_is_due_when_its_offloading_changes_and_its_pods_when_the_user_cha
     assert_eq!(offloading(&name, Some(&one), Some(&object("Remote", json!([])))), all);
     assert_eq!(offloading(&name, None, Some(&one)), all);
     assert_eq!(offloading(&name, Some(&one), None), all);
+    let mut wants_events = one.clone();
+    wants_events.metadata.annotations = Some([(annotations::REMOTE_EVENTS.to_owned(), "all".to_owned())].into());
+    assert_eq!(offloading(&name, Some(&one), Some(&wants_events)), all);
     assert_eq!(offloading(&key("another"), None, Some(&one)), [], "only one name counts");
 }
 
@@ -176,8 +179,9 @@ fn the_events_of_a_pod_are_due_when_the_provider_has_one_and_only_then() {
     assert!(peer.event_queue.is_empty(), "a healthy pod costs nothing");
     let warning = json!({ "metadata": { "uid": "e" }, "type": "Warning", "reason": "Failed", "firstTimestamp": "2026-01-01T00:00:00Z",
         "involvedObject": { "kind": "Pod", "namespace": "m", "name": "web", "uid": "r" } });
-    let warning = RemoteEvent::of(serde_json::from_value(warning).unwrap(), "m", jiff::Timestamp::now()).unwrap();
-    peer.journal.lock().arrived("u", None, warning);
+    let warning = serde_json::from_value(warning).unwrap();
+    let warning = RemoteEvent::of(warning, "m", Selection::Notable, jiff::Timestamp::now()).unwrap();
+    peer.journal.lock().arrived("u", None, warning, std::time::Instant::now());
     enqueue(Events::Of("u".into()));
     assert_eq!(peer.event_queue.len(), 1);
     peer.pod_changed(None, Some(&Arc::new(local(&json!({})))));

@@ -1,9 +1,10 @@
-//! The last warnings about each pod at one provider, and which of them is to be written when.
+//! The last events about each pod at one provider, and which of them is to be written when.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::{Rate, RemoteEvent};
+use super::pulls::Pulls;
+use super::{PullStep, Rate, RemoteEvent};
 
 /// Events held for each pod. Writing is idempotent, so forgetting one costs a request at most.
 const MAX_HELD: usize = 8;
@@ -19,7 +20,7 @@ const TOTAL_INTERVAL: Duration = Duration::from_millis(100);
 /// Delay before a pod is tried again that waits for the others.
 const TOTAL_RETRY: Duration = Duration::from_secs(1);
 
-/// The last warnings about the remote pods at one provider, by the UIDs of their local pods. Bounded by the number of pods that this
+/// The last events about the remote pods at one provider, by the UIDs of their local pods. Bounded by the number of pods that this
 /// cluster sent there.
 #[derive(Debug)]
 pub struct Journal {
@@ -31,7 +32,42 @@ pub struct Journal {
 struct PodEvents {
     /// In the order in which they arrived.
     entries: Vec<Entry>,
+    pulls: Pulls,
     rate: Rate,
+}
+
+impl Default for PodEvents {
+    fn default() -> Self {
+        Self { entries: Vec::new(), pulls: Pulls::default(), rate: Rate::new(POD_BURST, POD_INTERVAL) }
+    }
+}
+
+impl PodEvents {
+    /// Holds an event that is to be written. Returns whether it is not written yet.
+    fn hold(&mut self, event: RemoteEvent, remote_uid: Option<&str>) -> bool {
+        // It is written as if nobody had waited.
+        let event = RemoteEvent { pull: None, ..event };
+        if let Some(known) = self.entries.iter_mut().find(|known| known.event.uid == event.uid) {
+            known.event = event;
+            return known.written.as_ref().is_none_or(|written| written.event != known.event);
+        }
+        self.entries.push(Entry { event, written: None });
+        if self.entries.len() > MAX_HELD {
+            let is_other = |entry: &Entry| remote_uid.is_some_and(|uid| entry.event.pod_uid != uid);
+            // An earlier pod of the same name has events, too.
+            self.entries.remove(self.entries.iter().position(is_other).unwrap_or(0));
+        }
+        true
+    }
+
+    /// Returns whether one of them is not written yet.
+    fn hold_all(&mut self, events: Vec<RemoteEvent>, remote_uid: Option<&str>) -> bool {
+        let mut is_due = false;
+        for event in events {
+            is_due |= self.hold(event, remote_uid);
+        }
+        is_due
+    }
 }
 
 #[derive(Debug)]
@@ -75,21 +111,26 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Takes over what a watch showed. `remote_uid` is that of the remote pod, if it is known. Returns whether it is not written yet.
-    pub fn arrived(&mut self, uid: &str, remote_uid: Option<&str>, event: RemoteEvent) -> bool {
-        let new = || PodEvents { entries: Vec::new(), rate: Rate::new(POD_BURST, POD_INTERVAL) };
-        let entries = &mut self.pods.entry(uid.to_owned()).or_insert_with(new).entries;
-        if let Some(known) = entries.iter_mut().find(|known| known.event.uid == event.uid) {
-            known.event = event;
-            return known.written.as_ref().is_none_or(|written| written.event != known.event);
+    /// Takes over what a watch showed. `remote_uid` is that of the remote pod, if it is known. Returns whether something is due.
+    pub fn arrived(&mut self, uid: &str, remote_uid: Option<&str>, event: RemoteEvent, now: Instant) -> bool {
+        if event.pull == Some(PullStep::Ended) && !self.has(uid) {
+            return false;
         }
-        entries.push(Entry { event, written: None });
-        if entries.len() > MAX_HELD {
-            let is_other = |entry: &Entry| remote_uid.is_some_and(|uid| entry.event.pod_uid != uid);
-            // An earlier pod of the same name has events, too.
-            entries.remove(entries.iter().position(is_other).unwrap_or(0));
+        let pod = self.pods.entry(uid.to_owned()).or_default();
+        match event.pull {
+            Some(PullStep::Started) => {
+                pod.pulls.started(event, now);
+                true
+            }
+            Some(PullStep::Ended) => {
+                let shown = pod.pulls.ended(event);
+                pod.hold_all(shown, remote_uid)
+            }
+            None => {
+                pod.pulls.failed(&event);
+                pod.hold(event, remote_uid)
+            }
         }
-        true
     }
 
     /// Whether there are events about this pod.
@@ -106,13 +147,16 @@ impl Journal {
     /// Those that are due at the same time are written in the order in which they last happened.
     pub fn due(&mut self, uid: &str, remote_uid: &str, now: Instant) -> Due {
         let Some(pod) = self.pods.get_mut(uid) else { return Due::Nothing };
+        let slow = pod.pulls.slow(remote_uid, now);
+        pod.hold_all(slow, Some(remote_uid));
+        let until_slow = pod.pulls.wait(remote_uid, now);
         let own = pod.entries.iter().filter(|entry| entry.event.pod_uid == remote_uid);
         let waiting = own.filter_map(|entry| Some((entry.wait(now)?, &entry.event)));
         let soonest = waiting.min_by_key(|(wait, event)| (*wait, event.last, event.order));
-        let Some((wait, event)) = soonest else { return Due::Nothing };
+        let Some((wait, event)) = soonest else { return until_slow.map_or(Due::Nothing, Due::After) };
         let wait = wait.max(pod.rate.wait(now));
         if !wait.is_zero() {
-            return Due::After(wait);
+            return Due::After(until_slow.map_or(wait, |other| wait.min(other)));
         }
         if !self.rate.wait(now).is_zero() {
             return Due::After(TOTAL_RETRY);
