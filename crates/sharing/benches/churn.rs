@@ -95,7 +95,7 @@ fn provider(threshold: u8) -> Snapshot {
 /// Writes the offer into the snapshot, as the API server would.
 fn apply(snapshot: &mut Snapshot, write: OfferWrite, now: Instant) {
     let key = Key::new(write.namespace, write.spec.pool.clone());
-    let recent = RecentWrite { at: now, hard: write.spec.resource_quota.hard.clone(), prices: None };
+    let recent = RecentWrite { at: now, hard: write.spec.resource_quota.hard.clone(), prices: None, is_early: false };
     snapshot.recent_writes.insert((write.namespace_uid, key.name.clone()), recent);
     let offer = ResourceOffer::new(&key.name, write.spec).into();
     snapshot.offers.retain(|(other, _)| *other != key);

@@ -221,8 +221,10 @@ impl ProviderController {
                 failed.insert(consumer);
                 // The other offers wait before they make room for this one again.
                 if let Some(offer) = newcomer {
-                    lock(&self.recent_writes)
-                        .insert(offer, RecentWrite { at: Instant::now(), hard: ResourceList::new(), prices: None });
+                    lock(&self.recent_writes).insert(
+                        offer,
+                        RecentWrite { at: Instant::now(), hard: ResourceList::new(), prices: None, is_early: false },
+                    );
                 }
                 failures.push(failure);
             }
@@ -261,7 +263,9 @@ impl ProviderController {
         let (hard, prices) = (offer.spec.resource_quota.hard, offer.spec.prices);
         let per_hour = prices.as_ref().map(ToString::to_string);
         tracing::info!(%consumer, pool, offered = %hard, per_hour, "offer written");
-        lock(&self.recent_writes).insert((namespace_uid, pool), RecentWrite { at: Instant::now(), hard, prices });
+        let (mut recent, offer) = (lock(&self.recent_writes), (namespace_uid, pool));
+        let is_early = recent.get(&offer).is_some_and(|before| before.at.elapsed() < MIN_REWRITE_INTERVAL);
+        recent.insert(offer, RecentWrite { at: Instant::now(), hard, prices, is_early });
         Ok(())
     }
 

@@ -74,18 +74,17 @@ pub fn check(arguments: &Up) -> anyhow::Result<()> {
 pub fn specs(arguments: &Up, present: &[ClusterSpec]) -> Vec<ClusterSpec> {
     let resources =
         (!arguments.fake_node_resources.is_empty()).then(|| fake_node_resources(arguments.fake_node_resources.clone()));
-    let present_octets = || present.iter().map(|spec| spec.pod_octet);
-    let mut octets = BTreeSet::new();
+    let mut octets: BTreeSet<u8> = present.iter().map(|spec| spec.pod_octet).collect();
     let spec = |cluster: &ClusterArgument| {
         let present = present.iter().find(|spec| spec.name == cluster.name).cloned();
+        let is_new = present.is_none();
         let mut spec = present.unwrap_or_else(|| ClusterSpec::new(cluster.name.as_str()));
         spec.nodes = cluster.nodes.or(arguments.nodes).unwrap_or(spec.nodes);
         spec.fake_nodes.count = cluster.fake_nodes.or(arguments.fake_nodes).unwrap_or(spec.fake_nodes.count);
         spec.fake_nodes.taint = arguments.fake_node_taint.unwrap_or(spec.fake_nodes.taint);
         spec.dual_stack |= arguments.dual_stack;
-        if arguments.distinct_ranges && !octets.insert(spec.pod_octet) {
-            let is_free = |octet: &u8| !octets.contains(octet) && present_octets().all(|present| present != *octet);
-            spec.pod_octet = (200..=255).rev().find(is_free).unwrap_or(spec.pod_octet);
+        if arguments.distinct_ranges && is_new && !octets.insert(spec.pod_octet) {
+            spec.pod_octet = (200..=255).rev().find(|octet| !octets.contains(octet)).unwrap_or(spec.pod_octet);
             octets.insert(spec.pod_octet);
         }
         spec.network_policies |= arguments.network_policies;
@@ -139,6 +138,8 @@ mod tests {
         let distinct = specs(&up(&["--distinct-ranges", "--clusters=rome,milan,turin"]), &[]);
         let octets = distinct.iter().map(|spec| spec.pod_octet).collect::<BTreeSet<_>>();
         assert_eq!((octets.len(), &specs(&up(&["--clusters=turin,rome,milan"]), &distinct)[1]), (3, &distinct[0]));
+        let running = specs(&up(&[]), &[]);
+        assert_eq!(specs(&up(&["--distinct-ranges"]), &running), running, "running clusters keep their ranges");
         let enforced = specs(&up(&["--network-policies"]), &[]);
         assert_eq!((enforced[0].network_policies, &specs(&up(&[]), &enforced)), (true, &enforced));
         let measured = specs(&up(&["--metrics"]), &[]);

@@ -3,7 +3,10 @@
 //! The importer allocates: each cluster decides where in its own address space the prefixes of its peers appear, and tells the peers.
 //! Two clusters never have to agree on anything.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use liqo_api::ClusterId;
@@ -24,29 +27,36 @@ pub struct AddressPlan {
     pub kept: BTreeMap<ClusterId, KeptAddresses>,
 }
 
-/// The addresses that a peer keeps here.
+/// What the owner of this cluster lets a peer keep: else a peer could choose which of our addresses lead to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptAddresses {
-    /// Its own prefixes within these appear here as they are, where they are free. This cluster's owner names them: else a peer could choose
-    /// which of our addresses lead to it.
+    /// The peer's own prefixes within these appear here as they are, where they are free.
     pub prefixes: Vec<IpNet>,
     /// Whether pods depend on how its prefixes appear now. Then none changes for the sake of `prefixes`.
     pub in_use: bool,
+    /// Where gateways of other peers are: a prefix that contains one of them would cut that peer off. What appears as it is already stays.
+    pub avoids: Vec<IpAddr>,
 }
 
 impl AddressPlan {
-    /// Whether a peer's prefix appears here as it is if it is free. Public addresses stay where they are.
-    fn keeps(&self, (peer, prefix): &(ClusterId, IpNet)) -> bool {
+    /// Whether the owner names a peer's prefix. Public addresses are never kept.
+    fn names(&self, (peer, prefix): &(ClusterId, IpNet)) -> bool {
         let is_named = |kept: &KeptAddresses| kept.prefixes.iter().any(|named| named.contains(prefix));
         self.kept.get(peer).is_some_and(is_named) && is_private(prefix)
     }
 
+    /// Whether a peer's prefix appears here as it is if it is free.
+    fn keeps(&self, key: &(ClusterId, IpNet)) -> bool {
+        let is_avoided = |kept: &KeptAddresses| kept.avoids.iter().any(|address| key.1.contains(address));
+        self.names(key) && !self.kept.get(&key.0).is_some_and(is_avoided)
+    }
+
     /// Whether a prefix that appears as `before` has to appear elsewhere because of what the peer keeps.
     fn moves(&self, key: &(ClusterId, IpNet), before: &IpNet) -> bool {
-        let is_free_to = self.kept.get(&key.0).is_none_or(|kept| !kept.in_use);
-        let is_kept = *before == key.1;
-        let is_misplaced = if self.keeps(key) { !is_kept } else { is_kept && !within(before, &self.pools) };
-        is_free_to && is_misplaced
+        let may_move = self.kept.get(&key.0).is_none_or(|kept| !kept.in_use);
+        let appears_as_itself = *before == key.1;
+        let is_misplaced = if appears_as_itself { !self.names(key) && !within(before, &self.pools) } else { self.keeps(key) };
+        may_move && is_misplaced
     }
 }
 
@@ -76,9 +86,9 @@ pub fn allocate(
         wanted.iter().filter_map(|key| Some((key, *previous.get(key)?))).filter(|(key, before)| stands(key, before)).collect();
     // Those that stay come first, so that none of them is in the way of another one later.
     let (moving, staying): (Vec<_>, Vec<_>) = before.into_iter().partition(|(key, before)| plan.moves(key, before));
-    let moving = moving.into_iter().filter(|(key, _)| plan.keeps(key));
-    let choices = staying.into_iter().map(|(key, before)| (key, [before, before]));
-    for (key, choices) in choices.chain(moving.map(|(key, before)| (key, [key.1, before]))) {
+    let to_itself = moving.into_iter().filter(|(key, _)| plan.keeps(key));
+    let choices = staying.into_iter().map(|(key, before)| (key, vec![before]));
+    for (key, choices) in choices.chain(to_itself.map(|(key, before)| (key, vec![key.1, before]))) {
         if let Some(found) = choices.into_iter().find(|prefix| is_free(prefix, &occupied)) {
             occupied.push(found);
             allocations.insert(key.clone(), found);
@@ -106,8 +116,8 @@ pub fn could_keep(plan: &AddressPlan, allocations: &Allocations, peer: &ClusterI
     let key = (peer.clone(), *prefix);
     let others = || allocations.iter().filter(|(other, _)| **other != key).map(|(_, here)| here);
     let is_elsewhere = allocations.get(&key).is_some_and(|here| here != prefix);
-    let is_free_here = is_free(prefix, &plan.taken) && others().all(|here| !overlap(prefix, here));
-    is_elsewhere && is_private(prefix) && !plan.keeps(&key) && is_free_here
+    let is_free_here = || is_free(prefix, &plan.taken) && others().all(|here| !overlap(prefix, here));
+    is_elsewhere && is_private(prefix) && !plan.names(&key) && is_free_here()
 }
 
 fn first_free(plan: &AddressPlan, length: u8, is_v4: bool, occupied: &[IpNet]) -> Option<IpNet> {

@@ -76,6 +76,8 @@ struct NetworkNegotiation {
     announcements: Arc<Announcements>,
     observations: Arc<Mutex<LeaseObservations>>,
     discovered: Mutex<Option<DiscoveredRanges>>,
+    /// When pods were seen to run between us and a peer whose prefixes are to move.
+    runs_pods: Mutex<BTreeMap<ClusterId, Instant>>,
     /// Has one key, because the prefixes of all peers are allocated together.
     queue: Queue<()>,
 }
@@ -122,6 +124,7 @@ impl NetworkNegotiation {
             announcements: Announcements::start(&context, stop, queue.clone()),
             observations,
             discovered: Mutex::default(),
+            runs_pods: Mutex::default(),
             context,
             queue,
         })
@@ -189,7 +192,7 @@ impl NetworkNegotiation {
             current: current.clone(),
         });
         let outcomes = match snapshot {
-            Some(snapshot) => Some(self.decide(snapshot).await?),
+            Some(snapshot) => Some(self.decide(snapshot).await),
             None => None,
         };
         let is_waiting = outcomes.iter().flatten().any(|(_, outcome)| is_waiting(outcome));
@@ -213,18 +216,36 @@ impl NetworkNegotiation {
     }
 
     /// Decides about each peer. Pods are only asked for where something depends on them.
-    async fn decide(&self, mut snapshot: NetworkSnapshot) -> Result<BTreeMap<ClusterId, Outcome>, RequestError> {
+    async fn decide(&self, mut snapshot: NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
         let outcomes = decide(&snapshot);
         let mut is_changed = false;
         for (id, _) in outcomes.iter().filter(|(_, outcome)| is_waiting(outcome)) {
-            if pods::run_between(&self.context, id).await? {
+            if self.knows_addresses(id).await {
                 continue;
             }
             if let Some(peer) = snapshot.peers.get_mut(id) {
                 (peer.runs_pods, is_changed) = (false, true);
             }
         }
-        Ok(if is_changed { decide(&snapshot) } else { outcomes })
+        if is_changed { decide(&snapshot) } else { outcomes }
+    }
+
+    /// Whether pods run between us and a peer. A yes counts for a while, because the peer decides how often this is asked.
+    async fn knows_addresses(&self, id: &ClusterId) -> bool {
+        let seen = self.runs_pods.lock().get(id).copied();
+        if seen.is_some_and(|seen| seen.elapsed() < RETRY_DELAY) {
+            return true;
+        }
+        let guests = self.consumers.all().into_iter().filter(|(_, namespace)| !namespace.is_tenant && namespace.consumer == *id);
+        let guests: Vec<String> = guests.map(|(key, _)| key.name).collect();
+        let run = pods::run_between(&self.context, id, &guests).await.unwrap_or_else(|error| {
+            tracing::warn!(peer = %id, error = error_chain(&error), "not known whether pods run there, so prefixes stay");
+            true
+        });
+        if run {
+            self.runs_pods.lock().insert(id.clone(), Instant::now());
+        }
+        run
     }
 
     /// Our ranges; discovered again when they are old.

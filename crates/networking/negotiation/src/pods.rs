@@ -1,30 +1,32 @@
-//! Whether pods of this cluster run at a peer, or pods of the peer here: they know each other's addresses.
+//! Whether pods of this cluster run at a peer, or pods of the peer here. Such pods know addresses of the other cluster, so these must not change.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams};
-use liqo_api::{ClusterId, ShadowPod, labels, tenant_namespace};
+use liqo_api::{ClusterId, Key, labels};
 use liqo_controller_runtime::{
-    Context, Key,
+    Context,
     conditions::namespaced,
     writes::{RequestError, Step as _},
 };
 
-/// Asks the API server: the answer matters only while prefixes of a peer have to appear elsewhere.
-pub async fn run_between(context: &Context, peer: &ClusterId) -> Result<bool, RequestError> {
-    let one = ListParams::default().limit(1);
-    let guests: Api<ShadowPod> = namespaced(&context.client, &tenant_namespace(peer));
-    let guests = guests.list(&one).await.step("list", "ShadowPod", Key::new(tenant_namespace(peer), ""))?;
-    if !guests.items.is_empty() {
-        return Ok(true);
+/// Asks the API server: the answer matters only while prefixes of a peer have to appear elsewhere. `guests` are the namespaces of the peer's
+/// pods here.
+pub async fn run_between(context: &Context, peer: &ClusterId, guests: &[String]) -> Result<bool, RequestError> {
+    let running = "status.phase!=Succeeded,status.phase!=Failed";
+    for guest in guests {
+        let pods: Api<Pod> = namespaced(&context.client, guest);
+        let one = ListParams::default().fields(running).limit(1);
+        if !pods.list_metadata(&one).await.step("list", "Pod", Key::new(guest.as_str(), ""))?.items.is_empty() {
+            return Ok(true);
+        }
     }
     let virtual_nodes = ListParams::default().labels(&format!("{}={peer}", labels::REMOTE_CLUSTER_ID));
     let nodes: Api<Node> = Api::all(context.client.clone());
-    let nodes = nodes.list(&virtual_nodes).await.step("list", "Node", Key::default())?;
-    for node in nodes {
-        let running = format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name_any());
+    for node in nodes.list_metadata(&virtual_nodes).await.step("list", "Node", Key::default())? {
         let pods: Api<Pod> = Api::all(context.client.clone());
-        let pods = pods.list(&one.clone().fields(&running)).await.step("list", "Pod", Key::default())?;
-        if !pods.items.is_empty() {
+        // From the API server's cache, which has an index of nodes.
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={},{running}", node.name_any())).match_any();
+        if !pods.list_metadata(&on_node).await.step("list", "Pod", Key::default())?.items.is_empty() {
             return Ok(true);
         }
     }

@@ -396,7 +396,7 @@ async fn could_keep(cluster: &Cluster, peer: &ClusterId) -> BTreeSet<IpNet> {
 pub fn could_keep_text(ranges: &BTreeSet<IpNet>) -> String {
     let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
     format!(
-        "addresses of {} could stay as they are: name the ranges in network.keptCIDRs of the peer's policy",
+        "addresses of {} could stay as they are: if you know these ranges, name them in network.keptCIDRs of the peer's policy",
         ranges.join(", ")
     )
 }

@@ -147,6 +147,8 @@ pub struct RecentWrite {
     pub hard: ResourceList,
     /// The prices that were written.
     pub prices: Option<PriceList>,
+    /// Whether another one was just written before it.
+    pub is_early: bool,
 }
 
 /// What the provider side must write.

@@ -67,7 +67,11 @@ fn only_a_prefix_that_overlaps_with_a_new_range_moves() {
 }
 
 fn keeping(prefixes: &[&str], in_use: bool) -> AddressPlan {
-    let kept = KeptAddresses { prefixes: prefixes.iter().map(|text| net(text)).collect(), in_use };
+    let kept = KeptAddresses {
+        prefixes: prefixes.iter().map(|text| net(text)).collect(),
+        in_use,
+        avoids: vec!["10.43.0.9".parse().unwrap()],
+    };
     AddressPlan { kept: [(id('a'), kept)].into(), ..plan(&["10.0.0.0/8"], &["10.0.0.0/16", "10.7.0.9/32"]) }
 }
 
@@ -77,6 +81,7 @@ fn a_peer_keeps_what_the_owner_names_where_that_is_free_and_private() {
     for (wanted, found) in [
         ("10.42.0.0/16", Some("10.42.0.0/16")),
         ("10.48.0.0/16", Some("10.1.0.0/16")),
+        ("10.43.0.0/16", Some("10.1.0.0/16")),
         ("198.51.0.0/16", Some("10.1.0.0/16")),
         ("10.7.0.0/16", Some("10.1.0.0/16")),
         ("fd12:3456::/48", Some("fd12:3456::/48")),
@@ -100,6 +105,9 @@ fn what_a_peer_keeps_changes_only_while_no_pod_depends_on_it() {
     assert_eq!(after(&named(true), "10.1.0.0/16", "10.2.0.0/16"), "10.1.0.0/16");
     assert_eq!(after(&named(false), "10.1.0.0/16", "10.2.0.0/16"), "10.42.0.0/16");
     assert_eq!(after(&named(false), "10.1.0.0/16", "10.42.0.0/16"), "10.1.0.0/16", "another peer appears there");
+    let named = AddressPlan { pools: vec![net("172.16.0.0/12")], ..keeping(&["10.43.0.0/16"], false) };
+    let (key, appears) = ((id('a'), net("10.43.0.0/16")), net("10.43.0.0/16"));
+    assert_eq!(allocate(&named, &[key.clone()], &[(key.clone(), appears)].into()).0[&key], appears, "no other peer displaces it");
     // The pools do not contain it any more, and it is not named.
     let elsewhere = |in_use| AddressPlan { pools: vec![net("172.16.0.0/12"), net("10.2.0.0/16")], ..keeping(&[], in_use) };
     assert_eq!(after(&elsewhere(true), "10.42.0.0/16", "10.2.0.0/16"), "10.42.0.0/16");
@@ -119,7 +127,11 @@ fn a_prefix() -> impl Strategy<Value = IpNet> {
 type Step = (Vec<(char, IpNet)>, Vec<IpNet>, Vec<(char, KeptAddresses)>);
 
 fn kept_addresses() -> impl Strategy<Value = KeptAddresses> {
-    (prop::collection::vec(a_prefix(), 0..3), any::<bool>()).prop_map(|(prefixes, in_use)| KeptAddresses { prefixes, in_use })
+    (prop::collection::vec(a_prefix(), 0..3), any::<bool>()).prop_map(|(prefixes, in_use)| KeptAddresses {
+        prefixes,
+        in_use,
+        avoids: Vec::new(),
+    })
 }
 
 /// At each step peers export other prefixes and keep other ones, and this cluster uses other ranges.

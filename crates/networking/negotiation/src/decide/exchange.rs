@@ -11,7 +11,7 @@ use liqo_network_model::{
 
 use super::{
     behind, direct, mtu,
-    snapshot::{MAX_PASSED_ON, NetworkSnapshot, PeerState, announced, is_of_another},
+    snapshot::{MAX_PASSED_ON, NetworkSnapshot, PeerState, announced, is_of_another, kept},
 };
 
 /// Maximum number of prefixes of others that we pass on to one peer, and accept from one.
@@ -54,11 +54,11 @@ pub fn decide(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
         .flat_map(|(id, endpoint)| endpoint.imported.iter().map(|(there, here)| ((id.clone(), *there), *here)))
         .collect();
     let allocate = |kept: Kept| allocate_views(&ranges, &exports, kept, &previous).0;
-    let kept: Kept = snapshot.peers.iter().map(|(id, peer)| (id.clone(), peer.kept())).collect();
-    let unused = kept.iter().map(|(id, kept)| (id.clone(), KeptAddresses { in_use: false, ..kept.clone() })).collect();
+    let kept_by: Kept = snapshot.peers.iter().map(|(id, peer)| (id.clone(), kept(snapshot, id, peer))).collect();
+    let unused = kept_by.iter().map(|(id, kept)| (id.clone(), KeptAddresses { in_use: false, ..kept.clone() })).collect();
     let later = allocate(unused);
-    let plan = ranges.plan(kept.clone());
-    let allocations = allocate(kept);
+    let plan = ranges.plan(kept_by.clone());
+    let allocations = allocate(kept_by);
     let of_peer = |(id, peer): (&ClusterId, &PeerState)| {
         let mut outcome = outcome(snapshot, &ranges, &allocations, id, peer);
         if let (Some(endpoint), Some(theirs)) = (&mut outcome.endpoint, announced(peer)) {
@@ -162,6 +162,8 @@ fn current_endpoint(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState
         api_server: reaches_api_server(peer),
         customers: customers(snapshot, id, peer),
         transit: peer.policy.transit,
+        could_keep: BTreeSet::new(),
+        waiting: BTreeMap::new(),
         ..current
     })
 }

@@ -41,14 +41,14 @@ fn agreed(outcome: &Outcome) -> DesiredCondition {
             format!("the peer has not announced yet where it sees {}", list(unseen)),
         ),
         Progress::Agreed => {
-            let later = |there: &IpNet| outcome.endpoint.as_ref()?.waiting.get(there);
-            let seen = |(there, here): (&IpNet, &IpNet)| match later(there) {
-                None => format!("{there} as {here}"),
-                Some(later) => format!("{there} as {here} (as {later} when no pod of either cluster runs at the other)"),
-            };
             let pairs = outcome.endpoint.iter().flat_map(|endpoint| &endpoint.imported);
-            let seen: Vec<String> = pairs.map(seen).collect();
-            DesiredCondition::yes(kind, NetworkAgreedReason::Agreed, format!("we see the peer's {}", seen.join(", ")))
+            let seen: Vec<String> = pairs.map(|(there, here)| format!("{there} as {here}")).collect();
+            let waiting = outcome.endpoint.iter().flat_map(|endpoint| &endpoint.waiting).next();
+            let waiting = waiting.map(|(there, later)| {
+                format!("; when no pod of either cluster runs at the other, we see {there} as {later}, and all others that wait")
+            });
+            let message = format!("we see the peer's {}{}", seen.join(", "), waiting.unwrap_or_default());
+            DesiredCondition::yes(kind, NetworkAgreedReason::Agreed, message)
         }
     }
 }
@@ -129,7 +129,7 @@ mod tests {
         let own: IpNet = "10.244.0.0/16".parse().unwrap();
         outcome.endpoint.as_mut().unwrap().waiting.insert(own, own);
         let waiting = wanted(&outcome, true, None);
-        assert!(waiting[0].message.contains("as 10.64.0.0/16 (as 10.244.0.0/16 when no pod"), "{}", waiting[0].message);
+        assert!(waiting[0].message.contains("we see 10.244.0.0/16 as 10.244.0.0/16, and"), "{}", waiting[0].message);
     }
 
     #[test]

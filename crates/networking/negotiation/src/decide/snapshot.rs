@@ -1,6 +1,9 @@
 //! What decisions depend on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
 
 use liqo_api::{
     ClusterId, GatewayAddress, NamespaceOffloading, NetworkAnnouncement, NetworkPolicy, NetworkRanges, NetworkSettings,
@@ -39,17 +42,20 @@ pub struct PeerState {
     pub runs_api_clients: bool,
     /// The consumers whose pods we offloaded on to it, with the namespaces of ours that these pods come from.
     pub customers: BTreeMap<ClusterId, BTreeSet<String>>,
-    /// Whether pods of either cluster run at the other, as far as it matters for where the peer's prefixes appear.
+    /// Whether pods of either cluster run at the other. True until that was asked.
     pub runs_pods: bool,
     /// Its last announcement, or why that cannot be read. `None` if we do not know it (yet); the default if the peer withdrew it.
     pub announcement: Option<Result<NetworkAnnouncement, String>>,
 }
 
-impl PeerState {
-    /// The addresses that it keeps here.
-    pub fn kept(&self) -> KeptAddresses {
-        let prefixes = self.policy.kept_cidrs.iter().filter_map(|text| text.parse().ok()).collect();
-        KeptAddresses { prefixes, in_use: self.runs_pods }
+/// What the policy lets a peer keep. Nothing of a peer moves while it announces nothing that can be read.
+pub fn kept(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> KeptAddresses {
+    let others = snapshot.current.iter().filter(|(other, _)| *other != id).flat_map(|(_, endpoint)| &endpoint.gateways);
+    let endpoints = others.flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls));
+    KeptAddresses {
+        prefixes: peer.policy.kept_cidrs.iter().filter_map(|text| text.parse().ok()).collect(),
+        in_use: peer.runs_pods || announced(peer).is_none(),
+        avoids: endpoints.filter_map(|endpoint| Some(endpoint.parse::<SocketAddr>().ok()?.ip())).collect(),
     }
 }
 

@@ -126,7 +126,9 @@ impl<'a> Composer<'a> {
         });
         // A plugin says when something changes. What it promises beyond the nodes changes with every pod.
         let follows_plugin = allocation.local_policy.is_none() && !allocation.is_cut;
-        let loses_room = offer.is_some_and(|offer| self.loses_room(allocation, offer));
+        // A provider behind us decides how often this is, so only one of them comes early.
+        let may_be_early = recent_write.is_none_or(|write| !write.is_early);
+        let loses_room = may_be_early && offer.is_some_and(|offer| self.loses_room(allocation, offer));
         let urgent = policy_changed || notice_ends || follows_plugin || loses_room;
         OfferState {
             published: published.map(|published| recent_write.map_or(published, |write| &write.hard).clone()),
@@ -150,7 +152,7 @@ impl<'a> Composer<'a> {
     }
 
     /// Whether single nodes have less room than the offer says, because a cluster behind takes it back: pods that end there would be moved
-    /// to where there is none. More room is told later, so that no provider decides how often this is.
+    /// to where there is none. More room has time.
     fn loses_room(&self, allocation: &PoolAllocation, offer: &ResourceOffer) -> bool {
         let said = &offer.spec.largest_pods;
         let now = self.largest_pods(allocation, &offer.spec.resource_quota.hard);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use super::pulls::Pulls;
 use super::{PullStep, Rate, RemoteEvent};
 
-/// Events held for each pod. Writing is idempotent, so forgetting one costs a request at most.
-const MAX_HELD: usize = 8;
+/// Events held for each pod. Writing is idempotent, so forgetting one that is written costs a request at most.
+const MAX_HELD: usize = 16;
 /// Minimum time between the first and the second write of an event. It doubles with each further write.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ impl Default for PodEvents {
 impl PodEvents {
     /// Holds an event that is to be written. Returns whether it is not written yet.
     fn hold(&mut self, event: RemoteEvent, remote_uid: Option<&str>) -> bool {
-        // It is written as if nobody had waited.
+        // Whether it was a pull does not matter any more.
         let event = RemoteEvent { pull: None, ..event };
         if let Some(known) = self.entries.iter_mut().find(|known| known.event.uid == event.uid) {
             known.event = event;
@@ -54,8 +54,10 @@ impl PodEvents {
         self.entries.push(Entry { event, written: None });
         if self.entries.len() > MAX_HELD {
             let is_other = |entry: &Entry| remote_uid.is_some_and(|uid| entry.event.pod_uid != uid);
+            let is_written = |entry: &Entry| entry.written.is_some();
             // An earlier pod of the same name has events, too.
-            self.entries.remove(self.entries.iter().position(is_other).unwrap_or(0));
+            let (other, written) = (self.entries.iter().position(is_other), self.entries.iter().position(is_written));
+            self.entries.remove(other.or(written).unwrap_or(0));
         }
         true
     }

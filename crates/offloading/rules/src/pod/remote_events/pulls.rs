@@ -35,6 +35,10 @@ impl Pulls {
             return;
         }
         self.0.retain(|pull| !is_same_container(&pull.started, &started));
+        // Of events that repeat, a kubelet leaves some out: that of the end may never come.
+        if started.count > 1 {
+            return;
+        }
         self.0.push(Pull { started, seen: now, is_shown: false });
         if self.0.len() > MAX_HELD {
             self.0.remove(0);
@@ -48,7 +52,7 @@ impl Pulls {
         if is_shown || is_slow { vec![started, end] } else { Vec::new() }
     }
 
-    /// A warning says that the pull failed, if it is about the same container.
+    /// The pull did not end well, or something later is known, if this event is about the same container.
     pub fn failed(&mut self, warning: &RemoteEvent) {
         self.take(warning);
     }

@@ -12,7 +12,7 @@ pub enum Selection {
     /// Warnings, failed probes, and pulls of images that take long.
     #[default]
     Notable,
-    /// All but what Liqo there says of its own work.
+    /// All but Normal events of the provider's Liqo.
     All,
 }
 

@@ -246,9 +246,9 @@ fn customers_read_at_once_that_nodes_have_no_room_because_a_cluster_behind_takes
     }
     let mut snapshot = snapshot.settled();
     let hard = snapshot.offer(ROME, DEFAULT_POOL).unwrap().resource_quota.hard.clone();
-    let written = RecentWrite { at: Instant::now(), hard, prices: None };
-    snapshot.recent_writes.insert(("tenant-1".into(), DEFAULT_POOL.into()), written);
-    let mut has_room = |cpu: &str, lasting: Option<&str>| {
+    let mut has_room = |cpu: &str, lasting: Option<&str>, is_early: bool| {
+        let written = RecentWrite { at: Instant::now(), hard: hard.clone(), prices: None, is_early };
+        snapshot.recent_writes.insert(("tenant-1".into(), DEFAULT_POOL.into()), written);
         for provider in [TURIN, GENOA] {
             snapshot.change_upstream_offer(provider, |offer| {
                 offer.largest_pods = says(json!({ "cpu": cpu, "pods": "1" }));
@@ -258,9 +258,10 @@ fn customers_read_at_once_that_nodes_have_no_room_because_a_cluster_behind_takes
         }
         snapshot.plan().writes.len()
     };
-    assert_eq!(has_room("1", None), 0, "amounts that go up and down are told every ten seconds");
-    assert_eq!(has_room("1", Some("cpu=0, pods=0")), 1);
-    assert_eq!(has_room("4", Some("cpu=0, pods=0")), 0, "more room has time");
+    assert_eq!(has_room("1", None, false), 0, "amounts that go up and down are told every ten seconds");
+    assert_eq!(has_room("1", Some("cpu=0, pods=0"), false), 1);
+    assert_eq!(has_room("1", Some("cpu=0, pods=0"), true), 0, "a provider that changes all the time causes no more writes");
+    assert_eq!(has_room("4", Some("cpu=0, pods=0"), false), 0, "more room has time");
 }
 
 #[test]

@@ -68,9 +68,10 @@ fn a_burst_of_pods_causes_a_write_every_ten_seconds() {
         for write in &plan.writes {
             writes += 1;
             let hard = write.spec.resource_quota.hard.clone();
-            milan
-                .recent_writes
-                .insert((write.namespace_uid.clone(), write.spec.pool.clone()), RecentWrite { at: now, hard, prices: None });
+            milan.recent_writes.insert(
+                (write.namespace_uid.clone(), write.spec.pool.clone()),
+                RecentWrite { at: now, hard, prices: None, is_early: false },
+            );
         }
         milan = milan.after(plan);
     }

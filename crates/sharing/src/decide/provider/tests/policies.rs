@@ -73,7 +73,7 @@ fn fixed_amounts_come_first_and_never_exceed_what_exists() {
 #[test]
 fn a_new_policy_applies_at_once_whatever_the_threshold() {
     let mut snapshot = milan().asks(ROME, "").settled();
-    let written = RecentWrite { at: Instant::now(), hard: list("cpu=10, pods=10"), prices: None };
+    let written = RecentWrite { at: Instant::now(), hard: list("cpu=10, pods=10"), prices: None, is_early: false };
     snapshot.recent_writes.insert(("tenant-1".into(), DEFAULT_POOL.into()), written);
     assert_eq!(snapshot.writes(), []);
     let snapshot = snapshot.under(&[("other", 0, json!({ "provide": { "percentage": 98 } }))]);

@@ -32,8 +32,12 @@ impl Snapshot {
     fn just_written(mut self, consumer: u8) -> Self {
         let namespace = tenant_namespace(&cluster(consumer));
         let (_, offer) = self.offers.iter().find(|(key, _)| key.namespace == namespace).unwrap();
-        let written =
-            RecentWrite { at: Instant::now(), hard: offer.spec.resource_quota.hard.clone(), prices: offer.spec.prices.clone() };
+        let written = RecentWrite {
+            at: Instant::now(),
+            hard: offer.spec.resource_quota.hard.clone(),
+            prices: offer.spec.prices.clone(),
+            is_early: false,
+        };
         self.recent_writes.insert((format!("tenant-{consumer}"), DEFAULT_POOL.into()), written);
         self
     }
@@ -143,7 +147,8 @@ impl Snapshot {
         self.recent_writes.retain(|_, write| now.saturating_duration_since(write.at) < MIN_REWRITE_INTERVAL);
         let plan = decide(&self, now);
         for OfferWrite { namespace_uid, spec, .. } in &plan.writes {
-            let written = RecentWrite { at: now, hard: spec.resource_quota.hard.clone(), prices: spec.prices.clone() };
+            let written =
+                RecentWrite { at: now, hard: spec.resource_quota.hard.clone(), prices: spec.prices.clone(), is_early: false };
             self.recent_writes.insert((namespace_uid.clone(), spec.pool.clone()), written);
         }
         self.after(plan)

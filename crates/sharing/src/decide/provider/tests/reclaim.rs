@@ -112,7 +112,7 @@ fn use_beyond_a_new_cap_is_reclaimed_after_the_notice() {
     assert_eq!((offer.resource_quota.hard, offer.reclaim_to), (list("cpu=2, pods=10"), None));
     // When the pods are gone, the end of the notice is removed at once: the next notice must not be over from the beginning.
     let mut gone = Snapshot { pods: Arc::default(), ..snapshot.clone() };
-    let written = RecentWrite { at: Instant::now(), hard: list("cpu=2, pods=10"), prices: None };
+    let written = RecentWrite { at: Instant::now(), hard: list("cpu=2, pods=10"), prices: None, is_early: false };
     gone.recent_writes.insert(("tenant-1".into(), DEFAULT_POOL.into()), written);
     assert_eq!(gone.writes(), [write(ROME, "cpu=2, pods=10")]);
     let offer = Snapshot { pods: Arc::default(), ..snapshot }.settled().offer(ROME, "default").unwrap();

@@ -140,9 +140,10 @@ fn requests_with_another_name_are_ignored() {
 fn a_recent_write_counts_although_the_cache_shows_the_old_offer() {
     let mut snapshot = milan().asks(ROME, "cpu=5, pods=10").offers(ROME, "cpu=10, pods=10");
     let at = Instant::now();
-    snapshot
-        .recent_writes
-        .insert(("tenant-1".into(), DEFAULT_POOL.into()), RecentWrite { at, hard: list("cpu=5, pods=10"), prices: None });
+    snapshot.recent_writes.insert(
+        ("tenant-1".into(), DEFAULT_POOL.into()),
+        RecentWrite { at, hard: list("cpu=5, pods=10"), prices: None, is_early: false },
+    );
     let plan = decide(&snapshot, at);
     assert_eq!((plan.writes, plan.requeue_after), (Vec::new(), None));
 }
@@ -153,7 +154,7 @@ fn a_consumer_that_comes_back_in_a_new_namespace_is_answered_at_once() {
     let at = Instant::now();
     snapshot.recent_writes.insert(
         ("an earlier namespace".into(), DEFAULT_POOL.into()),
-        RecentWrite { at, hard: list("cpu=10, pods=10"), prices: None },
+        RecentWrite { at, hard: list("cpu=10, pods=10"), prices: None, is_early: false },
     );
     assert_eq!(decide(&snapshot, at).writes.len(), 1);
 }
