@@ -385,12 +385,6 @@ fn network_and_sharing() -> Set {
             // It waits until nothing is written.
             dual_stack:
                 pods_and_services_have_addresses_of_both_families_on_both_sides;
-            // They peer rome with turin, which gives rome another virtual node.
-            kept_addresses:
-                members_of_one_application_know_each_other_by_their_own_addresses;
-            matrix:
-                a_lost_gateway_is_replaced_and_connections_continue,
-                leaves_reach_each_other_through_a_hub_only_if_its_policy_allows_it;
             // They end the network of rome and milan, stop rome's manager, or wait until nothing is written.
             services:
                 services_are_reflected_with_endpoints_as_the_provider_sees_them,
@@ -419,6 +413,7 @@ fn network_and_sharing() -> Set {
                 unpeering_from_a_dead_peer_succeeds_and_leaves_nothing;
         }
         .into_iter()
+        .chain(rome_and_turin())
         .chain(at_home_and_lending())
         .collect(),
         groups: vec![
@@ -431,6 +426,17 @@ fn network_and_sharing() -> Set {
             becoming_a_broker(),
         ],
         last: Vec::new(),
+    }
+}
+
+/// They peer rome with turin, which gives rome another virtual node.
+fn rome_and_turin() -> Vec<Scenario> {
+    scenarios! {
+        kept_addresses:
+            members_of_one_application_know_each_other_by_their_own_addresses;
+        matrix:
+            a_lost_gateway_is_replaced_and_connections_continue,
+            leaves_reach_each_other_through_a_hub_only_if_its_policy_allows_it;
     }
 }
 

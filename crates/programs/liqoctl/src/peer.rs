@@ -538,7 +538,7 @@ pub fn table(peered: &Peered) -> String {
         text = format!("{text}\nThe nodes of the peer are not pools of their own: {}.", plain(why));
     }
     if !peered.could_keep.is_empty() {
-        text += &format!("\n{}.", could_keep_text(&peered.could_keep));
+        text = format!("{text}\n{}.", could_keep_text(&peered.could_keep));
     }
     text += "\nNext: `liqoctl offload namespace NAMESPACE` to let its pods run there.";
     text

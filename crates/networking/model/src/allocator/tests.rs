@@ -107,7 +107,8 @@ fn what_a_peer_keeps_changes_only_while_no_pod_depends_on_it() {
     assert_eq!(after(&named(false), "10.1.0.0/16", "10.42.0.0/16"), "10.1.0.0/16", "another peer appears there");
     let named = AddressPlan { pools: vec![net("172.16.0.0/12")], ..keeping(&["10.43.0.0/16"], false) };
     let (key, appears) = ((id('a'), net("10.43.0.0/16")), net("10.43.0.0/16"));
-    assert_eq!(allocate(&named, &[key.clone()], &[(key.clone(), appears)].into()).0[&key], appears, "no other peer displaces it");
+    let previous = Allocations::from([(key.clone(), appears)]);
+    assert_eq!(allocate(&named, std::slice::from_ref(&key), &previous).0, previous, "no other peer displaces it");
     // The pools do not contain it any more, and it is not named.
     let elsewhere = |in_use| AddressPlan { pools: vec![net("172.16.0.0/12"), net("10.2.0.0/16")], ..keeping(&[], in_use) };
     assert_eq!(after(&elsewhere(true), "10.42.0.0/16", "10.2.0.0/16"), "10.42.0.0/16");

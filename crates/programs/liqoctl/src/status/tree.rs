@@ -183,10 +183,9 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
         owner.map(|owner| format!(" (cluster {} behind it)", owner.short())).unwrap_or_default()
     };
     let (own, others): (Vec<_>, Vec<_>) = network.prefixes.iter().partition(|(there, _)| !network.behind.contains_key(*there));
-    let seen = own.into_iter().chain(others).map(|(there, here)| match there == here {
-        true => format!("{there}{} keeps its addresses here", behind(there)),
-        false => format!("{there}{} is mapped here to {here}", behind(there)),
-    });
+    let appears =
+        |there, here| if there == here { "keeps its addresses here".to_owned() } else { format!("is mapped here to {here}") };
+    let seen = own.into_iter().chain(others).map(|(there, here)| format!("{there}{} {}", behind(there), appears(there, here)));
     let seen: Vec<String> = seen.collect();
     if !seen.is_empty() {
         children.push(Branch::leaf(format!("its {}", seen.join(", "))));

@@ -35,10 +35,6 @@ impl Pulls {
             return;
         }
         self.0.retain(|pull| !is_same_container(&pull.started, &started));
-        // Of events that repeat, a kubelet leaves some out: that of the end may never come.
-        if started.count > 1 {
-            return;
-        }
         self.0.push(Pull { started, seen: now, is_shown: false });
         if self.0.len() > MAX_HELD {
             self.0.remove(0);

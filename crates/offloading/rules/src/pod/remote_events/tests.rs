@@ -290,7 +290,7 @@ fn only_the_last_few_events_of_a_pod_are_held_and_those_of_an_earlier_pod_go_fir
     for number in 0..100 {
         journal.arrives(&json!({ "metadata": { "uid": format!("f{number}") } }));
     }
-    assert_eq!(journal.write("home-uid"), (8, Due::Nothing));
+    assert_eq!(journal.write("home-uid"), (16, Due::Nothing));
 }
 
 #[test]
