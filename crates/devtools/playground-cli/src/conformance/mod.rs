@@ -92,7 +92,7 @@ async fn load_images(playground: &Playground, consumer: &liqo_playground::Cluste
     let applets = String::from_utf8_lossy(&listed.stdout);
     let page = consumer.log("conformance-page").with_extension("html");
     fs::write(&page, "It works\n").with_context(|| format!("cannot write {}", page.display()))?;
-    for image in images::images(agnhost, &applets.lines().collect::<Vec<_>>(), page) {
+    for image in images::images(agnhost, &applets.lines().collect::<Vec<_>>(), &page) {
         playground.load_image(&image).await?;
     }
     Ok(())

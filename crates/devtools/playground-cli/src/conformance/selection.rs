@@ -111,7 +111,8 @@ mod tests {
     #[test]
     fn a_group_is_printed_as_it_is_typed() {
         for group in Group::value_variants() {
-            assert_eq!(Some(group.to_string().as_str()), group.to_possible_value().as_ref().map(|value| value.get_name()));
+            let value = group.to_possible_value().unwrap();
+            assert_eq!(group.to_string(), value.get_name());
         }
     }
 }
