@@ -1,6 +1,6 @@
 //! The images of Kubernetes' tests, under the names that the tests want, made of programs of this machine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use liqo_playground::ImageSpec;
 
@@ -19,27 +19,42 @@ pub const PROGRAMS: [(&str, &str); 9] = [
 const BUSYBOX: &str = "/bin/busybox";
 const DOCUMENTS: &str = "/usr/local/apache2/htdocs";
 
-/// All images. `applets` are those of busybox; the web servers serve the file `page`.
-pub fn images(agnhost: &Path, applets: &[&str], page: &Path) -> Vec<ImageSpec> {
+/// Files of this machine that images hold.
+pub struct Files {
+    pub agnhost: PathBuf,
+    /// Any certificate, and its key.
+    pub certificate: [PathBuf; 2],
+    /// What the web servers serve.
+    pub page: PathBuf,
+}
+
+/// All images. `applets` are those of busybox.
+pub fn images(files: &Files, applets: &[&str]) -> Vec<ImageSpec> {
+    let agnhost = files.agnhost.as_path();
     let named = |name: &str, program: &Path| ImageSpec { user: 0, ..ImageSpec::new(format!("registry.k8s.io/{name}"), program) };
     let with_shell = |name: &str, program: &Path, programs: &[&str]| {
         let link = |applet: &&str| (format!("/bin/{applet}"), "/usr/bin/busybox".to_owned());
         let busybox = (program != Path::new(BUSYBOX)).then(|| ("/usr/bin/busybox".to_owned(), BUSYBOX.into()));
+        // The shell of busybox calls its own applets instead of programs of the same name.
+        let shell = if programs.contains(&"bash") { "/usr/sbin/bash" } else { "/usr/bin/busybox" };
+        let links = applets.iter().filter(|applet| !["busybox", "sh"].contains(*applet)).map(link);
         ImageSpec {
             programs: programs.iter().map(|program| (*program).to_owned()).collect(),
             files: busybox.into_iter().collect(),
-            links: applets.iter().filter(|applet| **applet != "busybox").map(link).collect(),
+            links: links.chain([("/bin/sh".to_owned(), shell.to_owned())]).collect(),
             ..named(name, program)
         }
     };
     let busybox = Path::new(BUSYBOX);
-    let mut small = with_shell("e2e-test-images/busybox:1.37.0-1", busybox, &["bash"]);
+    let mut small = with_shell("e2e-test-images/busybox:1.37.0-1", busybox, &[]);
     // `sh` keeps variables whose names are no identifiers, as the busybox of that version does. `/bin/sh` has the error texts of busybox.
+    small.programs.push("bash".to_owned());
     small.links.push(("/usr/sbin/sh".to_owned(), "/usr/sbin/bash".to_owned()));
     let tools = ["agnhost:2.56", "jessie-dnsutils:1.7"].map(|name| {
         let programs = ["bash", "curl", "dig", "getent", "ip", "nc", "ss"];
         let mut image = with_shell(&format!("e2e-test-images/{name}"), agnhost, &programs);
         // Tests override the program by the second name, and compare how the first one was called.
+        image.files.extend(["/localhost.crt", "/localhost.key"].map(str::to_owned).into_iter().zip(files.certificate.clone()));
         image.links.push(("/agnhost-2".to_owned(), "/agnhost".to_owned()));
         ImageSpec { place: Some("/agnhost".to_owned()), default_arguments: vec!["pause".to_owned()], ..image }
     });
@@ -48,8 +63,8 @@ pub fn images(agnhost: &Path, applets: &[&str], page: &Path) -> Vec<ImageSpec> {
     let pause = ImageSpec { arguments: vec!["pause".to_owned()], user: 65535, ..named("pause:3.10.1", agnhost) };
     let serve = format!("trap 'exit 0' TERM; httpd -f -p 80 -h {DOCUMENTS} & wait");
     let servers = ["httpd:2.4.38-4", "httpd:2.4.39-4", "nginx:1.14-4", "nginx:1.15-4"].map(|name| {
-        let mut server = with_shell(&format!("e2e-test-images/{name}"), busybox, &["mv"]);
-        server.files.push((format!("{DOCUMENTS}/index.html"), page.to_owned()));
+        let mut server = with_shell(&format!("e2e-test-images/{name}"), busybox, &["bash", "mv"]);
+        server.files.push((format!("{DOCUMENTS}/index.html"), files.page.clone()));
         ImageSpec { arguments: ["sh", "-c", &serve].map(str::to_owned).into(), ..server }
     });
     tools.into_iter().chain([small, nonroot, pause]).chain(servers).collect()
@@ -61,7 +76,8 @@ mod tests {
 
     #[test]
     fn no_image_needs_a_program_that_no_package_brings() {
-        let images = images(Path::new("/cache/agnhost"), &["busybox", "sh"], Path::new("/page"));
+        let files = Files { agnhost: "/agnhost".into(), certificate: ["/crt", "/key"].map(Into::into), page: "/page".into() };
+        let images = images(&files, &["busybox", "sh"]);
         assert_eq!(images.len(), 9);
         for image in &images {
             let unknown = image.programs.iter().find(|program| !PROGRAMS.iter().any(|(name, _)| name == program));

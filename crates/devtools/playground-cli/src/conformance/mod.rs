@@ -69,7 +69,7 @@ pub async fn run(playground: &Playground, arguments: &Arguments, progress: &Prog
     Box::pin(up(playground, &Up { clusters, ..Up::default() }, progress)).await?;
     let (consumer, provider) = (playground.cluster(CONSUMER)?, playground.cluster(PROVIDER)?);
     let tests = Tests { program: programs.tests, kubeconfig: consumer.kubeconfig(), kubectl };
-    progress.step("Loading the images of the tests", load_images(playground, &consumer, &programs.agnhost)).await?;
+    progress.step("Loading the images of the tests", load_images(playground, &consumer, programs.agnhost)).await?;
 
     let all = progress.step("Listing the tests", tests.list(&consumer.log("conformance-list"))).await?;
     let selected = selection::select(&all, &arguments.group, arguments.test.as_deref(), &rows);
@@ -87,12 +87,13 @@ pub async fn run(playground: &Playground, arguments: &Arguments, progress: &Prog
     Ok(Conformance::new(&arguments.group, &all, &selected, &results?, &rows, pods))
 }
 
-async fn load_images(playground: &Playground, consumer: &liqo_playground::Cluster, agnhost: &Path) -> anyhow::Result<()> {
+async fn load_images(playground: &Playground, consumer: &liqo_playground::Cluster, agnhost: PathBuf) -> anyhow::Result<()> {
     let listed = Command::new("busybox").arg("--list").output().await.context("cannot run busybox")?;
     let applets = String::from_utf8_lossy(&listed.stdout);
     let page = consumer.log("conformance-page").with_extension("html");
     fs::write(&page, "It works\n").with_context(|| format!("cannot write {}", page.display()))?;
-    for image in images::images(agnhost, &applets.lines().collect::<Vec<_>>(), &page) {
+    let files = images::Files { agnhost, certificate: consumer.serving_certificate(), page };
+    for image in images::images(&files, &applets.lines().collect::<Vec<_>>()) {
         playground.load_image(&image).await?;
     }
     Ok(())
