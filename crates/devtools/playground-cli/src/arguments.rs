@@ -56,9 +56,9 @@ pub struct Conformance {
     /// Groups of tests
     #[arg(long, value_delimiter = ',', value_enum, default_value = "storage,apps,node,network", value_name = "GROUP,...")]
     pub group: Vec<Group>,
-    /// Only the tests whose names contain this text
+    /// Only the tests whose names contain this text; repeat it for alternatives
     #[arg(long, value_name = "TEXT")]
-    pub test: Option<String>,
+    pub test: Vec<String>,
     /// How many tests run at the same time. They mostly wait
     #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub processes: u8,

@@ -72,8 +72,8 @@ pub async fn run(playground: &Playground, arguments: &Arguments, progress: &Prog
     progress.step("Loading the images of the tests", load_images(playground, &consumer, programs.agnhost)).await?;
 
     let all = progress.step("Listing the tests", tests.list(&consumer.log("conformance-list"))).await?;
-    let selected = selection::select(&all, &arguments.group, arguments.test.as_deref(), &rows);
-    ensure!(!selected.is_empty(), "no test of these groups contains {:?}", arguments.test.as_deref().unwrap_or_default());
+    let selected = selection::select(&all, &arguments.group, &arguments.test, &rows);
+    ensure!(!selected.is_empty(), "no test of these groups contains {}", arguments.test.join(" or "));
     let cluster = Cluster::connect(&Access::file(consumer.kubeconfig())).await?;
     let [before, before_there] = [consumer.audit_position()?, provider.audit_position()?];
     set_taint(&cluster, true).await?;

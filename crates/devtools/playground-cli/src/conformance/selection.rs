@@ -50,11 +50,12 @@ impl fmt::Display for Group {
     }
 }
 
-/// The tests of these groups that a run includes: those that no row of the page leaves out, and that contain the text, if there is one.
-pub fn select(tests: &[String], groups: &[Group], text: Option<&str>, rows: &[Row]) -> Vec<String> {
+/// The tests of these groups that a run includes: those that no row of the page leaves out, and that contain one of the texts, if there are any.
+pub fn select(tests: &[String], groups: &[Group], texts: &[String], rows: &[Row]) -> Vec<String> {
     let is_left_out = |test: &str| rows.iter().any(|row| row.outcome == Outcome::NotRun && row.names(test));
     let is_wanted = |test: &&String| {
-        groups.iter().any(|group| group.has(test)) && text.is_none_or(|text| test.contains(text)) && !is_left_out(test)
+        let is_named = texts.is_empty() || texts.iter().any(|text| test.contains(text));
+        is_named && groups.iter().any(|group| group.has(test)) && !is_left_out(test)
     };
     let mut selected: Vec<String> = tests.iter().filter(is_wanted).cloned().collect();
     selected.sort();
@@ -95,10 +96,10 @@ mod tests {
             "[sig-storage] Secrets should be consumable [NodeConformance]",
         ]);
         let rows = [Row { outcome: Outcome::NotRun, tests: names(&["[Serial]"]), why: String::new() }];
-        assert_eq!(select(&tests, &[Group::Node], None, &rows), [tests[0].clone()]);
-        let both = select(&tests, &[Group::Node, Group::Storage], None, &[]);
+        assert_eq!(select(&tests, &[Group::Node], &[], &rows), [tests[0].clone()]);
+        let both = select(&tests, &[Group::Node, Group::Storage], &[], &[]);
         assert_eq!(both, [tests[0].clone(), tests[1].clone(), tests[4].clone()]);
-        assert_eq!(select(&tests, &[Group::Node, Group::Apps], Some("Job"), &rows), [tests[3].clone()]);
+        assert_eq!(select(&tests, &[Group::Node, Group::Apps], &names(&["Job", "x y"]), &rows), [tests[3].clone()]);
     }
 
     #[test]
