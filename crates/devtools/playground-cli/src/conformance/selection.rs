@@ -50,11 +50,11 @@ impl fmt::Display for Group {
     }
 }
 
-/// The tests of these groups that a run includes: those that no row of the page leaves out, and that contain one of the texts, if there are any.
-pub fn select(tests: &[String], groups: &[Group], texts: &[String], rows: &[Row]) -> Vec<String> {
+/// The tests of these groups that a run includes: those that no row of the page leaves out, and that contain one of the parts, if there are any.
+pub fn select(tests: &[String], groups: &[Group], parts: &[String], rows: &[Row]) -> Vec<String> {
     let is_left_out = |test: &str| rows.iter().any(|row| row.outcome == Outcome::NotRun && row.names(test));
     let is_wanted = |test: &&String| {
-        let is_named = texts.is_empty() || texts.iter().any(|text| test.contains(text));
+        let is_named = parts.is_empty() || parts.iter().any(|part| test.contains(part));
         is_named && groups.iter().any(|group| group.has(test)) && !is_left_out(test)
     };
     let mut selected: Vec<String> = tests.iter().filter(is_wanted).cloned().collect();
