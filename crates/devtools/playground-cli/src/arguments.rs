@@ -4,7 +4,10 @@ use clap::{Args, Parser, Subcommand};
 use liqo_quantity::ResourceArgument;
 use liqoctl::output::Format;
 
-use crate::cluster_argument::{ClusterArgument, nodes};
+use crate::{
+    cluster_argument::{ClusterArgument, nodes},
+    conformance::Group,
+};
 
 /// Run real Kubernetes clusters with Liqo on this machine
 #[derive(Debug, Parser)]
@@ -28,6 +31,8 @@ pub struct Arguments {
 pub enum Command {
     /// Start clusters with Liqo, peer them, and run a demo in all of them; repairs what is broken
     Up(Up),
+    /// Run Kubernetes' own conformance tests with their pods on a virtual node, in the clusters rome and milan, which stay up
+    Conformance(Conformance),
     /// Stop the clusters and remove everything except the cache of built programs
     Down,
     /// Show the clusters and their programs
@@ -47,6 +52,19 @@ pub enum Command {
 }
 
 #[derive(Debug, Args)]
+pub struct Conformance {
+    /// Groups of tests
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "storage,apps,node,network", value_name = "GROUP,...")]
+    pub group: Vec<Group>,
+    /// Only the tests whose names contain this text; repeat it for alternatives
+    #[arg(long, value_name = "TEXT")]
+    pub test: Vec<String>,
+    /// How many tests run at the same time. They mostly wait
+    #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub processes: u8,
+}
+
+#[derive(Debug, Default, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "the options are independent")]
 pub struct Up {
     /// Names of the clusters, each with its own node counts where needed: rome,milan:nodes=2:fake-nodes=100. The first one borrows from the others

@@ -12,9 +12,12 @@
 //!     4. Liqo       liqoctl::install, liqoctl::peer, with --broker also liqoctl::broker
 //!     5. demo       liqoctl::offload, then a Deployment and a Service on all clusters
 //! ```
+//!
+//! `conformance` starts the clusters in the same way, and runs Kubernetes' own tests there.
 
 mod arguments;
 mod cluster_argument;
+mod conformance;
 mod demo;
 mod programs;
 mod specs;
@@ -23,7 +26,7 @@ mod up;
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Parser as _;
 use liqo_playground::{Playground, Supervision};
 use liqoctl::{
@@ -53,6 +56,13 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Up(arguments) => {
             let up = Box::pin(up::up(&playground, &arguments, &Progress::new())).await?;
             output::print(format, &up, tables::up)
+        }
+        Command::Conformance(arguments) => {
+            let results = Box::pin(conformance::run(&playground, &arguments, &Progress::new())).await?;
+            output::print(format, &results, tables::conformance)?;
+            let unexplained = results.unexplained();
+            ensure!(unexplained == 0, "docs/kubectl.md does not explain why {unexplained} tests did not pass");
+            Ok(())
         }
         Command::Down => Ok(Progress::new().step("Ending the clusters", playground.down()).await?),
         Command::Status => {

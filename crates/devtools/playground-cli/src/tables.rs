@@ -4,6 +4,7 @@ use liqo_playground::{ClusterStatus, Status};
 use liqoctl::output::{self, Paint};
 
 use crate::{
+    conformance::{Conformance, FailedTest, GroupResult},
     demo::DemoPod,
     up::{UpCluster, UpResult},
 };
@@ -28,6 +29,28 @@ pub fn up(up: &UpResult) -> String {
         text = format!("{text}\n\n{}", output::table(&header, up.demo.iter().map(row)));
     }
     text + "\n\nWorth trying:\n  " + &up.commands.join("\n  ")
+}
+
+pub fn conformance(results: &Conformance) -> String {
+    let row = |group: &GroupResult| {
+        vec![group.group.to_string(), group.listed.to_string(), group.run.to_string(), group.passed.to_string()]
+    };
+    let mut blocks = vec![output::table(&["GROUP", "LISTED", "RUN", "PASSED"], results.groups.iter().map(row))];
+    let pods = results.pods;
+    blocks.push(format!("Of {} pods that the scheduler placed, {} ran on the virtual node.", pods.placed, pods.remote));
+    if !results.failed.is_empty() {
+        // Messages can have many lines.
+        let short = |text: &str| text.lines().next().unwrap_or_default().chars().take(120).collect();
+        let row = |test: &FailedTest| {
+            let known = test.known.as_deref().unwrap_or("NOT EXPLAINED");
+            vec![test.test.clone(), short(&test.message), known.to_owned()]
+        };
+        blocks.push(output::table(&["NOT PASSED", "MESSAGE", "ROW OF docs/kubectl.md"], results.failed.iter().map(row)));
+    }
+    let passed =
+        results.passed_unexpectedly.iter().map(|test| format!("docs/kubectl.md says that this fails, but it passed: {test}"));
+    blocks.extend(passed);
+    blocks.join("\n\n")
 }
 
 pub fn status(status: &Status, paint: Paint) -> String {
@@ -84,6 +107,28 @@ fn node_table(cluster: &ClusterStatus, paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conformance::{Group, Pods};
+
+    #[test]
+    fn a_failure_without_a_reason_catches_the_eye() {
+        let failed = |test: &str, known: Option<&str>| FailedTest {
+            test: test.to_owned(),
+            message: "timed out\nafter 5 s".to_owned(),
+            known: known.map(str::to_owned),
+        };
+        let results = Conformance {
+            groups: vec![GroupResult { group: Group::Node, listed: 9, run: 7, passed: 5 }],
+            failed: vec![failed("a", None), failed("b", Some("no token"))],
+            passed_unexpectedly: vec!["c".to_owned()],
+            pods: Pods { placed: 20, remote: 18 },
+        };
+        let text = conformance(&results);
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(rows.contains(&vec!["node", "9", "7", "5"]), "{text}");
+        assert!(rows.contains(&vec!["a", "timed", "out", "NOT", "EXPLAINED"]), "{text}");
+        assert!(rows.contains(&vec!["b", "timed", "out", "no", "token"]), "{text}");
+        assert!(text.contains("20 pods") && text.ends_with("it passed: c"), "{text}");
+    }
 
     #[test]
     fn only_with_a_broker_there_is_a_column_for_its_nodes() {

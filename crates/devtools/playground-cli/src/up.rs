@@ -58,7 +58,7 @@ pub struct UpCluster {
 }
 
 /// Shows what the playground library reports as the steps of a command.
-struct Steps<'a>(&'a Progress);
+pub struct Steps<'a>(pub &'a Progress);
 
 impl liqo_playground::Progress for Steps<'_> {
     fn started(&self, step: &str) {

@@ -53,6 +53,18 @@ static METRICS_SERVER_MODULE: Module = Module {
     linker_flags: "-s -w -X k8s.io/client-go/pkg/version.gitVersion=v0.9.0",
 };
 
+/// Kubernetes' end-to-end tests. They share the compiled libraries of [`KUBERNETES`], and no cluster needs them. The cache knows the program by
+/// name and version: after a change of main.go it must be removed there.
+static CONFORMANCE: Module = Module {
+    name: "conformance",
+    files: &[
+        ("go.mod", include_str!("../go/conformance/go.mod")),
+        ("go.sum", include_str!("../go/conformance/go.sum")),
+        ("e2e/main.go", include_str!("../go/conformance/e2e/main.go")),
+    ],
+    linker_flags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 -X k8s.io/client-go/pkg/version.gitVersion=v1.34.4",
+};
+
 static WIREGUARD: Module = Module { name: "wireguard", files: module_files!("wireguard"), linker_flags: "-s -w" };
 
 /// Paths of the programs of a cluster.
@@ -133,6 +145,14 @@ static METRICS_SERVER: Program =
 /// Not part of a cluster: tests compare Liqo's tunnel with it, and check that both understand each other.
 static WIREGUARD_GO: Program =
     extra("wireguard-go", "v0.0.0-20260522210424-ecfc5a8d5446", &WIREGUARD, "golang.zx2c4.com/wireguard");
+
+/// Kubernetes' end-to-end tests, and the program that most of their pods run.
+static TESTS: [Program; 2] = [of_tests("e2e", "./e2e"), of_tests("agnhost", "k8s.io/kubernetes/test/images/agnhost")];
+
+const fn of_tests(name: &'static str, package: &'static str) -> Program {
+    let (version, accepted) = (KUBERNETES_VERSION, Accepted::Exact);
+    Program { name, version, module: &CONFORMANCE, package, version_flag: "--version", accepted }
+}
 
 /// Finds a file in the directories of a PATH-like list.
 pub(crate) fn search(name: &str, path: &str) -> Option<PathBuf> {
@@ -248,6 +268,21 @@ pub async fn kubectl(progress: &dyn Progress) -> Result<PathBuf> {
     }
 }
 
+/// Paths of Kubernetes' end-to-end tests, and of the program that most of their pods run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KubernetesTests {
+    pub tests: PathBuf,
+    pub agnhost: PathBuf,
+}
+
+/// Kubernetes' end-to-end tests in exactly the pinned version; they are built if they are missing.
+pub async fn kubernetes_tests(progress: &dyn Progress) -> Result<KubernetesTests> {
+    let missing: Vec<_> = TESTS.iter().filter(|program| !program.cached().is_file()).collect();
+    build(&missing, progress).await?;
+    let [tests, agnhost] = &TESTS;
+    Ok(KubernetesTests { tests: tests.cached(), agnhost: agnhost.cached() })
+}
+
 /// The path of kube-apiserver as clusters run it; it is built if it is missing.
 pub async fn kube_apiserver(progress: &dyn Progress) -> Result<PathBuf> {
     let [kube_apiserver, ..] = &PROGRAMS;
@@ -293,8 +328,8 @@ mod tests {
 
     #[test]
     fn the_modules_name_the_versions_that_the_cache_is_keyed_by() {
-        for program in PROGRAMS.iter().chain([&KUBECTL, &KWOK, &KUBE_ROUTER, &METRICS_SERVER, &WIREGUARD_GO]) {
-            let module = if program.name == "coredns" { "github.com/coredns/coredns" } else { module_of(program) };
+        for program in PROGRAMS.iter().chain([&KUBECTL, &KWOK, &KUBE_ROUTER, &METRICS_SERVER, &WIREGUARD_GO]).chain(&TESTS) {
+            let module = module_of(program);
             let go_mod = program.module.files[0].1;
             let is_named = |line: &str| {
                 let mut words = line.trim_start_matches("require").split_whitespace();
@@ -305,10 +340,16 @@ mod tests {
     }
     #[test]
     fn the_linker_writes_the_version_of_kubernetes_into_its_programs() {
-        assert!(KUBERNETES.linker_flags.contains(&format!("gitVersion={KUBERNETES_VERSION} ")));
+        for module in [&KUBERNETES, &CONFORMANCE] {
+            assert!(module.linker_flags.contains(&format!("gitVersion={KUBERNETES_VERSION} ")), "{}", module.name);
+        }
     }
 
     fn module_of(program: &Program) -> &'static str {
-        program.package.split("/cmd/").next().unwrap()
+        match program.name {
+            "coredns" => "github.com/coredns/coredns",
+            "e2e" | "agnhost" => "k8s.io/kubernetes",
+            _ => program.package.split("/cmd/").next().unwrap(),
+        }
     }
 }

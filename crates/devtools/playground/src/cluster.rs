@@ -89,6 +89,11 @@ impl Cluster {
         self.layout.keys()
     }
 
+    /// Certificate and key with which the kubelet of the first node serves, for pods that need any certificate.
+    pub fn serving_certificate(&self) -> [PathBuf; 2] {
+        ["crt", "key"].map(|part| self.layout.pki(&format!("{}-server.{part}", self.layout.nodes[0].name)))
+    }
+
     /// A client with all rights.
     pub async fn client(&self) -> Result<kube::Client> {
         api::client(self.name(), &self.kubeconfig()).await

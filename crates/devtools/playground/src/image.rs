@@ -36,10 +36,14 @@ pub const NONROOT: u32 = 65532;
 pub struct ImageSpec {
     /// Its full name, with a registry part and a tag other than `latest`, or the kubelet would pull it: `localhost/liqo/fabric:dev`.
     pub reference: String,
-    /// The program on this machine. In the image it is in `/usr/bin` under the same file name.
+    /// The program on this machine.
     pub program: PathBuf,
+    /// Its path in the image: `/usr/bin` and its file name, if there is none.
+    pub place: Option<String>,
     /// Arguments in front of the pod's.
     pub arguments: Vec<String>,
+    /// Arguments for pods that have none.
+    pub default_arguments: Vec<String>,
     /// More programs of this machine, by name. In the image they are in `/usr/sbin`.
     pub programs: Vec<String>,
     /// More files: path in the image, path on this machine.
@@ -58,7 +62,9 @@ impl ImageSpec {
         Self {
             reference: reference.into(),
             program: program.into(),
+            place: None,
             arguments: Vec::new(),
+            default_arguments: Vec::new(),
             programs: Vec::new(),
             files: Vec::new(),
             links: Vec::new(),
@@ -81,7 +87,10 @@ pub(crate) struct Archive {
 pub(crate) async fn archive(spec: &ImageSpec) -> Result<Archive> {
     let failed = |reason: String| Error::Image { reference: spec.reference.clone(), reason };
     let name = spec.program.file_name().ok_or_else(|| failed(format!("{} is no file", spec.program.display())))?;
-    let entrypoint = format!("usr/bin/{}", name.to_string_lossy());
+    let entrypoint = match &spec.place {
+        Some(place) => place.trim_start_matches('/').to_owned(),
+        None => format!("usr/bin/{}", name.to_string_lossy()),
+    };
     let mut files = vec![(entrypoint.clone(), spec.program.clone())];
     let mut libraries = shared_libraries(&spec.program).await;
     for name in &spec.programs {
@@ -114,6 +123,7 @@ fn build(spec: &ImageSpec, entrypoint: &str, files: Vec<(String, PathBuf)>) -> R
             "User": format!("{0}:{0}", spec.user),
             "Env": environment,
             "Entrypoint": command,
+            "Cmd": spec.default_arguments,
             "WorkingDir": "/",
         },
         "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },

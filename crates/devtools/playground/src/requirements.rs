@@ -62,6 +62,13 @@ impl Requirements {
         Ok(Self { missing_packages: missing })
     }
 
+    /// What images of these programs need: each with the Debian package that has it.
+    pub fn of_programs(programs: &[(&str, &str)]) -> Self {
+        let path = search_path();
+        let absent = programs.iter().filter(|(program, _)| search(program, &path).is_none());
+        Self { missing_packages: absent.map(|(_, package)| (*package).to_owned()).collect() }
+    }
+
     /// Installs the missing packages.
     pub async fn install(&self, progress: &dyn Progress) -> Result<()> {
         if self.missing_packages.is_empty() {
