@@ -476,6 +476,7 @@ rome (ID {rome}, Liqo 0.1.0)
 │     ├─ ✓ NetworkAgreed
 │     ├─ ? TunnelConnected: Reason: what is the case (since 2026-01-01T00:00:00Z)
 │     ├─ its 10.244.0.0/16 is mapped here to 10.65.0.0/16, 10.81.0.0/16 (cluster qqqqqq behind it) is mapped here to 10.67.0.0/16
+│     ├─ addresses of 10.244.0.0/16 could stay as they are: if you know these ranges, name them in network.keptCIDRs of the peer's policy
 │     ├─ tunnel from node rome-1 to 203.0.113.9:51840, 203.0.113.10:51840, 12.3 ms, 5 % lost
 │     │  └─ directly to cluster qqqqqq behind it
 │     └─ no tunnel from node rome-2
