@@ -154,9 +154,12 @@ impl<'a> Composer<'a> {
     /// Whether single nodes have less room than the offer says, because a cluster behind takes it back: pods that end there would be moved
     /// to where there is none. More room has time.
     fn loses_room(&self, allocation: &PoolAllocation, offer: &ResourceOffer) -> bool {
+        if !self.description(allocation).is_taken_back {
+            return false;
+        }
         let said = &offer.spec.largest_pods;
         let now = self.largest_pods(allocation, &offer.spec.resource_quota.hard);
-        self.description(allocation).is_taken_back && *said != now && now.iter().all(|free| said.take(free).is_ok())
+        *said != now && now.iter().all(|free| said.take(free).is_ok())
     }
 
     fn description<'b>(&'b self, allocation: &'b PoolAllocation<'b>) -> &'b Description {
