@@ -62,7 +62,7 @@ impl Requirements {
         Ok(Self { missing_packages: missing })
     }
 
-    /// What images of these programs need: each with the Debian package that has it.
+    /// The programs that images are made of, each with the Debian package that has it.
     pub fn of_programs(programs: &[(&str, &str)]) -> Self {
         let path = search_path();
         let absent = programs.iter().filter(|(program, _)| search(program, &path).is_none());

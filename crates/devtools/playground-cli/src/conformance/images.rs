@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use liqo_playground::ImageSpec;
 
-/// What the images hold besides busybox, each with its Debian package.
+/// The programs in the images besides busybox, each with its Debian package.
 pub const PROGRAMS: [(&str, &str); 9] = [
     ("bash", "bash"),
     ("curl", "curl"),
@@ -24,7 +24,7 @@ pub struct Files {
     pub agnhost: PathBuf,
     /// Any certificate, and its key.
     pub certificate: [PathBuf; 2],
-    /// What the web servers serve.
+    /// The page of the web servers.
     pub page: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! What docs/kubectl.md says about single tests: the only list of those that do not run, or fail for a known reason.
+//! The rows of docs/kubectl.md about single tests: the only list of tests that do not run, or fail for a known reason.
 
 use anyhow::{Context as _, ensure};
 

@@ -67,7 +67,7 @@ pub fn results(suites: &[Suite]) -> BTreeMap<String, TestResult> {
     specs.filter(|spec| spec.leaf_node_type == "It").map(|spec| (spec.name(), spec.result())).collect()
 }
 
-/// What came out.
+/// The result of a run.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Conformance {

@@ -1,4 +1,4 @@
-//! What the owner of a remote pod sees of the events at its provider.
+//! Events of remote pods, as their owners read them.
 
 use std::time::Duration;
 
