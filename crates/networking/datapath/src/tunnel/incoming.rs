@@ -166,7 +166,7 @@ impl<'a> Incoming<'a> {
             handle_probe(table, live, &mut sessions, probe, path);
         }
         if bytes > 0 {
-            sessions.flush(table.device.mtu(), &mut self.replies);
+            sessions.flush(&mut self.replies);
             self.answer(table, &link);
         }
         drop(sessions);
@@ -236,7 +236,7 @@ impl<'a> Incoming<'a> {
         match sessions.handshake(message, &mut self.replies) {
             Ok(()) if proves => {
                 link.live.heard(path);
-                sessions.flush(table.device.mtu(), &mut self.replies);
+                sessions.flush(&mut self.replies);
                 // Under the lock: packets of the new session must not overtake the handshake's answer.
                 self.answer(table, &link);
             }

@@ -6,13 +6,12 @@ use bytes::BytesMut;
 use gotatun::{
     noise::{Tunn, TunnResult, errors::WireGuardError, index_table::IndexTable, rate_limiter::RateLimiter},
     packet::{Packet, WgData, WgKind},
-    tun::MtuWatcher,
     x25519,
 };
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{
-    counters::{DroppedCounters, add, count},
+    counters::{DroppedCounters, add},
     keys::{PrivateKey, PublicKey},
     live_remote::LiveRemote,
     probe::Probe,
@@ -55,15 +54,18 @@ pub(super) struct Link {
 
 pub(super) struct Sessions {
     tunn: Tunn,
-    /// Upper bound of the number of packets that wait for a session.
-    waiting: usize,
+    /// Whether the remote has ever shown that it has a session with us. The first session that the remote begins may not be used before:
+    /// if our answer was lost or late, the remote does not have it, and loses what we send. gotatun sees to that for later sessions only.
+    is_confirmed: bool,
+    /// Packets that wait for a session, oldest first.
+    waiting: Vec<BytesMut>,
     keepalive: Option<Duration>,
 }
 
 impl Link {
     pub(super) fn new(identity: &Identity, live: &Arc<LiveRemote>, keepalive: Option<Duration>, indices: &IndexTable) -> Self {
         let tunn = new_tunn(identity, live, keepalive, indices);
-        let sessions = Mutex::new(Sessions { tunn, waiting: 0, keepalive });
+        let sessions = Mutex::new(Sessions { tunn, is_confirmed: false, waiting: Vec::new(), keepalive });
         Self { live: Arc::clone(live), own: identity.key.public(), sessions }
     }
 
@@ -95,7 +97,8 @@ impl Sessions {
     /// silent: for others that time keeps old calls, which somebody recorded, from disturbing the session.
     pub(super) fn forget(&mut self, identity: &Identity, live: &LiveRemote, indices: &IndexTable) {
         self.tunn = new_tunn(identity, live, self.keepalive, indices);
-        self.waiting = 0;
+        self.is_confirmed = false;
+        self.waiting.clear();
     }
 
     pub(super) fn last_handshake(&self) -> Option<Duration> {
@@ -104,6 +107,9 @@ impl Sessions {
 
     /// Encrypts packets. Without a session they stay in `packets`.
     pub(super) fn encrypt(&mut self, packets: &mut Vec<BytesMut>, encrypted: &mut Vec<Packet>) {
+        if !self.is_confirmed {
+            return;
+        }
         let mut packets_left = packets.drain(..);
         let refused = loop {
             let Some(packet) = packets_left.next() else { break None };
@@ -120,20 +126,22 @@ impl Sessions {
 
     /// Encrypts a probe, if there is a session.
     pub(super) fn probe(&mut self, probe: Probe) -> Option<Packet<WgData>> {
+        if !self.is_confirmed {
+            return None;
+        }
         self.tunn.encapsulate_with_session(Packet::copy_from(&probe.bytes()[..])).ok()
     }
 
-    /// Queues packets until the handshake that [`Self::begin`] started is complete.
+    /// Queues packets until there is a session, and starts a handshake if none is under way.
     pub(super) fn queue(&mut self, packets: &mut Vec<BytesMut>, dropped: &DroppedCounters, replies: &mut Vec<WgKind>) {
-        for packet in packets.drain(..) {
-            if self.waiting >= MAX_WAITING {
-                count(&dropped.no_session);
-                continue;
-            }
-            self.waiting += 1;
-            // A copy: the packet is a slice of a large buffer and would keep it alive.
-            let packet = Packet::from_bytes(BytesMut::from(&packet[..]));
-            replies.extend(self.tunn.handle_outgoing_packet(packet, None));
+        let room = MAX_WAITING.saturating_sub(self.waiting.len());
+        add(&dropped.no_session, packets.len().saturating_sub(room));
+        // Copies: a packet is a slice of a large buffer and would keep it alive.
+        self.waiting.extend(packets.drain(..).take(room).map(|packet| BytesMut::from(&packet[..])));
+        // The session may have begun since the packets were refused.
+        self.flush(replies);
+        if !self.waiting.is_empty() {
+            self.begin(replies);
         }
     }
 
@@ -150,7 +158,10 @@ impl Sessions {
     /// Decrypts a packet in place. An empty one is a keepalive.
     pub(super) fn decrypt(&mut self, packet: Packet<WgData>) -> Result<BytesMut, WireGuardError> {
         match self.tunn.handle_incoming_packet(WgKind::Data(packet)) {
-            TunnResult::WriteToTunnel(mut packet) => Ok(std::mem::take(packet.buf_mut())),
+            TunnResult::WriteToTunnel(mut packet) => {
+                self.is_confirmed = true;
+                Ok(std::mem::take(packet.buf_mut()))
+            }
             TunnResult::Err(error) => Err(error),
             TunnResult::Done | TunnResult::WriteToNetwork(_) => Err(WireGuardError::UnexpectedPacket),
         }
@@ -158,8 +169,12 @@ impl Sessions {
 
     /// Handles a handshake message and adds the answer to the replies.
     pub(super) fn handshake(&mut self, message: WgKind, replies: &mut Vec<WgKind>) -> Result<(), WireGuardError> {
+        let is_answer = matches!(message, WgKind::HandshakeResp(_));
         match self.tunn.handle_incoming_packet(message) {
-            TunnResult::WriteToNetwork(reply) => replies.push(reply),
+            TunnResult::WriteToNetwork(reply) => {
+                self.is_confirmed |= is_answer;
+                replies.push(reply);
+            }
             TunnResult::Err(error) => return Err(error),
             TunnResult::Done | TunnResult::WriteToTunnel(_) => {}
         }
@@ -167,10 +182,15 @@ impl Sessions {
     }
 
     /// Encrypts the waiting packets, if there is a session now.
-    pub(super) fn flush(&mut self, mtu: u16, replies: &mut Vec<WgKind>) {
-        if self.waiting > 0 && self.tunn.has_active_session() {
-            self.waiting = 0;
-            replies.extend(self.tunn.get_queued_packets(&mut MtuWatcher::new(mtu)));
+    pub(super) fn flush(&mut self, replies: &mut Vec<WgKind>) {
+        if !self.is_confirmed {
+            return;
+        }
+        for packet in std::mem::take(&mut self.waiting) {
+            match self.tunn.encapsulate_with_session(Packet::from_bytes(packet)) {
+                Ok(packet) => replies.push(packet.into()),
+                Err(mut packet) => self.waiting.push(std::mem::take(packet.buf_mut())),
+            }
         }
     }
 
@@ -179,7 +199,7 @@ impl Sessions {
         match self.tunn.update_timers() {
             Ok(reply) => replies.extend(reply),
             Err(WireGuardError::ConnectionExpired) => {
-                add(&dropped.no_session, std::mem::take(&mut self.waiting));
+                add(&dropped.no_session, std::mem::take(&mut self.waiting).len());
                 // A remote with keepalives is never given up.
                 if self.keepalive.is_some() {
                     self.begin(replies);
@@ -217,7 +237,7 @@ mod tests {
                     handshake => sessions.handshake(handshake, &mut replies).unwrap(),
                 }
             }
-            sessions.flush(1420, &mut replies);
+            sessions.flush(&mut replies);
             (messages, to) = (replies, 1 - to);
         }
         arrived.retain(|packet| !packet.is_empty());
@@ -239,6 +259,23 @@ mod tests {
         assert_eq!(first.len(), 1, "one handshake, however many packets wait");
         assert_eq!(converse(&ends, first, 1), packets(5));
         assert_eq!(ends[0].live.dropped.read(), super::super::Dropped::default());
+    }
+
+    #[test]
+    fn packets_wait_until_the_remote_has_the_session_that_it_began() {
+        let ends = pair();
+        let (mut lost, mut call, mut answer, mut call_again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        ends[0].lock().queue(&mut packets(2), &ends[0].live.dropped, &mut lost);
+        ends[1].lock().begin(&mut call);
+        let mut sessions = ends[0].lock();
+        sessions.handshake(call.remove(0), &mut answer).unwrap();
+        sessions.flush(&mut answer);
+        sessions.queue(&mut packets(1), &ends[0].live.dropped, &mut answer);
+        drop(sessions);
+        assert!(!answer.iter().any(|message| matches!(message, WgKind::Data(_))));
+        // All of these are lost. The remote calls again.
+        ends[1].lock().begin_again(&mut call_again);
+        assert_eq!(converse(&ends, call_again, 0), [packets(2), packets(1)].concat());
     }
 
     #[test]
