@@ -22,6 +22,7 @@ mod budgets;
 mod calls;
 mod chains;
 mod command_line;
+mod conformance;
 mod contracts;
 mod credentials;
 mod direct_path;
@@ -424,6 +425,7 @@ fn network_and_sharing() -> Set {
             contracts(),
             prices_and_plugins(),
             becoming_a_broker(),
+            conformance(),
         ],
         last: Vec::new(),
     }
@@ -471,6 +473,17 @@ fn offers() -> Vec<Scenario> {
         pools:
             each_pool_is_a_virtual_node_and_its_pods_run_on_nodes_of_the_pool;
     }
+}
+
+/// They taint rome's nodes. They wait unless Kubernetes' tests were built before.
+fn conformance() -> Vec<Scenario> {
+    let all = scenarios! {
+        conformance:
+            kubernetes_tests_of_volumes_pass,
+            kubernetes_tests_of_controllers_pass,
+            kubernetes_tests_of_pods_pass;
+    };
+    all.into_iter().map(Scenario::with_kubernetes_tests).collect()
 }
 
 /// They change the policies `default` of all clusters. The first one also peers rome with turin.

@@ -47,6 +47,8 @@ pub struct Scenario {
     shares: Shares,
     /// The situation that must be set up before it runs.
     fixture: Option<&'static Fixture>,
+    /// Whether it runs Kubernetes' own tests.
+    needs_kubernetes_tests: bool,
 }
 
 /// How a scenario shares the machine with those of other sets, and with the start of clusters.
@@ -62,12 +64,17 @@ enum Shares {
 
 impl Scenario {
     pub fn new(name: &'static str, run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>) -> Self {
-        Self { name, run, shares: Shares::Always, fixture: None }
+        Self { name, run, shares: Shares::Always, fixture: None, needs_kubernetes_tests: false }
     }
 
     /// The runner sets this fixture up before. Only for scenarios that run one at a time.
     pub fn on(self, fixture: &'static Fixture) -> Self {
         Self { fixture: Some(fixture), ..self }
+    }
+
+    /// It waits while Kubernetes' own tests are not built, which takes minutes of all processors. Who names it lets them be built.
+    pub fn with_kubernetes_tests(self) -> Self {
+        Self { needs_kubernetes_tests: true, ..self }
     }
 
     /// No other scenario of any set runs meanwhile.
@@ -178,7 +185,9 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         Err(error) => return fail(&anyhow::anyhow!("docs/SECURITY.md: {error}")),
     };
     // Who names scenarios wants these, whosever turn it is.
-    let waiting = match if filters.is_none() && !arguments.ignored { turns::waiting() } else { Ok(Vec::new()) } {
+    let runs_all = filters.is_none() && !arguments.ignored;
+    let lacks_kubernetes_tests = runs_all && !liqo_playground::has_kubernetes_tests();
+    let waiting = match if runs_all { turns::waiting() } else { Ok(Vec::new()) } {
         Ok(waiting) => waiting,
         Err(error) => return fail(&error),
     };
@@ -211,7 +220,9 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
                         .unwrap_or_else(|_| Err("the clusters were not started".to_owned()))
                         .map_err(Into::into)
                 });
-                let waits = !arguments.include_ignored && waiting.iter().any(|name| name == scenario.name);
+                let is_waiting = waiting.iter().any(|name| name == scenario.name)
+                    || (scenario.needs_kubernetes_tests && lacks_kubernetes_tests);
+                let waits = !arguments.include_ignored && is_waiting;
                 let trial = trial.with_ignored_flag(waits);
                 trials.push(if is_attack { trial.with_kind(ATTACK) } else { trial });
                 if !arguments.list && !arguments.ignored && !waits {
@@ -247,6 +258,9 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     show_slowest(&mut scenarios, begun.elapsed());
     if !waiting.is_empty() {
         println!("{} scenarios wait for their turn (tests/scenarios-by-turns.md)", waiting.len());
+    }
+    if lacks_kubernetes_tests {
+        println!("Kubernetes' own tests wait until they are built: cargo playground conformance --list");
     }
     show_failed(&scenarios);
     conclusion.exit_code()

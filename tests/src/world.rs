@@ -247,6 +247,22 @@ impl World {
         self.rome.wait_for(&["node/milan"], "condition=Ready", 90).await
     }
 
+    /// Runs the program of the playground on these clusters. Returns its output, and fails if it fails.
+    pub async fn playground(&self, arguments: &[&str]) -> Result<String> {
+        let program = self.built.program("liqo-playground")?;
+        let output = Command::new(program)
+            .args(["--instance", self.kind.instance])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .with_context(|| format!("starting {}", program.display()))?;
+        let [said, failed] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        ensure!(output.status.success(), "liqo-playground {}:\n{said}\n{failed}", arguments.join(" "));
+        Ok(said)
+    }
+
     /// The playground's handle on a cluster: its nodes and components.
     pub fn machinery(&self, cluster: &Cluster) -> Result<liqo_playground::Cluster> {
         Ok(self.playground.cluster(&cluster.name)?)

@@ -59,6 +59,12 @@ pub struct Conformance {
     /// Only the tests whose names contain this text; repeat it for alternatives
     #[arg(long, value_name = "TEXT")]
     pub test: Vec<String>,
+    /// Print the names of the tests, and run none. Builds them if that was not done before
+    #[arg(long, conflicts_with = "running")]
+    pub list: bool,
+    /// Use the clusters of the instance as they run: start nothing, install nothing, peer nothing
+    #[arg(long)]
+    pub running: bool,
     /// How many tests run at the same time. They mostly wait
     #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub processes: u8,

@@ -57,6 +57,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             let up = Box::pin(up::up(&playground, &arguments, &Progress::new())).await?;
             output::print(format, &up, tables::up)
         }
+        Command::Conformance(arguments) if arguments.list => {
+            let tests = conformance::list(&arguments, &Progress::new()).await?;
+            output::print(format, &tests, |tests| tests.join("\n"))
+        }
         Command::Conformance(arguments) => {
             let results = Box::pin(conformance::run(&playground, &arguments, &Progress::new())).await?;
             output::print(format, &results, tables::conformance)?;

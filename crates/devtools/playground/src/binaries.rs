@@ -283,6 +283,11 @@ pub async fn kubernetes_tests(progress: &dyn Progress) -> Result<KubernetesTests
     Ok(KubernetesTests { tests: tests.cached(), agnhost: agnhost.cached() })
 }
 
+/// Whether Kubernetes' end-to-end tests were built before, in the pinned version.
+pub fn has_kubernetes_tests() -> bool {
+    TESTS.iter().all(|program| program.cached().is_file())
+}
+
 /// The path of kube-apiserver as clusters run it; it is built if it is missing.
 pub async fn kube_apiserver(progress: &dyn Progress) -> Result<PathBuf> {
     let [kube_apiserver, ..] = &PROGRAMS;

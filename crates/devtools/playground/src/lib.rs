@@ -67,7 +67,7 @@ mod teardown;
 mod wait;
 
 pub use audit::Write;
-pub use binaries::{KubernetesTests, etcd, kube_apiserver, kubectl, kubernetes_tests, wireguard_go};
+pub use binaries::{KubernetesTests, etcd, has_kubernetes_tests, kube_apiserver, kubectl, kubernetes_tests, wireguard_go};
 pub use cluster::{Cluster, NodeInfo};
 pub use error::{Error, Result};
 pub use image::{BUSYBOX, ImageSpec, NONROOT, PAUSE};

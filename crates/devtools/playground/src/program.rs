@@ -1,6 +1,10 @@
 //! A program of a cluster: its version, where it is built, and where it is kept.
 
-use std::{env, path::PathBuf};
+use std::{
+    env,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    path::PathBuf,
+};
 
 /// The version of Kubernetes that the clusters run.
 pub const KUBERNETES_VERSION: &str = "v1.34.4";
@@ -12,6 +16,16 @@ pub(crate) struct Module {
     /// Paths in the folder, and contents.
     pub files: &'static [(&'static str, &'static str)],
     pub linker_flags: &'static str,
+}
+
+impl Module {
+    /// Differs whenever a package of ours in it differs; nothing if it holds none.
+    fn revision(&self) -> Option<String> {
+        let own: Vec<_> = self.files.iter().filter(|(path, _)| !path.starts_with("go.")).collect();
+        let mut hasher = DefaultHasher::new();
+        own.hash(&mut hasher);
+        (!own.is_empty()).then(|| format!("-{:016x}", hasher.finish()))
+    }
 }
 
 /// A program of a cluster, or one that only tests and users run.
@@ -38,7 +52,8 @@ impl Program {
     pub fn cached(&self) -> PathBuf {
         // The programs of Kubernetes share a folder.
         let folder = if self.version == KUBERNETES_VERSION { self.module.name } else { self.name };
-        cache().join(format!("{folder}-{}", self.version)).join(self.name)
+        let revision = self.module.revision().unwrap_or_default();
+        cache().join(format!("{folder}-{}{revision}", self.version)).join(self.name)
     }
 
     /// The version among the words of a text, if it is one that may be used.
@@ -65,4 +80,18 @@ pub fn cache() -> PathBuf {
     let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || PathBuf::from(env::var_os("HOME").unwrap_or_else(|| "/root".into()));
     base.unwrap_or_else(|| home().join(".cache")).join("liqo-playground")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_of_ours_is_built_again_when_it_changes() {
+        let revision = |files| Module { name: "x", files, linker_flags: "" }.revision();
+        assert_eq!(revision(&[("go.mod", "a"), ("go.sum", "b")]), None);
+        let first = revision(&[("go.mod", "a"), ("e2e/main.go", "package main")]);
+        assert_eq!(first, revision(&[("go.mod", "b"), ("e2e/main.go", "package main")]));
+        assert!(first.is_some() && first != revision(&[("go.mod", "a"), ("e2e/main.go", "package other")]));
+    }
 }

@@ -25,7 +25,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::{
@@ -33,7 +33,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use liqo_api::labels;
-use liqo_playground::{Playground, Requirements};
+use liqo_playground::{KubernetesTests, Playground, Requirements};
 use liqoctl::{
     cluster::{Access, Cluster, Explained as _},
     progress::Progress,
@@ -58,6 +58,16 @@ const PROVIDER: &str = "milan";
 const TAINT: &str = "playground.liqo.io/tests";
 const STEP: &str = "Running Kubernetes' conformance tests";
 
+/// The names of the tests that [`run`] would run.
+pub async fn list(arguments: &Arguments, progress: &Progress) -> anyhow::Result<Vec<String>> {
+    let KubernetesTests { tests: program, .. } = liqo_playground::kubernetes_tests(&Steps(progress)).await?;
+    let log = program.with_extension("list.log");
+    // To list tests, the program needs no cluster.
+    let tests = Tests { program, kubeconfig: PathBuf::new(), kubectl: PathBuf::new() };
+    let all = progress.step("Listing the tests", tests.list(&log)).await?;
+    selection::select(&all, &arguments.group, &arguments.test, &page::rows(page::PAGE)?)
+}
+
 /// Runs the tests on a playground with two clusters, which stays up.
 pub async fn run(playground: &Playground, arguments: &Arguments, progress: &Progress) -> anyhow::Result<Conformance> {
     let rows = page::rows(page::PAGE)?;
@@ -65,15 +75,16 @@ pub async fn run(playground: &Playground, arguments: &Arguments, progress: &Prog
     Requirements::of_programs(&images::PROGRAMS).install(&steps).await?;
     let programs = liqo_playground::kubernetes_tests(&steps).await?;
     let kubectl = liqo_playground::kubectl(&steps).await?;
-    let clusters = vec![CONSUMER.parse()?, PROVIDER.parse()?];
-    Box::pin(up(playground, &Up { clusters, ..Up::default() }, progress)).await?;
+    if !arguments.running {
+        let clusters = vec![CONSUMER.parse()?, PROVIDER.parse()?];
+        Box::pin(up(playground, &Up { clusters, ..Up::default() }, progress)).await?;
+    }
     let (consumer, provider) = (playground.cluster(CONSUMER)?, playground.cluster(PROVIDER)?);
     let tests = Tests { program: programs.tests, kubeconfig: consumer.kubeconfig(), kubectl };
     progress.step("Loading the images of the tests", load_images(playground, &consumer, programs.agnhost)).await?;
 
     let all = progress.step("Listing the tests", tests.list(&consumer.log("conformance-list"))).await?;
-    let selected = selection::select(&all, &arguments.group, &arguments.test, &rows);
-    ensure!(!selected.is_empty(), "no test of these groups contains {}", arguments.test.join(" or "));
+    let selected = selection::select(&all, &arguments.group, &arguments.test, &rows)?;
     let cluster = Cluster::connect(&Access::file(consumer.kubeconfig())).await?;
     let [before, before_there] = [consumer.audit_position()?, provider.audit_position()?];
     set_taint(&cluster, true).await?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use anyhow::ensure;
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -51,7 +52,8 @@ impl fmt::Display for Group {
 }
 
 /// The tests of these groups that a run includes: those that no row of the page leaves out, and that contain one of the parts, if there are any.
-pub fn select(tests: &[String], groups: &[Group], parts: &[String], rows: &[Row]) -> Vec<String> {
+/// Fails if a part is in the name of none of them.
+pub fn select(tests: &[String], groups: &[Group], parts: &[String], rows: &[Row]) -> anyhow::Result<Vec<String>> {
     let is_left_out = |test: &str| rows.iter().any(|row| row.outcome == Outcome::NotRun && row.names(test));
     let is_wanted = |test: &&String| {
         let is_named = parts.is_empty() || parts.iter().any(|part| test.contains(part));
@@ -60,7 +62,10 @@ pub fn select(tests: &[String], groups: &[Group], parts: &[String], rows: &[Row]
     let mut selected: Vec<String> = tests.iter().filter(is_wanted).cloned().collect();
     selected.sort();
     selected.dedup();
-    selected
+    for part in parts {
+        ensure!(selected.iter().any(|test| test.contains(part)), "no test of these groups has a name with the text {part:?}");
+    }
+    Ok(selected)
 }
 
 /// The tests of each process. Neighbours take similar time, so they go to different processes.
@@ -96,10 +101,15 @@ mod tests {
             "[sig-storage] Secrets should be consumable [NodeConformance]",
         ]);
         let rows = [Row { outcome: Outcome::NotRun, tests: names(&["[Serial]"]), why: String::new() }];
-        assert_eq!(select(&tests, &[Group::Node], &[], &rows), [tests[0].clone()]);
-        let both = select(&tests, &[Group::Node, Group::Storage], &[], &[]);
+        assert_eq!(select(&tests, &[Group::Node], &[], &rows).unwrap(), [tests[0].clone()]);
+        let both = select(&tests, &[Group::Node, Group::Storage], &[], &[]).unwrap();
         assert_eq!(both, [tests[0].clone(), tests[1].clone(), tests[4].clone()]);
-        assert_eq!(select(&tests, &[Group::Node, Group::Apps], &names(&["Job", "x y"]), &rows), [tests[3].clone()]);
+        assert_eq!(
+            select(&tests, &[Group::Node, Group::Apps], &names(&["Job", "should run"]), &rows).unwrap(),
+            [tests[3].clone()]
+        );
+        let error = select(&tests, &[Group::Node, Group::Apps], &names(&["Job", "Taints"]), &rows).unwrap_err();
+        assert_eq!(error.to_string(), r#"no test of these groups has a name with the text "Taints""#);
     }
 
     #[test]

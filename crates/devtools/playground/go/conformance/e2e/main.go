@@ -33,8 +33,11 @@ import (
 const waitForOffloading = "liqo.io/scheduling-enabled"
 
 // A virtual node is preferred by the taint of the real ones: strategy Remote would add node affinity, which tests do not expect.
-const offloading = `{"apiVersion":"offloading.liqo.io/v1alpha1","kind":"NamespaceOffloading","metadata":{"name":"offloading"},
+const offloading = `{"apiVersion":"offloading.liqo.io/v1alpha1","kind":"NamespaceOffloading","metadata":{"name":"offloading"%s},
 "spec":{"podOffloadingStrategy":"LocalAndRemote"}}`
+
+// The tests of sysctls wait for an event that a peer sends only where somebody asks for all events.
+const allEvents = `,"annotations":{"liqo.io/remote-events":"all"}`
 
 func createOffloadedNamespace(ctx context.Context, baseName string, client kubernetes.Interface, labels map[string]string) (*corev1.Namespace, error) {
 	if labels == nil {
@@ -45,9 +48,13 @@ func createOffloadedNamespace(ctx context.Context, baseName string, client kuber
 	if err != nil {
 		return namespace, err
 	}
+	body := fmt.Sprintf(offloading, "")
+	if baseName == "sysctl" {
+		body = fmt.Sprintf(offloading, allEvents)
+	}
 	path := fmt.Sprintf("/apis/offloading.liqo.io/v1alpha1/namespaces/%s/namespaceoffloadings", namespace.Name)
 	rest := client.CoreV1().RESTClient()
-	if err := rest.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(offloading)).Do(ctx).Error(); err != nil {
+	if err := rest.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(ctx).Error(); err != nil {
 		return namespace, fmt.Errorf("cannot offload namespace %s: %w", namespace.Name, err)
 	}
 	return namespace, nil
