@@ -23,8 +23,17 @@ async fn allow(cluster: &Cluster, policy: &str, is_allowed: bool) -> Result<()> 
     cluster.kubectl(&["patch", "peeringpolicy", policy, "--type=merge", "-p", &patch]).await.map(drop)
 }
 
+/// Sets whether rome, turin and their broker milan allow direct paths.
+pub async fn allow_all(world: &World, is_allowed: bool) -> Result<()> {
+    let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
+    for (cluster, policy) in [(rome, "default"), (turin, "default"), (milan, "default"), (milan, "broker")] {
+        allow(cluster, policy, is_allowed).await?;
+    }
+    Ok(())
+}
+
 /// Waits until all gateways of each end send packets directly to the other one, or none does any longer.
-async fn direct(world: &World, is_wanted: bool) -> Result<()> {
+pub async fn direct(world: &World, is_wanted: bool) -> Result<()> {
     let what = if is_wanted { "use the direct path" } else { "do not use the direct path" };
     eventually(&format!("rome and turin {what}"), TIMEOUT, || async {
         for (end, other) in [(&world.rome, &world.turin), (&world.turin, &world.rome)] {
@@ -80,9 +89,7 @@ pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_t
     let line = format!("timeout 200 wget -qO- http://{to_far}:8080/cgi-bin/flow?450 | wc -c");
     let stream = exec(rome, NAMESPACE, &caller, &line);
     let change = async {
-        for (cluster, policy) in [(rome, "default"), (turin, "default"), (milan, "default"), (milan, "broker")] {
-            allow(cluster, policy, true).await?;
-        }
+        allow_all(&world, true).await?;
         direct(&world, true).await?;
         let said = rome.liqoctl(&["status"]).await?;
         ensure!(said.contains("directly to cluster"), "{said}");
@@ -127,8 +134,6 @@ pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_t
     direct(&world, false).await?;
     exec(rome, NAMESPACE, &caller, &pings).await?;
     nft(&world, milan, &format!("delete table inet {COUNTED}")).await?;
-    for (cluster, policy) in [(rome, "default"), (milan, "default"), (milan, "broker")] {
-        allow(cluster, policy, false).await?;
-    }
+    allow_all(&world, false).await?;
     rome.end_namespace(NAMESPACE).await
 }

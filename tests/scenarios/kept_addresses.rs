@@ -8,7 +8,11 @@ use kube::ResourceExt as _;
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::json;
 
-use crate::network::{connected, endpoint, exec};
+use crate::{
+    broker::{self, near_and_far},
+    direct_path::{allow_all, direct},
+    network::{ask, connected, endpoint, exec, ip},
+};
 
 /// 10.245.0.0/16 and `fd00:10:245::/48`.
 pub const TURINS_POD_OCTET: u8 = 245;
@@ -149,4 +153,42 @@ pub async fn members_of_one_application_know_each_other_by_their_own_addresses(w
     .await?;
     keep(turin, None).await?;
     rome.liqoctl(&["unpeer", "turin", "--yes"]).await.map(drop)
+}
+
+/// Whether a cluster keeps the addresses of turin's pods, which it reaches through milan or itself.
+async fn keeps(cluster: &Cluster, peer: &Cluster) -> Result<bool> {
+    let spec = endpoint(cluster, peer).await?.spec;
+    let range = format!("10.{TURINS_POD_OCTET}.0.0/16");
+    Ok(spec.imported.iter().any(|(own, here)| own.to_string() == range && here == own))
+}
+
+pub async fn a_pod_behind_a_broker_has_one_address_also_on_the_direct_path(world: Arc<World>) -> Result<()> {
+    let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
+    keep(milan, Some(TURINS_POD_OCTET)).await?;
+    keep(rome, Some(TURINS_POD_OCTET)).await?;
+    eventually("milan keeps the addresses of turin", Duration::from_secs(60), || async {
+        Ok(keeps(milan, turin).await?.then_some(()))
+    })
+    .await?;
+    let (near, far) = near_and_far(&world).await?;
+    let (caller, server, to_far) = (near.name_any(), far.name_any(), ip(&far)?);
+    ensure!(keeps(rome, milan).await?, "{:?}", endpoint(rome, milan).await?.spec.behind);
+    let own = exec(rome, broker::NAMESPACE, &server, "hostname -i").await?;
+    ensure!(own.split_whitespace().any(|address| address == to_far), "home says {to_far}, and the pod {own}");
+    let seen_as = ask(rome, broker::NAMESPACE, &caller, &to_far, "cgi-bin/who").await?;
+    for is_direct in [true, false] {
+        allow_all(&world, is_direct).await?;
+        direct(&world, is_direct).await?;
+        let answer = ask(rome, broker::NAMESPACE, &caller, &to_far, "").await?;
+        ensure!(answer == server, "{answer:?} answers at {to_far}");
+        let answer = ask(rome, broker::NAMESPACE, &server, &seen_as, "").await?;
+        ensure!(answer == caller, "{answer:?} answers at {seen_as}");
+    }
+    rome.end_namespace(broker::NAMESPACE).await?;
+    keep(rome, None).await?;
+    keep(milan, None).await?;
+    eventually("the addresses are mapped again", Duration::from_secs(60), || async {
+        Ok((!keeps(milan, turin).await? && !keeps(rome, milan).await?).then_some(()))
+    })
+    .await
 }

@@ -203,6 +203,8 @@ fn behind_a_broker() -> Vec<Scenario> {
             a_drain_waits_for_the_budget_of_home_also_behind_a_broker;
         direct_path:
             packets_take_the_direct_path_while_both_ends_answer_and_else_pass_through_the_broker;
+        kept_addresses:
+            a_pod_behind_a_broker_has_one_address_also_on_the_direct_path;
         // They peer rome with turin, cut milan and turin off, and end the peering of rome and milan.
         chains:
             two_ways_to_one_provider_share_what_it_has,

@@ -3,7 +3,7 @@
 use std::{
     env,
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// The version of Kubernetes that the clusters run.
@@ -16,16 +16,6 @@ pub(crate) struct Module {
     /// Paths in the folder, and contents.
     pub files: &'static [(&'static str, &'static str)],
     pub linker_flags: &'static str,
-}
-
-impl Module {
-    /// Differs whenever a package of ours in it differs; nothing if it holds none.
-    fn revision(&self) -> Option<String> {
-        let own: Vec<_> = self.files.iter().filter(|(path, _)| !path.starts_with("go.")).collect();
-        let mut hasher = DefaultHasher::new();
-        own.hash(&mut hasher);
-        (!own.is_empty()).then(|| format!("-{:016x}", hasher.finish()))
-    }
 }
 
 /// A program of a cluster, or one that only tests and users run.
@@ -52,8 +42,18 @@ impl Program {
     pub fn cached(&self) -> PathBuf {
         // The programs of Kubernetes share a folder.
         let folder = if self.version == KUBERNETES_VERSION { self.module.name } else { self.name };
-        let revision = self.module.revision().unwrap_or_default();
+        let revision = self.revision().unwrap_or_default();
         cache().join(format!("{folder}-{}{revision}", self.version)).join(self.name)
+    }
+
+    /// Differs whenever the program's own package differs; nothing if the package is not ours.
+    fn revision(&self) -> Option<String> {
+        let package = self.package.strip_prefix("./")?;
+        let mut hasher = DefaultHasher::new();
+        for (path, text) in self.module.files.iter().filter(|(path, _)| Path::new(path).starts_with(package)) {
+            (path, text).hash(&mut hasher);
+        }
+        Some(format!("-{:016x}", hasher.finish()))
     }
 
     /// The version among the words of a text, if it is one that may be used.
@@ -86,12 +86,21 @@ pub fn cache() -> PathBuf {
 mod tests {
     use super::*;
 
+    static FIRST: Module = Module { name: "x", files: &[("go.mod", "a"), ("e2e/main.go", "package main")], linker_flags: "" };
+    static OTHER_VERSIONS: Module =
+        Module { name: "x", files: &[("go.mod", "b"), ("e2e/main.go", "package main")], linker_flags: "" };
+    static OTHER_PACKAGE: Module =
+        Module { name: "x", files: &[("go.mod", "a"), ("e2e/main.go", "package other")], linker_flags: "" };
+
     #[test]
     fn a_program_of_ours_is_built_again_when_it_changes() {
-        let revision = |files| Module { name: "x", files, linker_flags: "" }.revision();
-        assert_eq!(revision(&[("go.mod", "a"), ("go.sum", "b")]), None);
-        let first = revision(&[("go.mod", "a"), ("e2e/main.go", "package main")]);
-        assert_eq!(first, revision(&[("go.mod", "b"), ("e2e/main.go", "package main")]));
-        assert!(first.is_some() && first != revision(&[("go.mod", "a"), ("e2e/main.go", "package other")]));
+        let cached = |module, package| {
+            let accepted = Accepted::Exact;
+            Program { name: "e2e", version: "v1.0.0", module, package, version_flag: "", accepted }.cached()
+        };
+        let first = cached(&FIRST, "./e2e");
+        assert_eq!(first, cached(&OTHER_VERSIONS, "./e2e"), "the version is in the path anyway");
+        assert_ne!(first, cached(&OTHER_PACKAGE, "./e2e"));
+        assert_eq!(cached(&FIRST, "k8s.io/x"), cached(&OTHER_PACKAGE, "k8s.io/x"));
     }
 }
