@@ -31,6 +31,8 @@ enum Lie {
     Longer(Seconds, Seconds),
     /// The status says nothing, and the entries are longer.
     Hidden(Seconds, Seconds),
+    /// So long after the begin, the status says nothing any more. Both the status and the entries say that it ended later.
+    HiddenLater(Seconds),
     /// More cpu.
     Larger,
     /// The same pod again, when it is gone.
@@ -66,6 +68,7 @@ fn lies() -> impl Strategy<Value = Lie> {
         Just(Lie::None),
         (more(), more()).prop_map(|(from, until)| Lie::Longer(from, until)),
         (more(), more()).prop_map(|(from, until)| Lie::Hidden(from, until)),
+        (0..900_i64).prop_map(Lie::HiddenLater),
         Just(Lie::Larger),
         (1..1500_i64).prop_map(Lie::Again),
         more().prop_map(Lie::Moves),
@@ -106,6 +109,7 @@ impl Sent {
         let (from, until) = (self.at + 1 + skew, self.gone() + skew);
         match self.lie {
             Lie::Longer(earlier, later) | Lie::Hidden(earlier, later) => ((from - earlier).max(0), until + later),
+            Lie::HiddenLater(_) => (from, until + 400),
             _ => (from, until),
         }
     }
@@ -115,8 +119,9 @@ impl Sent {
         let (mut from, until) = self.said(skew);
         match self.lie {
             Lie::Hidden(..) => return Charges::default(),
+            Lie::HiddenLater(after) if now >= self.at + after => return Charges::default(),
             Lie::Moves(later) if now >= self.at + i64::from(PERIOD) => from += later,
-            Lie::Longer(..) | Lie::None | Lie::Larger | Lie::Again(_) | Lie::Moves(_) => {}
+            Lie::HiddenLater(_) | Lie::Longer(..) | Lie::None | Lie::Larger | Lie::Again(_) | Lie::Moves(_) => {}
         }
         let amounts = if matches!(self.lie, Lie::Larger) { "cpu=9" } else { "cpu=1" };
         let end = if now >= self.gone() { until.max(from).to_string() } else { String::new() };
