@@ -81,7 +81,7 @@ async fn no_broker(world: &World) -> Result<()> {
 }
 
 /// Waits until the mapped namespace of a namespace is ready at a provider.
-async fn mapped(consumer: &Cluster, namespace: &str, provider: &Cluster) -> Result<String> {
+pub async fn mapped(consumer: &Cluster, namespace: &str, provider: &Cluster) -> Result<String> {
     consumer.wait_for(&["-n", namespace, "namespaceoffloading/offloading"], "condition=Ready", 90).await?;
     consumer.remote_namespace(namespace, provider).await
 }

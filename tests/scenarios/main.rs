@@ -1,6 +1,6 @@
 //! Scenarios on real clusters: each one is a sentence that Liqo promises to its users.
 //!
-//! There are two sets, each with its own clusters, which run at the same time. Each set has these lists:
+//! There are three sets, each with its own clusters, which run at the same time. Each set has these lists:
 //!
 //! ```text
 //!   parallel     run several at a time: they change nothing that another scenario sees
@@ -67,6 +67,7 @@ mod sharing;
 mod takeover;
 mod tethering;
 mod through_tunnel;
+mod two_providers;
 
 use std::process::ExitCode;
 
@@ -504,9 +505,24 @@ fn prices_and_plugins() -> Vec<Scenario> {
     }
 }
 
+/// Four clusters: rome borrows from milan, which borrows from turin and florence.
+fn two_providers() -> Set {
+    Set {
+        clusters: Clusters { instance: "test3", nodes_of_turin: 1, florence: true, ..Clusters::default() },
+        parallel: Vec::new(),
+        with_turin: Vec::new(),
+        alone: scenarios! {
+            two_providers:
+                a_broker_lends_the_sum_of_two_providers_while_one_leaves_and_comes_back;
+        },
+        groups: Vec::new(),
+        last: Vec::new(),
+    }
+}
+
 fn main() -> ExitCode {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         eprintln!("a TLS provider was installed already");
     }
-    runner::run(vec![pods_and_policies(), network_and_sharing()])
+    runner::run(vec![pods_and_policies(), network_and_sharing(), two_providers()])
 }

@@ -21,7 +21,7 @@ const NAMESPACES: [&str; 3] = ["namespaces", "-l", "!liqo.io/namespace-kind,!liq
 const TABLE_PREFIX: &str = "scenario_";
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The state of the clusters of a set when they were ready. After a failed scenario it is restored.
+/// The state of rome, turin and milan when they were ready. After a failed scenario it is restored.
 pub struct Baseline {
     rome: State,
     turin: State,
@@ -63,15 +63,14 @@ async fn list(cluster: &Cluster, kind: &[&str]) -> Result<BTreeMap<String, Value
 impl Baseline {
     /// The current state of the clusters.
     pub async fn of(world: &World) -> Result<Self> {
-        let [rome, turin, milan] = world.clusters().map(State::of);
-        let (rome, turin, milan) = tokio::try_join!(rome, turin, milan)?;
+        let (rome, turin, milan) = tokio::try_join!(State::of(&world.rome), State::of(&world.turin), State::of(&world.milan))?;
         Ok(Self { rome, turin, milan })
     }
 
     /// Restores this state: first machines and managers, because they do the rest.
     pub async fn restore(&self, world: &World) -> Result<()> {
         world.forget_fixture().await;
-        let [rome, turin, milan] = world.clusters();
+        let (rome, turin, milan) = (&world.rome, &world.turin, &world.milan);
         let all = [(rome, &self.rome), (turin, &self.turin), (milan, &self.milan)];
         for (cluster, _) in all {
             heal(world, cluster).await.with_context(|| format!("the machines of {}", cluster.name))?;

@@ -44,6 +44,8 @@ pub struct Clusters {
     pub romes_domain: Option<&'static str>,
     /// The second octet of the range of turin's pods; `None` for the usual range, which the others have.
     pub turins_pod_octet: Option<u8>,
+    /// Whether there is a fourth cluster, florence.
+    pub florence: bool,
 }
 
 /// The programs and examples of this workspace, built in the profile of the tests.
@@ -96,6 +98,8 @@ pub struct World {
     pub turin: Cluster,
     /// The provider.
     pub milan: Cluster,
+    /// Another cluster, not yet peered. Few sets have it.
+    florence: Option<Cluster>,
     kind: Clusters,
     built: Built,
     playground: Playground,
@@ -150,6 +154,7 @@ impl World {
             milans_node_grace_seconds,
             romes_domain,
             turins_pod_octet,
+            florence,
         } = wanted;
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
         let supervision =
@@ -172,7 +177,8 @@ impl World {
         turin.pod_octet = turins_pod_octet.unwrap_or(turin.pod_octet);
         let mut rome = ClusterSpec { metrics, ..spec("rome") };
         rome.cluster_domain = romes_domain.map_or(rome.cluster_domain, str::to_owned);
-        let specs = [rome, turin, milan];
+        let mut specs = vec![rome, turin, milan];
+        specs.extend(florence.then(|| spec("florence")));
         if !keep {
             // A run that was killed may have left something behind.
             playground.down().await?;
@@ -189,27 +195,32 @@ impl World {
         let of_manager = ImageSpec::new(&images[0], manager);
         tokio::try_join!(playground.load_image(&of_manager), playground.load_image(&on_nodes))
             .context("loading Liqo's images")?;
-        let clusters = try_join_all(["rome", "turin", "milan"].map(|name| async {
+        let connect = async |name| {
             let cluster = playground.cluster(name)?;
             Cluster::new(name, cluster.kubeconfig(), cluster.audit_log(), programs.clone()).await
-        }))
-        .await?;
-        let [rome, turin, milan]: [Cluster; 3] = clusters.try_into().ok().context("three clusters")?;
+        };
+        let (rome, turin, milan) = tokio::try_join!(connect("rome"), connect("turin"), connect("milan"))?;
+        let florence = if florence { Some(connect("florence").await?) } else { None };
         let scratch = std::env::temp_dir().join(format!("liqo-tests-{}-{instance}", std::process::id()));
         std::fs::create_dir_all(&scratch)?;
         let (kind, built, fixture) = (wanted, built.clone(), Mutex::default());
-        let world = Self { rome, turin, milan, kind, built, playground, images, scratch, keep, machine, fixture };
+        let world = Self { rome, turin, milan, florence, kind, built, playground, images, scratch, keep, machine, fixture };
         if network_policies {
             world.stop_network_policies().await?;
         }
-        tokio::try_join!(world.install(&world.rome), world.install(&world.turin), world.install(&world.milan))?;
+        try_join_all(world.clusters().map(|cluster| world.install(cluster))).await?;
         world.peer_rome_with_milan().await?;
         Ok(world)
     }
 
-    /// rome, turin and milan.
-    pub(crate) fn clusters(&self) -> [&Cluster; 3] {
-        [&self.rome, &self.turin, &self.milan]
+    /// All clusters.
+    pub(crate) fn clusters(&self) -> impl Iterator<Item = &Cluster> {
+        [&self.rome, &self.turin, &self.milan].into_iter().chain(&self.florence)
+    }
+
+    /// The fourth cluster. Fails if the set has none.
+    pub fn florence(&self) -> Result<&Cluster> {
+        self.florence.as_ref().context("these clusters are without florence")
     }
 
     /// Installs Liqo again, without the settings of scenarios, and waits until the manager and `liqo-fabric` run.
