@@ -23,6 +23,8 @@
 //! The feature `fakes` adds `FakeKernel` and `FakeTunnel` for the tests of other crates. Tests on real kernels are in
 //! `crates/networking/testbed`.
 
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
+
 mod message;
 pub mod node;
 pub mod relay;

@@ -179,10 +179,9 @@ impl Fabric {
     }
 
     /// The peers whose pods we offloaded on to another peer.
-    pub fn customers(&self) -> BTreeSet<&ClusterId> {
-        let has =
-            |customer: &&ClusterId| self.peers.iter().any(|(id, peer)| id != *customer && peer.customers.contains(*customer));
-        self.peers.keys().filter(has).collect()
+    pub fn customers(&self) -> BTreeMap<&ClusterId, &PeerNetwork> {
+        let has = |customer: &ClusterId| self.peers.iter().any(|(id, peer)| id != customer && peer.customers.contains(customer));
+        self.peers.iter().filter(|(id, _)| has(id)).collect()
     }
 
     /// Whether two peers reach through us what each exports to us.

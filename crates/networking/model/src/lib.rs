@@ -29,6 +29,8 @@
 //!
 //! All of it is pure; times are arguments.
 
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
+
 pub mod allocator;
 pub mod fabric;
 #[cfg(test)]

@@ -119,10 +119,10 @@ pub fn allocate_views(
     let (mut wanted, mut too_much) = (Vec::new(), Vec::new());
     for (peer, exports) in sound {
         // The order is fixed, so the same prefixes fit each time.
-        let mut left = [true, false].map(|is_v4| size_of(ranges.pools.iter(), is_v4) / MAX_SHARE_DIVISOR);
+        let [mut left_v4, mut left_v6] = [true, false].map(|is_v4| size_of(ranges.pools.iter(), is_v4) / MAX_SHARE_DIVISOR);
         for prefix in exports {
             let is_v4 = prefix.addr().is_ipv4();
-            let left = &mut left[usize::from(!is_v4)];
+            let left = if is_v4 { &mut left_v4 } else { &mut left_v6 };
             match left.checked_sub(size_of([prefix], is_v4)) {
                 Some(rest) => {
                     *left = rest;

@@ -136,7 +136,7 @@ impl Fabric {
             let is_v4 = destination.addr().is_ipv4();
             let source = this.address(is_v4);
             let to_gateway = |gateway: &str| {
-                let hop = self.nodes[gateway].hop(is_v4)?;
+                let hop = self.nodes.get(gateway)?.hop(is_v4)?;
                 Some(NextHop::Overlay { hop, source, mtu: Some(mtu.unwrap_or(self.mtu)) })
             };
             let usual =

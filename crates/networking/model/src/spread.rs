@@ -71,8 +71,8 @@ pub fn each(buckets: Buckets) -> impl Iterator<Item = u8> {
 /// gateway gets its share, too.
 fn flipped_by(bucket: u8) -> u64 {
     const PARTS: [u8; 15] = [1, 2, 4, 8, 3, 12, 5, 10, 6, 9, 7, 14, 11, 13, 15];
-    let is_flipped = |position: usize| (bucket & PARTS[position % PARTS.len()]).count_ones() % 2 == 1;
-    (0..64).fold(0, |bits, position| bits << 1 | u64::from(is_flipped(position)))
+    let flipped = PARTS.iter().cycle().take(64).map(|part| u64::from((bucket & part).count_ones() % 2));
+    flipped.fold(0, |bits, bit| bits << 1 | bit)
 }
 
 /// Spreads a change of any bit to about half of the bits (the finalizer of `SplitMix64`).

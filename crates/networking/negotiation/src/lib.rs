@@ -27,6 +27,8 @@
 //! | `range_discovery` | finds out the ranges of this cluster |
 //! | `decide` | the pure decisions; times are arguments |
 
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
+
 mod announcements;
 mod controller;
 mod decide;

@@ -14,8 +14,9 @@ pub fn of_token(token: &str) -> [u8; 32] {
 
 /// The private key of the cluster with this Ed25519 seed: the scalar that also signs.
 pub fn of_seed(seed: &[u8; 32]) -> [u8; 32] {
+    let digest: [u8; 64] = Sha512::digest(seed).into();
     let mut key = [0; 32];
-    key.copy_from_slice(&Sha512::digest(seed)[..32]);
+    key.copy_from_slice(&digest[..32]);
     key
 }
 

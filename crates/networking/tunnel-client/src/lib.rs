@@ -18,6 +18,8 @@
 //!
 //! TLS runs end to end inside the streams, so the session is not trusted: it only limits who can reach the two ports.
 
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
+
 pub mod keys;
 pub mod session;
 mod stack;

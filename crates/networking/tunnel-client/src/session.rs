@@ -264,7 +264,8 @@ impl Session {
                     None => return,
                 },
                 (is_v4, length, from) = self.sockets.receive(&mut four, &mut six) => {
-                    let datagram = if is_v4 { &four[..length] } else { &six[..length] };
+                    let buffer = if is_v4 { &four } else { &six };
+                    let Some(datagram) = buffer.get(..length) else { continue };
                     if let Some(packet) = self.receive(datagram, from).await
                         && !self.deliver(packet, &mut link).await
                     {
@@ -383,11 +384,10 @@ impl Session {
     /// The packet in a datagram, if a gateway sent it and it carries one.
     async fn receive(&mut self, datagram: &[u8], from: SocketAddr) -> Option<Vec<u8>> {
         // The receiver index in the datagram names the candidate's session; candidates at this address are only tried first.
-        let mut order: Vec<usize> = (0..self.candidates.len()).collect();
-        order.sort_by_key(|&number| self.candidates[number].id.1 != from);
         let in_use = self.active.and_then(|(active, _)| Some((active, self.candidates.get(active)?.gateway)));
-        for number in order {
-            let candidate = &mut self.candidates[number];
+        let mut candidates: Vec<(usize, &mut Candidate)> = self.candidates.iter_mut().enumerate().collect();
+        candidates.sort_by_key(|(_, candidate)| candidate.id.1 != from);
+        for (number, candidate) in candidates {
             let message = Packet::copy_from(datagram).try_into_wg().ok()?;
             // Only this side starts handshakes.
             if matches!(message, WgKind::HandshakeInit(_)) {
@@ -438,16 +438,14 @@ impl Session {
 
 /// A number for each candidate. Candidates that share a key or an address get the same number: they are one gateway.
 fn number_gateways(ids: &[CandidateId]) -> Vec<usize> {
-    let mut numbers: Vec<usize> = (0..ids.len()).collect();
-    for (at, id) in ids.iter().enumerate() {
-        for other in 0..at {
-            if id.0 == ids[other].0 || id.1 == ids[other].1 {
-                let (from, to) = (numbers[at], numbers[other]);
-                numbers.iter_mut().filter(|number| **number == from).for_each(|number| *number = to);
-            }
-        }
+    let mut numbered: Vec<(usize, &CandidateId)> = Vec::new();
+    for (new, id) in ids.iter().enumerate() {
+        let shares = |(_, other): &&(usize, &CandidateId)| id.0 == other.0 || id.1 == other.1;
+        let joined: Vec<usize> = numbered.iter().filter(shares).map(|(number, _)| *number).collect();
+        numbered.iter_mut().filter(|(number, _)| joined.contains(number)).for_each(|(number, _)| *number = new);
+        numbered.push((new, id));
     }
-    numbers
+    numbered.into_iter().map(|(number, _)| number).collect()
 }
 
 /// The addresses of each name, or `None` if it is not found in time.

@@ -258,8 +258,9 @@ fn is_api_server(name: &Name, index: usize, namespace: &str) -> bool {
 /// The index of the label that names a namespace, and that label in lower case: `demo` in `web.demo.svc.cluster.local`.
 fn namespace_of(name: &Name, domain: &Name) -> Option<(usize, String)> {
     let index = name.labels().len().checked_sub(domain.labels().len() + 2)?;
-    let is_part = PARTS.iter().any(|part| name.labels()[index + 1].eq_ignore_ascii_case(part));
-    let label = std::str::from_utf8(&name.labels()[index]).ok()?;
+    let [label, part, ..] = name.labels().get(index..)? else { return None };
+    let is_part = PARTS.iter().any(|known| part.eq_ignore_ascii_case(known));
+    let label = std::str::from_utf8(label).ok()?;
     (is_part && name.ends_with(domain)).then(|| (index, label.to_ascii_lowercase()))
 }
 

@@ -23,6 +23,8 @@
 //! All other questions and answers pass unchanged. Every replica answers; there is no leader, and nothing is stored or written. The
 //! resolver has no rights but to read namespaces, maps of namespaces, Services and pods.
 
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
+
 mod directory;
 mod limits;
 mod message;

@@ -155,8 +155,8 @@ impl Name {
 }
 
 fn number(message: &[u8], at: usize) -> Result<u16, Malformed> {
-    let bytes = message.get(at..at + 2).ok_or(Malformed)?;
-    Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
+    let bytes = message.get(at..).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
+    Ok(u16::from_be_bytes(*bytes))
 }
 
 /// The ID of a message; 0 if it is shorter than a header.
@@ -236,12 +236,12 @@ impl Query {
         capped
     }
 
-    /// The same message with another name in its question.
-    pub fn with_name(&self, message: &[u8], name: &Name) -> Vec<u8> {
-        let mut writer = Writer { bytes: message[..HEADER_LEN].to_vec(), known: HashMap::new() };
+    /// The same message with another name in its question. `None` if this question is not that of the message.
+    pub fn with_name(&self, message: &[u8], name: &Name) -> Option<Vec<u8>> {
+        let mut writer = Writer::new(message).ok()?;
         writer.name(name, false);
-        writer.bytes.extend_from_slice(&message[self.question.end - 4..]);
-        writer.bytes
+        writer.body.extend_from_slice(message.get(self.question.end - 4..)?);
+        Some([&writer.header, writer.body.as_slice()].concat())
     }
 }
 
@@ -259,15 +259,14 @@ fn counts(message: &[u8]) -> Result<[u16; 4], Malformed> {
 
 /// The answer to a message without any record. Its question is repeated if it can be read.
 pub fn refusal(message: &[u8], code: ResponseCode) -> Vec<u8> {
-    let question = Query::read(message).map(|query| query.question).unwrap_or(HEADER_LEN..HEADER_LEN);
-    let mut answer = message.get(..question.end).unwrap_or_default().to_vec();
-    answer.resize(answer.len().max(HEADER_LEN), 0);
-    let asks_recursion = answer[2] & 1;
-    answer[2] = 0x80 | (answer[2] & 0x78) | asks_recursion;
-    answer[3] = 0x80 | code as u8;
-    answer[4..HEADER_LEN].fill(0);
-    answer[5] = u8::from(!question.is_empty());
-    answer
+    let question = Query::read(message).ok().and_then(|query| message.get(query.question)).unwrap_or_default();
+    let mut header = message.first_chunk().copied().unwrap_or([0; HEADER_LEN]);
+    let asks_recursion = header[2] & 1;
+    header[2] = 0x80 | (header[2] & 0x78) | asks_recursion;
+    header[3] = 0x80 | code as u8;
+    header[4..].fill(0);
+    header[5] = u8::from(!question.is_empty());
+    [&header, question].concat()
 }
 
 /// Whether this is an answer to what was asked: the same ID and the same question. A server that could not read the question
@@ -293,32 +292,31 @@ pub fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
 /// An answer with other names.
 #[derive(Clone, Debug)]
 pub struct Translated {
-    message: Vec<u8>,
-    /// End of the question.
-    question_end: usize,
+    header: [u8; HEADER_LEN],
+    /// Everything after the header.
+    body: Vec<u8>,
+    /// The questions, with which the body begins.
+    questions: Vec<u8>,
     /// The record of EDNS.
-    edns: Option<Range<usize>>,
+    edns: Option<Vec<u8>>,
 }
 
 impl Translated {
     /// The whole message.
     pub fn whole(self) -> Vec<u8> {
-        self.message
+        [&self.header, self.body.as_slice()].concat()
     }
 
     /// The message if it fits into this length, or else only its question, with the bit that says so: the client asks again over TCP.
     pub fn fitting(self, max_len: usize) -> Vec<u8> {
-        if self.message.len() <= max_len {
-            return self.message;
+        if HEADER_LEN + self.body.len() <= max_len {
+            return self.whole();
         }
-        let mut short = self.message[..self.question_end].to_vec();
-        short[2] |= 2;
-        short[6..HEADER_LEN].fill(0);
-        if let Some(edns) = self.edns {
-            short.extend_from_slice(&self.message[edns]);
-            short[11] = 1;
-        }
-        short
+        let mut header = self.header;
+        header[2] |= 2;
+        header[6..].fill(0);
+        header[11] = u8::from(self.edns.is_some());
+        [&header, self.questions.as_slice(), self.edns.as_deref().unwrap_or_default()].concat()
     }
 }
 
@@ -328,7 +326,7 @@ impl Translated {
 /// it.
 pub fn translate(answer: &[u8], names: &[Name], replace: impl Fn(&Name) -> Option<Name>) -> Result<Translated, Malformed> {
     let [questions, records @ ..] = counts(answer)?;
-    let mut writer = Writer { bytes: answer[..HEADER_LEN].to_vec(), known: HashMap::new() };
+    let mut writer = Writer::new(answer)?;
     let mut at = HEADER_LEN;
     let read = |at: &mut usize| -> Result<Name, Malformed> {
         let name = Name::read(answer, at)?;
@@ -339,16 +337,16 @@ pub fn translate(answer: &[u8], names: &[Name], replace: impl Fn(&Name) -> Optio
         writer.name(names.first().unwrap_or(&asked), true);
         writer.copy(answer, &mut at, 4)?;
     }
-    let question_end = writer.bytes.len();
+    let asked = writer.body.clone();
     writer.aliases(names, records[0])?;
     let mut edns = None;
     for _ in 0..records.iter().map(|count| u32::from(*count)).sum::<u32>() {
-        let begin = writer.bytes.len();
+        let begin = writer.body.len();
         writer.name(&read(&mut at)?, true);
         let kind = number(answer, at)?;
         writer.copy(answer, &mut at, 8)?;
         let end = at + 2 + usize::from(number(answer, at)?);
-        let length_at = writer.bytes.len();
+        let length_at = writer.body.len();
         writer.copy(answer, &mut at, 2)?;
         // How many bytes are before the names, how many names there are, and whether they may be compressed (RFC 3597, section 4).
         let (before, names, compress) = match kind {
@@ -365,52 +363,55 @@ pub fn translate(answer: &[u8], names: &[Name], replace: impl Fn(&Name) -> Optio
         }
         let rest = end.checked_sub(at).ok_or(Malformed)?;
         writer.copy(answer, &mut at, rest)?;
-        let length = u16::try_from(writer.bytes.len() - length_at - 2).map_err(|_| Malformed)?;
-        writer.bytes[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
-        if writer.bytes.len() > usize::from(u16::MAX) {
+        writer.set_data_len(length_at)?;
+        if writer.len() > usize::from(u16::MAX) {
             return Err(Malformed);
         }
         if kind == types::OPT {
-            edns = Some(begin..writer.bytes.len());
+            edns = writer.body.get(begin..).map(<[u8]>::to_vec);
         }
     }
-    Ok(Translated { message: writer.bytes, question_end, edns })
+    Ok(Translated { header: writer.header, body: writer.body, questions: asked, edns })
 }
 
 /// Writes a message with compressed names.
 struct Writer {
-    bytes: Vec<u8>,
+    header: [u8; HEADER_LEN],
+    /// Everything after the header.
+    body: Vec<u8>,
     /// Where the ends of names are: labels with their lengths, in lower case.
     known: HashMap<Vec<u8>, u16>,
 }
 
 impl Writer {
+    /// A message with the header of this one.
+    fn new(message: &[u8]) -> Result<Self, Malformed> {
+        let header = *message.first_chunk().ok_or(Malformed)?;
+        Ok(Self { header, body: Vec::new(), known: HashMap::new() })
+    }
+
+    fn len(&self) -> usize {
+        HEADER_LEN + self.body.len()
+    }
+
     fn name(&mut self, name: &Name, compress: bool) {
-        let mut whole = Vec::with_capacity(name.wire_len());
-        for label in &name.0 {
-            // Labels have at most 63 bytes.
-            whole.push(u8::try_from(label.len()).unwrap_or_default());
-            whole.extend_from_slice(label);
-        }
-        // Lengths are less than the code of any letter, so they stay.
-        let lower = whole.to_ascii_lowercase();
-        let mut at = 0;
-        for label in &name.0 {
-            let rest = &lower[at..];
-            let pointer = self.known.get(rest);
+        let mut rest = name.0.as_slice();
+        while let [label, shorter @ ..] = rest {
+            // Lengths are less than the code of any letter, so they stay.
+            let lower = rest.iter().flat_map(|label| with_length(label)).collect::<Vec<u8>>().to_ascii_lowercase();
+            let pointer = self.known.get(&lower);
             if let Some(pointer) = pointer.filter(|_| compress) {
-                self.bytes.extend_from_slice(&(0xc000 | pointer).to_be_bytes());
+                self.body.extend_from_slice(&(0xc000 | pointer).to_be_bytes());
                 return;
             }
-            let here = u16::try_from(self.bytes.len()).ok().filter(|here| usize::from(*here) <= MAX_POINTER);
+            let here = u16::try_from(self.len()).ok().filter(|here| usize::from(*here) <= MAX_POINTER);
             if let Some(here) = here.filter(|_| pointer.is_none()) {
-                self.known.insert(rest.to_vec(), here);
+                self.known.insert(lower, here);
             }
-            let next = at + 1 + label.len();
-            self.bytes.extend_from_slice(&whole[at..next]);
-            at = next;
+            self.body.extend(with_length(label));
+            rest = shorter;
         }
-        self.bytes.push(0);
+        self.body.push(0);
     }
 
     /// Writes that each of these names is an alias of the next, as the first of the answers, which were this many.
@@ -419,29 +420,42 @@ impl Writer {
         if added == 0 {
             return Ok(());
         }
-        self.bytes[6..8].copy_from_slice(&answers.checked_add(added).ok_or(Malformed)?.to_be_bytes());
+        self.header[6..8].copy_from_slice(&answers.checked_add(added).ok_or(Malformed)?.to_be_bytes());
         // No server of the internet vouches for these records.
-        self.bytes[3] &= !AUTHENTIC_DATA;
-        for pair in names.windows(2) {
-            self.name(&pair[0], true);
+        self.header[3] &= !AUTHENTIC_DATA;
+        for (alias, target) in names.iter().zip(names.iter().skip(1)) {
+            self.name(alias, true);
             for field in [types::CNAME, IN] {
-                self.bytes.extend_from_slice(&field.to_be_bytes());
+                self.body.extend_from_slice(&field.to_be_bytes());
             }
-            self.bytes.extend_from_slice(&ALIAS_TTL.to_be_bytes());
-            let length_at = self.bytes.len();
-            self.bytes.extend_from_slice(&[0, 0]);
-            self.name(&pair[1], true);
-            let length = u16::try_from(self.bytes.len() - length_at - 2).map_err(|_| Malformed)?;
-            self.bytes[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
+            self.body.extend_from_slice(&ALIAS_TTL.to_be_bytes());
+            let length_at = self.body.len();
+            self.body.extend_from_slice(&[0, 0]);
+            self.name(target, true);
+            self.set_data_len(length_at)?;
         }
         Ok(())
     }
 
     fn copy(&mut self, message: &[u8], at: &mut usize, length: usize) -> Result<(), Malformed> {
-        self.bytes.extend_from_slice(message.get(*at..*at + length).ok_or(Malformed)?);
+        self.body.extend_from_slice(message.get(*at..*at + length).ok_or(Malformed)?);
         *at += length;
         Ok(())
     }
+
+    /// Writes the length of a record's data, which ends here, into the two bytes before that data.
+    fn set_data_len(&mut self, length_at: usize) -> Result<(), Malformed> {
+        let (length, data) = self.body.get_mut(length_at..).and_then(<[u8]>::split_first_chunk_mut).ok_or(Malformed)?;
+        *length = u16::try_from(data.len()).map_err(|_| Malformed)?.to_be_bytes();
+        Ok(())
+    }
+}
+
+/// A label as messages contain it, after its length.
+fn with_length(label: &[u8]) -> impl Iterator<Item = u8> {
+    // Labels have at most 63 bytes.
+    let length = u8::try_from(label.len()).unwrap_or_default();
+    std::iter::once(length).chain(label.iter().copied())
 }
 
 #[cfg(test)]

@@ -149,7 +149,7 @@ impl Resolver {
         aliases.push(name.clone());
         let translated = match decision {
             Decision::Unchanged => {
-                let asked = if is_alias { query.with_name(&asked, &name) } else { asked };
+                let asked = if is_alias { query.with_name(&asked, &name)? } else { asked };
                 let answer = self.upstream.ask(&asked, transport).await?;
                 if self.names_hidden(None, &name, &answer) {
                     return Some(sized(no_such_name(message, &aliases)?, query, transport));
@@ -173,7 +173,7 @@ impl Resolver {
                     }
                     directory.at_home(&consumer, found, domain)
                 };
-                let answer = self.upstream.ask(&query.with_name(&asked, &here), transport).await?;
+                let answer = self.upstream.ask(&query.with_name(&asked, &here)?, transport).await?;
                 if self.names_hidden(Some(&consumer), &here, &answer) {
                     return Some(sized(no_such_name(message, &aliases)?, query, transport));
                 }
@@ -238,12 +238,11 @@ impl Resolver {
                     continue;
                 }
             };
-            if length > MAX_QUESTION_LEN {
-                continue;
-            }
+            let is_short = |question: &&[u8]| question.len() <= MAX_QUESTION_LEN;
+            let Some(question) = buffer.get(..length).filter(is_short) else { continue };
             // A client over its limit gets no answer and asks again.
             let Some(permit) = self.enter(&self.questions, "question", client.ip()) else { continue };
-            let (resolver, socket, message) = (self.clone(), socket.clone(), buffer[..length].to_vec());
+            let (resolver, socket, message) = (self.clone(), socket.clone(), question.to_vec());
             tokio::spawn(async move {
                 if let Some(answer) = resolver.answer(client.ip(), &message, Transport::Udp).await
                     && let Err(error) = socket.send_to(&answer, client).await

@@ -18,6 +18,30 @@ pub fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
     value.pointer(pointer).and_then(Value::as_str)
 }
 
+/// The value at a JSON pointer; null if there is none.
+pub(crate) fn value_at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
+    value.pointer(pointer).unwrap_or(&Value::Null)
+}
+
+/// Sets the field at the end of this path. Whatever is on the way and is no object becomes one.
+pub(crate) fn set_at(value: &mut Value, path: &[&str], to: impl Into<Value>) {
+    *entry_at(value, path) = to.into();
+}
+
+/// The field at the end of this path; null if there was none. Whatever is on the way and is no object becomes one.
+pub(crate) fn entry_at<'a>(value: &'a mut Value, path: &[&str]) -> &'a mut Value {
+    path.iter().fold(value, |value, field| {
+        if !value.is_object() {
+            *value = Map::new().into();
+        }
+        match value {
+            Value::Object(fields) => fields.entry(*field).or_insert(Value::Null),
+            // Never: it is an object now.
+            other => other,
+        }
+    })
+}
+
 /// A value's `name`, or an empty text.
 pub fn name(value: &Value) -> &str {
     text(value, "/name").unwrap_or_default()
@@ -55,5 +79,22 @@ fn in_order(value: &Value) -> String {
             format!("{ordered:?}")
         }
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_set_whatever_was_on_the_way() {
+        for before in [json!(null), json!("text"), json!([1]), json!({ "b": 1 }), json!({ "a": 7, "b": 1 })] {
+            let kept = before.get("b").cloned();
+            let mut value = before;
+            set_at(&mut value, &["a", "x/y"], "set");
+            set_at(&mut value, &["a", "z"], 2);
+            assert_eq!(value["a"], json!({ "x/y": "set", "z": 2 }));
+            assert_eq!(value.get("b").cloned(), kept);
+        }
     }
 }

@@ -19,6 +19,8 @@
 //! Pods are handled as JSON and edited by path, so that fields inside containers and metadata that this version does not know survive.
 //! Everything that comes from a peer is treated as hostile.
 
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
+
 pub mod budget;
 mod dns_names;
 mod finalizer;

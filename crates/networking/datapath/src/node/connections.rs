@@ -130,7 +130,8 @@ fn select(netlink: &OwnedFd, family: u8, is_wanted: impl Fn(&&[u8]) -> bool) -> 
     let mut buffer = vec![0; 1 << 16];
     loop {
         let length = recv(netlink.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-        for (kind, body) in messages(&buffer[..length]) {
+        let received = buffer.get(..length).ok_or(io::ErrorKind::UnexpectedEof)?;
+        for (kind, body) in messages(received) {
             match kind {
                 DONE => return Ok(connections),
                 ERROR => outcome(body)?,
@@ -159,7 +160,8 @@ fn request(netlink: &OwnedFd, kind: u16, family: u8, attributes: &[u8]) -> io::R
     ask(netlink, kind, ACKNOWLEDGE, family, attributes)?;
     let mut answer = [0; 1024];
     let length = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    match messages(&answer[..length]).next() {
+    let answer = answer.get(..length).ok_or(io::ErrorKind::UnexpectedEof)?;
+    match messages(answer).next() {
         Some((ERROR, body)) => match outcome(body) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             outcome => outcome,
@@ -211,9 +213,8 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
         let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
         let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?) & KIND;
         let value = bytes.get(ATTRIBUTE..length)?;
-        let end = length.next_multiple_of(4).min(bytes.len());
-        let whole = &bytes[..end];
-        bytes = &bytes[end..];
+        let (whole, rest) = bytes.split_at_checked(length.next_multiple_of(4).min(bytes.len()))?;
+        bytes = rest;
         Some((kind, whole, value))
     })
 }

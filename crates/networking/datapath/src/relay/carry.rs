@@ -121,7 +121,7 @@ fn take(udp: &UdpSocket, buffer: &mut [u8], queue: &mut Queue, traffic: &Traffic
     for _ in 0..64 {
         match udp.try_recv(buffer) {
             Ok(length) => {
-                let datagram = &buffer[..length];
+                let Some(datagram) = buffer.get(..length) else { continue };
                 if message::proves(datagram) {
                     traffic.is_proven.store(true, Relaxed);
                 }

@@ -17,7 +17,7 @@ impl Sum {
         let (words, rest) = bytes.as_chunks::<4>();
         let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
         let mut last = [0; 4];
-        last[..rest.len()].copy_from_slice(rest);
+        last.iter_mut().zip(rest).for_each(|(last, byte)| *last = *byte);
         Self(self.0 + sum + u64::from(u32::from_ne_bytes(last)))
     }
 

@@ -79,8 +79,10 @@ impl Coalescer {
             (Some(group), Some(shape)) => group.join(&mut self.packets, &packet, &shape, header).then_some(group),
             _ => None,
         };
-        if let Some(group) = joined {
-            self.packets[group.last].next = Some(index);
+        if let Some(group) = joined
+            && let Some(last) = self.packets.get_mut(group.last)
+        {
+            last.next = Some(index);
             group.last = index;
         } else {
             let closed = shape.is_none_or(|shape| shape.push);
@@ -151,7 +153,7 @@ impl Group {
         let (Some(shape), Some(first)) = (self.shape.filter(|_| self.count > 1), packets.get_mut(self.first)) else {
             return Offload::NONE;
         };
-        let packet = &mut first.packet[..];
+        let Some((ip, transport)) = first.packet.split_at_mut_checked(shape.transport) else { return Offload::NONE };
         // Lengths were checked when the packets were joined.
         let short = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
         let length = self.length - shape.transport;
@@ -161,24 +163,22 @@ impl Group {
             TCP => (Segments::Tcp6, 16),
             _ => (Segments::Udp, 6),
         };
-        let mut put = |at, word| put_word(packet, at, word).unwrap_or_default();
+        let put = |header: &mut [u8], at, word| put_word(header, at, word).unwrap_or_default();
         if v4 {
-            put(2, short(self.length));
-            put(10, 0);
+            put(ip, 2, short(self.length));
+            put(ip, 10, 0);
+            let sum = Sum::of(ip).checksum();
+            put(ip, 10, sum);
         } else {
-            put(4, short(length));
+            put(ip, 4, short(length));
         }
         if self.flow.protocol == UDP {
-            put(shape.transport + 4, short(length));
+            put(transport, 4, short(length));
         }
         let pseudo = Sum::pseudo_header(self.flow.source, self.flow.destination, self.flow.protocol, length);
-        put(shape.transport + checksum_at, pseudo.folded());
-        if v4 {
-            let sum = Sum::of(&packet[..shape.transport]).checksum();
-            put_word(packet, 10, sum).unwrap_or_default();
-        }
-        if self.flow.protocol == TCP && shape.push {
-            packet[shape.transport + 13] |= tcp_flag::PSH;
+        put(transport, checksum_at, pseudo.folded());
+        if let Some(flags) = transport.get_mut(13).filter(|_| self.flow.protocol == TCP && shape.push) {
+            *flags |= tcp_flag::PSH;
         }
         Offload {
             segments,

@@ -76,7 +76,7 @@ pub(super) fn remove(name: &str) -> io::Result<()> {
     send(netlink.as_raw_fd(), &delete_request(&CString::new(name)?), MsgFlags::empty())?;
     let mut answer = [0; 512];
     let length = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    let code = answer[..length].get(ANSWER_CODE..).and_then(<[u8]>::first_chunk).map(|code| i32::from_ne_bytes(*code));
+    let code = answer.get(ANSWER_CODE..length).and_then(<[u8]>::first_chunk).map(|code| i32::from_ne_bytes(*code));
     match code {
         Some(0 | NO_SUCH_DEVICE) => Ok(()),
         Some(error) => Err(io::Error::from_raw_os_error(-error)),
@@ -92,14 +92,15 @@ fn delete_request(name: &CString) -> Vec<u8> {
     const NAME: u16 = 3;
     let name = name.as_bytes_with_nul();
     let attribute = 4 + name.len();
-    let mut message = vec![0; (HEADERS + attribute).next_multiple_of(4)];
-    let mut put = |at: usize, bytes: &[u8]| message[at..at + bytes.len()].copy_from_slice(bytes);
+    let length = (HEADERS + attribute).next_multiple_of(4);
     // The kernel refuses names of more than 15 bytes.
-    put(0, &u32::try_from((HEADERS + attribute).next_multiple_of(4)).unwrap_or(u32::MAX).to_ne_bytes());
-    put(4, &DELETE_LINK.to_ne_bytes());
-    put(6, &REQUEST_AND_ACKNOWLEDGE.to_ne_bytes());
-    put(HEADERS, &u16::try_from(attribute).unwrap_or(u16::MAX).to_ne_bytes());
-    put(HEADERS + 2, &NAME.to_ne_bytes());
-    put(HEADERS + 4, name);
+    let mut message = u32::try_from(length).unwrap_or(u32::MAX).to_ne_bytes().to_vec();
+    message.extend(DELETE_LINK.to_ne_bytes());
+    message.extend(REQUEST_AND_ACKNOWLEDGE.to_ne_bytes());
+    message.resize(HEADERS, 0);
+    message.extend(u16::try_from(attribute).unwrap_or(u16::MAX).to_ne_bytes());
+    message.extend(NAME.to_ne_bytes());
+    message.extend(name);
+    message.resize(length, 0);
     message
 }

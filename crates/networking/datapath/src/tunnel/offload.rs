@@ -53,20 +53,22 @@ impl Offload {
     /// Splits what was read from the device into header and packet.
     pub(super) fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (header, packet) = bytes.split_first_chunk::<LENGTH>()?;
-        let number = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
-        let checksum = (header[0] & NEEDS_CHECKSUM != 0).then(|| (number(6), number(8)));
-        Some((Self { segments: Segments::of(header[1])?, headers: number(2), size: number(4), checksum }, packet))
+        let (words, _) = header.as_chunks();
+        let [[flags, segments], headers, size, start, offset] = words else { return None };
+        let [headers, size, start, offset] = [headers, size, start, offset].map(|word| u16::from_ne_bytes(*word));
+        let checksum = (flags & NEEDS_CHECKSUM != 0).then_some((start, offset));
+        Some((Self { segments: Segments::of(*segments)?, headers, size, checksum }, packet))
     }
 
     /// The header to write before the packet.
     pub(super) fn bytes(self) -> [u8; LENGTH] {
         let (start, offset) = self.checksum.unwrap_or_default();
+        let flags = if self.checksum.is_some() { NEEDS_CHECKSUM } else { 0 };
+        let numbers = [self.headers, self.size, start, offset].map(u16::to_ne_bytes);
         let mut bytes = [0; LENGTH];
-        bytes[0] = if self.checksum.is_some() { NEEDS_CHECKSUM } else { 0 };
+        bytes[0] = flags;
         bytes[1] = self.segments.number();
-        for (at, number) in [(2, self.headers), (4, self.size), (6, start), (8, offset)] {
-            bytes[at..at + 2].copy_from_slice(&number.to_ne_bytes());
-        }
+        bytes[2..].copy_from_slice(numbers.as_flattened());
         bytes
     }
 }

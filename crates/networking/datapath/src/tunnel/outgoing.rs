@@ -37,7 +37,8 @@ pub(super) fn run(shared: &Shared, device: &Device, stop: &Stop) -> io::Result<(
         stop.wait(Some(device.as_fd()), None)?;
         let mut table = shared.table();
         while let Some(length) = device.read(&mut buffer)? {
-            outgoing.carry(shared, &table, &buffer[..length]);
+            let Some(bytes) = buffer.get(..length) else { continue };
+            outgoing.carry(shared, &table, bytes);
             if stop.requested() {
                 break;
             }

@@ -67,7 +67,7 @@ fn parse_v4(packet: &[u8]) -> Option<Header> {
     let fragment = word(header, 6)? & 0x3fff != 0;
     let addresses = (Ipv4Addr::from_bits(long(header, 12)?), Ipv4Addr::from_bits(long(header, 16)?));
     let addresses = (addresses.0.into(), addresses.1.into());
-    Some(Header { flow: flow(addresses, header[9], &packet[transport..length], fragment), transport, length, fragment })
+    Some(Header { flow: flow(addresses, header[9], packet.get(transport..length)?, fragment), transport, length, fragment })
 }
 
 fn parse_v6(packet: &[u8]) -> Option<Header> {
@@ -79,7 +79,7 @@ fn parse_v6(packet: &[u8]) -> Option<Header> {
     }
     let address = |at: usize| Some(IpAddr::V6(Ipv6Addr::from(*header.get(at..)?.first_chunk::<16>()?)));
     let fragment = header[6] == FRAGMENT;
-    let flow = flow((address(8)?, address(24)?), header[6], &packet[IPV6_HEADER..length], fragment);
+    let flow = flow((address(8)?, address(24)?), header[6], packet.get(IPV6_HEADER..length)?, fragment);
     Some(Header { flow, transport: IPV6_HEADER, length, fragment })
 }
 

@@ -1,6 +1,11 @@
 //! Finds the remotes for an address: those with the longest prefix that contains it.
 
-use std::{collections::HashMap, hash::Hash, net::IpAddr, ops::BitAnd};
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::Hash,
+    net::IpAddr,
+    ops::BitAnd,
+};
 
 use ipnet::IpNet;
 
@@ -17,19 +22,17 @@ type Family<A, T> = Vec<(A, HashMap<A, Vec<T>>)>;
 
 impl<T: Copy + PartialEq> Prefixes<T> {
     pub(super) fn new(entries: impl IntoIterator<Item = (IpNet, T)>) -> Self {
-        let mut table = Self { v4: Vec::new(), v6: Vec::new() };
+        let (mut v4, mut v6) = (BTreeMap::new(), BTreeMap::new());
         for (prefix, value) in entries {
             let values = match prefix {
-                IpNet::V4(net) => entry(&mut table.v4, net.netmask().to_bits(), net.network().to_bits()),
-                IpNet::V6(net) => entry(&mut table.v6, net.netmask().to_bits(), net.network().to_bits()),
+                IpNet::V4(net) => entry(&mut v4, net.netmask().to_bits(), net.network().to_bits()),
+                IpNet::V6(net) => entry(&mut v6, net.netmask().to_bits(), net.network().to_bits()),
             };
             if !values.contains(&value) {
                 values.push(value);
             }
         }
-        table.v4.sort_unstable_by_key(|(mask, _)| std::cmp::Reverse(*mask));
-        table.v6.sort_unstable_by_key(|(mask, _)| std::cmp::Reverse(*mask));
-        table
+        Self { v4: v4.into_iter().rev().collect(), v6: v6.into_iter().rev().collect() }
     }
 
     /// The values of the longest prefix that contains the address.
@@ -46,12 +49,8 @@ fn longest<A: Copy + BitAnd<Output = A> + Eq + Hash, T>(family: &Family<A, T>, a
     found.map_or(&[], Vec::as_slice)
 }
 
-fn entry<A: Copy + Eq + Hash, T>(family: &mut Family<A, T>, mask: A, network: A) -> &mut Vec<T> {
-    let index = family.iter().position(|(existing, _)| *existing == mask).unwrap_or_else(|| {
-        family.push((mask, HashMap::new()));
-        family.len() - 1
-    });
-    family[index].1.entry(network).or_default()
+fn entry<A: Ord + Hash, T>(family: &mut BTreeMap<A, HashMap<A, Vec<T>>>, mask: A, network: A) -> &mut Vec<T> {
+    family.entry(mask).or_default().entry(network).or_default()
 }
 
 #[cfg(test)]

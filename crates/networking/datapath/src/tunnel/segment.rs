@@ -120,12 +120,13 @@ impl Cut {
         let transport = segment.get_mut(self.transport..).ok_or(Malformed)?;
         let checksum_at = if self.protocol == TCP {
             let sequence = self.sequence.wrapping_add(u32::try_from(number * self.size).map_err(|_| Malformed)?);
-            transport[4..8].copy_from_slice(&sequence.to_be_bytes());
+            let header: &mut [u8; 20] = transport.first_chunk_mut().ok_or(Malformed)?;
+            header[4..8].copy_from_slice(&sequence.to_be_bytes());
             if !last {
-                transport[13] &= !(tcp_flag::FIN | tcp_flag::PSH);
+                header[13] &= !(tcp_flag::FIN | tcp_flag::PSH);
             }
             if number > 0 {
-                transport[13] &= !tcp_flag::CWR;
+                header[13] &= !tcp_flag::CWR;
             }
             16
         } else {

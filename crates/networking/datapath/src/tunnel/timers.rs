@@ -47,7 +47,7 @@ fn measure(table: &RemoteTable) {
         // Clusters behind a peer may be many. They must not delay how soon the loss of a peer's gateway is noticed.
         measure::period(table.entries.iter().filter(|entry| entry.probed && entry.direct.is_some() == is_direct).count())
     };
-    let periods = [false, true].map(period);
+    let [usual_period, direct_period] = [false, true].map(period);
     for entry in &table.entries {
         if !entry.probed {
             entry.live.with_measure(Measure::forget);
@@ -55,7 +55,7 @@ fn measure(table: &RemoteTable) {
         }
         let direct = entry.direct.as_ref();
         let token = direct.map_or_else(rand::random, |direct| direct.token(rand::random()));
-        let period = periods[usize::from(direct.is_some())];
+        let period = if direct.is_some() { direct_period } else { usual_period };
         if entry.live.with_measure(|measure| measure.is_due(period, token, Instant::now())) {
             if direct.is_some() {
                 choose_path(&entry.live);

@@ -24,8 +24,8 @@ use crate::{
 
 /// The sets of the pods of each customer.
 pub(super) fn sets(fabric: &Fabric, family: Family) -> String {
-    let of = |id: &ClusterId| {
-        let pods = fabric.peers[id].offloaded.iter().copied().filter(|&address| family.has(&address.into()));
+    let of = |(id, customer): (&ClusterId, &PeerNetwork)| {
+        let pods = customer.offloaded.iter().copied().filter(|&address| family.has(&address.into()));
         set(family, &pods_of(id), "", pods)
     };
     fabric.customers().into_iter().map(of).collect()
@@ -60,12 +60,12 @@ pub(super) fn chain_of(text: &mut String, fabric: &Fabric, family: Family, (id, 
         }
     }
     let customers = fabric.customers();
-    if customers.contains(id) {
+    if customers.contains_key(id) {
         rules.push(format!("{keyword} daddr @{} accept", pods_of(id)));
     }
-    for customer in customers.into_iter().filter(|customer| peer.customers.contains(*customer)) {
-        let pods = pods_of(customer);
-        let prefixes: Vec<IpNet> = prefixes(&fabric.peers[customer]).filter(|prefix| family.has(prefix)).collect();
+    for (id, customer) in customers.into_iter().filter(|(id, _)| peer.customers.contains(*id)) {
+        let pods = pods_of(id);
+        let prefixes: Vec<IpNet> = prefixes(customer).filter(|prefix| family.has(prefix)).collect();
         if !prefixes.is_empty() {
             rules.push(format!("{keyword} saddr @{pods} {keyword} daddr {{ {} }} accept", elements(prefixes)));
         }

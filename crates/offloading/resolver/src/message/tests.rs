@@ -75,7 +75,7 @@ fn a_question_with_another_name_keeps_everything_else() {
     let query = Query::read(&asked).unwrap();
     assert_eq!((query.name.clone(), query.kind, query.is_simple, query.udp_len), (name("WEB.short.x"), 28, true, 1232));
     let wanted = Builder::new(7, 0x0120, [1, 0, 0, 1]).question("web.long-name.x", 28).edns(1232).done();
-    assert_eq!(query.with_name(&asked, &name("web.long-name.x")), wanted);
+    assert_eq!(query.with_name(&asked, &name("web.long-name.x")), Some(wanted));
     let plain = Builder::new(7, 0x0100, [1, 0, 0, 0]).question("a", 1).done();
     assert_eq!(Query::read(&plain).map(|query| (query.is_simple, query.udp_len)).unwrap(), (true, 512));
     let small = Builder::new(7, 0x0100, [1, 0, 0, 1]).question("a", 1).edns(100).done();
@@ -233,20 +233,21 @@ fn a_name_has_at_most_127_pointers() {
 #[test]
 fn names_are_compressed_only_by_what_pointers_reach() {
     let long = format!("{0}.{0}.{0}.x", "a".repeat(60));
-    let mut writer = Writer { bytes: vec![0; MAX_POINTER - 1], known: HashMap::new() };
+    let mut writer = Writer::new(&[0; HEADER_LEN]).unwrap();
+    writer.body = vec![0; MAX_POINTER - 1 - HEADER_LEN];
     writer.name(&name("A.b"), true);
     // `b` is out of reach.
     writer.name(&name("a.B"), true);
     writer.name(&name("c.b"), true);
-    assert_eq!(writer.bytes[MAX_POINTER - 1..], *b"\x01A\x01b\0\xff\xfe\x01c\x01b\0");
+    assert_eq!(writer.body[MAX_POINTER - 1 - HEADER_LEN..], *b"\x01A\x01b\0\xff\xfe\x01c\x01b\0");
     assert_eq!(writer.known.len(), 1);
     // Without compression, a name is still known to those after it.
-    let mut writer = Writer { bytes: Vec::new(), known: HashMap::new() };
+    let mut writer = Writer::new(&[0; HEADER_LEN]).unwrap();
     writer.name(&name(&long), false);
     writer.name(&name(&long), false);
     writer.name(&name("x"), true);
-    assert_eq!(writer.bytes.len(), 2 * name(&long).wire_len() + 2);
-    assert_eq!(writer.bytes[writer.bytes.len() - 2..], [0xc0, 183]);
+    assert_eq!(writer.body.len(), 2 * name(&long).wire_len() + 2);
+    assert_eq!(writer.body[writer.body.len() - 2..], [0xc0, 12 + 183]);
 }
 
 #[test]
@@ -375,7 +376,7 @@ proptest! {
     fn a_mutated_question_is_refused_or_asked_with_another_name(bytes in mutated(Just(valid_question()))) {
         match Query::read(&bytes) {
             Ok(query) => {
-                let renamed = query.with_name(&bytes, &name("web.demo.svc.cluster.local"));
+                let renamed = query.with_name(&bytes, &name("web.demo.svc.cluster.local")).unwrap();
                 let read = Query::read(&renamed).map(|query| (query.name, query.kind, query.is_simple));
                 prop_assert_eq!(read, Ok((name("web.demo.svc.cluster.local"), query.kind, query.is_simple)));
                 prop_assert_eq!(query.capped(&bytes).len(), bytes.len());

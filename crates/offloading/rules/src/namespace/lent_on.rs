@@ -15,7 +15,7 @@ use liqo_api::{ClusterId, Key, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOff
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::json::managed_object;
+use crate::json::{managed_object, set_at};
 use crate::namespace::manifests::holds;
 use crate::namespace::node_selector;
 use crate::namespace::placement::Candidate;
@@ -113,10 +113,11 @@ pub fn change(
 /// requirement, so the webhook has nothing to add.
 fn offloading(namespace: &str, terms: &[Value]) -> Value {
     let mut offloading = managed_object("offloading.liqo.io/v1alpha1", "NamespaceOffloading", namespace, NAMESPACE_OFFLOADING);
-    offloading["spec"] = json!({
+    let spec = json!({
         "podOffloadingStrategy": PodOffloadingStrategy::LocalAndRemote,
         "clusterSelector": { "nodeSelectorTerms": terms },
     });
+    set_at(&mut offloading, &["spec"], spec);
     offloading
 }
 

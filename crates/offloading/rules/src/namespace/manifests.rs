@@ -3,7 +3,7 @@
 use liqo_api::{ClusterId, consumer_service_account, labels, roles};
 use serde_json::{Value, json};
 
-use crate::json::managed_object;
+use crate::json::{managed_object, set_at};
 use crate::namespace::mapped::MAPPED;
 use crate::pod::usage::ENFORCE;
 use crate::replica::isolation;
@@ -46,8 +46,10 @@ pub fn contents(name: &str, consumer: &ClusterId, system_namespace: &str, defaul
 
 fn role_binding(namespace: &str, name: &str, role: &str, account_namespace: &str, account: &str) -> Value {
     let mut binding = managed_object("rbac.authorization.k8s.io/v1", "RoleBinding", namespace, name);
-    binding["roleRef"] = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role });
-    binding["subjects"] = json!([{ "kind": "ServiceAccount", "name": account, "namespace": account_namespace }]);
+    let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role });
+    set_at(&mut binding, &["roleRef"], role);
+    let account = json!({ "kind": "ServiceAccount", "name": account, "namespace": account_namespace });
+    set_at(&mut binding, &["subjects"], json!([account]));
     binding
 }
 
@@ -56,7 +58,7 @@ fn limit_range(namespace: &str, default_requests: &[(String, String)]) -> Value 
     let defaults: serde_json::Map<String, Value> =
         default_requests.iter().map(|(resource, amount)| (resource.clone(), amount.as_str().into())).collect();
     let mut range = managed_object("v1", "LimitRange", namespace, "liqo");
-    range["spec"] = json!({ "limits": [{ "type": "Container", "defaultRequest": defaults }] });
+    set_at(&mut range, &["spec"], json!({ "limits": [{ "type": "Container", "defaultRequest": defaults }] }));
     range
 }
 

@@ -10,6 +10,7 @@ use liqo_api::{
 };
 use serde_json::{Map, Value, json};
 
+use crate::json::set_at;
 use crate::namespace::mapping::{LONGER_NAME, NAME_TAKEN};
 use crate::namespace::node_selector;
 use crate::pod::local::NamespaceState;
@@ -121,7 +122,7 @@ pub fn announce_domain(patch: Option<Value>, map: &NamespaceMap, domain: Option<
         return patch;
     }
     let mut patch = patch.unwrap_or_else(|| json!({}));
-    patch["metadata"]["annotations"][annotations::CLUSTER_DOMAIN] = json!(domain);
+    set_at(&mut patch, &["metadata", "annotations", annotations::CLUSTER_DOMAIN], json!(domain));
     Some(patch)
 }
 

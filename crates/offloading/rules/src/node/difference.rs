@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use liqo_api::{ClusterId, annotations, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::items;
+use crate::json::{items, set_at, value_at};
 use crate::node::object::{NodeSpec, node, node_labels, node_status};
 
 /// Whether this Node is the one of that pool of that cluster. Liqo never touches other Nodes.
@@ -19,13 +19,10 @@ pub fn is_ours(live: &Value, cluster: &ClusterId, pool: &str) -> bool {
 /// The Node to create, with its status, so it is Ready from the start.
 pub fn new_node(spec: &NodeSpec, now: &str) -> Value {
     let mut whole = node(spec);
-    whole["metadata"]["annotations"] = json!({ annotations::TRAVELLED: recorded(spec) });
-    for (key, text) in described(spec) {
-        if let Some(text) = text {
-            whole["metadata"]["annotations"][key] = text.into();
-        }
-    }
-    whole["status"] = node_status(spec, &json!({}), now);
+    let mut annotations = Map::from_iter([(annotations::TRAVELLED.to_owned(), recorded(spec).into())]);
+    annotations.extend(described(spec).into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into()))));
+    set_at(&mut whole, &["metadata", "annotations"], annotations);
+    set_at(&mut whole, &["status"], node_status(spec, &json!({}), now));
     whole
 }
 
@@ -77,20 +74,21 @@ pub fn status_patch(spec: &NodeSpec, live: &Value, now: &str) -> Option<Value> {
     for field in ["capacity", "allocatable"] {
         let standing = live.pointer(&format!("/status/{field}"));
         if standing != wanted.get(field) {
-            changes.insert(field.into(), amounts(&wanted[field], standing));
+            changes.insert(field.into(), amounts(wanted.get(field), standing));
         }
     }
     for field in ["daemonEndpoints", "nodeInfo"] {
         // The API server adds fields of its own.
         let standing = live.pointer(&format!("/status/{field}")).unwrap_or(&Value::Null);
-        if !contains(standing, &wanted[field]) {
-            changes.insert(field.into(), wanted[field].clone());
+        let wanted = value_at(&wanted, &format!("/{field}"));
+        if !contains(standing, wanted) {
+            changes.insert(field.into(), wanted.clone());
         }
     }
     let standing: BTreeSet<String> = items(live, "/status/addresses").iter().map(Value::to_string).collect();
     let addresses: BTreeSet<String> = items(&wanted, "/addresses").iter().map(Value::to_string).collect();
     if standing != addresses {
-        changes.insert("addresses".into(), wanted["addresses"].clone());
+        changes.insert("addresses".into(), value_at(&wanted, "/addresses").clone());
     }
     let conditions: Vec<Value> = items(&wanted, "/conditions")
         .iter()
@@ -104,8 +102,8 @@ pub fn status_patch(spec: &NodeSpec, live: &Value, now: &str) -> Option<Value> {
 }
 
 /// The amounts, and null for resources that no longer exist.
-fn amounts(wanted: &Value, standing: Option<&Value>) -> Value {
-    let mut all = wanted.as_object().cloned().unwrap_or_default();
+fn amounts(wanted: Option<&Value>, standing: Option<&Value>) -> Value {
+    let mut all = wanted.and_then(Value::as_object).cloned().unwrap_or_default();
     for (resource, _) in standing.and_then(Value::as_object).into_iter().flatten() {
         all.entry(resource.clone()).or_insert(Value::Null);
     }

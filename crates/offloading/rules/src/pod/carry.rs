@@ -35,7 +35,7 @@ use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{OffloadedReason, ReflectedKind, Usage, annotations, finalizers, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, name, text};
+use crate::json::{items, name, set_at, text, value_at};
 use crate::pod::injected::injected;
 use crate::pod::references;
 
@@ -218,7 +218,7 @@ pub fn outgoing_part(local_pod: &Value, advertised: &BTreeSet<String>) -> Option
     containers::leave_out_refused_ephemeral(&mut pod);
     let mut pod = reduced(&pod, advertised, choice).ok()?;
     let mut unchanged = shorten::shorten(&mut pod, MAX_OUTGOING_LEN, shorten::Omittable::All);
-    unchanged.retain(|key| downward::reads_annotation(&pod["spec"], key));
+    unchanged.retain(|key| downward::reads_annotation(value_at(&pod, "/spec"), key));
     record(&pod, MAX_OUTGOING_LEN).ok()?;
     Some(OutgoingPart { pod, unchanged })
 }
@@ -324,7 +324,7 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
         "annotations": pod_annotations,
     });
     if spec.get("restartPolicy").and_then(Value::as_str).is_some_and(|policy| policy != "Always") {
-        metadata["finalizers"] = json!([finalizers::FINAL_STATUS]);
+        set_at(&mut metadata, &["finalizers"], json!([finalizers::FINAL_STATUS]));
     }
     Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
 }
@@ -359,7 +359,8 @@ pub(crate) fn ephemeral_container(carried: &Value, container: &Value, rules: &Pr
     if !wants_token(carried) {
         downward::refer_to_local_values(&mut spec, rules);
     }
-    Ok(spec["ephemeralContainers"][0].take())
+    let container = spec.get_mut("ephemeralContainers").and_then(|all| all.get_mut(0)).map(Value::take);
+    container.ok_or_else(|| Refusal::new(OffloadedReason::Malformed.as_str(), "the pod's ephemeral container cannot be read"))
 }
 
 fn wants_token(carried: &Value) -> bool {

@@ -9,7 +9,7 @@ use liqo_quantity::ResourceList;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::json::text;
+use crate::json::{text, value_at};
 use crate::pod::carry::amounts::{Amounts, EPHEMERAL_STORAGE, MEMORY, complete};
 use crate::pod::carry::api_server::bound_at;
 use crate::pod::local_state::{LocalPod, Shadow};
@@ -80,10 +80,10 @@ fn amounts_of(pod: &LocalPod, charge: Charge, limit_percentage: u32) -> (Vec<Res
         Charge::Limits => &[&[EPHEMERAL_STORAGE], &[]],
     };
     let json = pod.json();
-    let status = PodStatus::deserialize(&json["status"]).unwrap_or_default();
+    let status = PodStatus::deserialize(value_at(&json, "/status")).unwrap_or_default();
     let (mut asked, mut shown) = (Vec::new(), Vec::new());
     for limited in limited {
-        let mut spec = json["spec"].as_object().cloned().unwrap_or_default();
+        let mut spec = value_at(&json, "/spec").as_object().cloned().unwrap_or_default();
         let mut amounts = Amounts { limited: limited.to_vec(), limit_percentage, ..Amounts::default() };
         if !limited.is_empty() {
             amounts.default_requests.push((EPHEMERAL_STORAGE.to_owned(), "0".to_owned()));
@@ -91,7 +91,9 @@ fn amounts_of(pod: &LocalPod, charge: Charge, limit_percentage: u32) -> (Vec<Res
         complete(&mut spec, &amounts);
         let Ok(spec) = PodSpec::deserialize(Value::from(spec)) else { continue };
         asked.push(Effective::of_pod(&spec).charged(charge).clone());
-        shown.push(Effective::of_bound_pod(json["metadata"]["generation"].as_i64(), spec, &status).charged(charge).clone());
+        shown.push(
+            Effective::of_bound_pod(value_at(&json, "/metadata/generation").as_i64(), spec, &status).charged(charge).clone(),
+        );
     }
     (asked, shown)
 }

@@ -11,7 +11,7 @@ use liqo_api::OffloadedReason;
 use serde_json::{Value, json};
 
 use crate::dns_names;
-use crate::json::{items, name, text};
+use crate::json::{items, name, set_at, text};
 use crate::pod::carry::{ProviderRules, ephemeral_container};
 use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES, cut};
 use crate::pod::reported_status::PodStatusText;
@@ -76,7 +76,7 @@ pub(crate) fn with_refused(status: Option<PodStatusText>, refused: &RefusedConta
         let ended = json!({ "exitCode": NOT_STARTED, "reason": OffloadedReason::NotAllowed.as_str(), "message": cut(message) });
         json!({ "name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "terminated": ended } })
     }));
-    status[EPHEMERAL_STATUSES] = statuses.into();
+    set_at(&mut status, &[EPHEMERAL_STATUSES], statuses);
     Some(PodStatusText::of(&status))
 }
 

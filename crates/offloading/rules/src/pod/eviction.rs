@@ -3,7 +3,7 @@
 use liqo_api::EvictionDelay;
 use serde_json::{Value, json};
 
-use crate::json::{items, text};
+use crate::json::{items, set_at, text};
 
 /// Taints of nodes that do not answer. Kubernetes gives each pod a toleration of both for five minutes, unless the pod has its own.
 const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
@@ -59,7 +59,7 @@ pub fn tolerations(pod: &Value, delay: EvictionDelay) -> Vec<Value> {
         if !has_one {
             let mut toleration = json!({ "key": taint, "operator": "Exists", "effect": NO_EXECUTE });
             if let EvictionDelay::Seconds(seconds) = delay {
-                toleration["tolerationSeconds"] = seconds.into();
+                set_at(&mut toleration, &["tolerationSeconds"], seconds);
             }
             all.push(toleration);
         }

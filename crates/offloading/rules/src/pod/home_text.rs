@@ -43,17 +43,18 @@ pub fn of_shadow(shadow: Arc<Shadow>, pod: Option<&LocalPod>) -> Arc<Shadow> {
 
 /// Replaces a name where it is not a part of a longer name.
 pub(crate) fn replace_word(text: &str, word: &str, with: &str) -> String {
-    let continues = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    let (mut replaced, mut copied) = (String::new(), 0);
-    for (at, found) in text.match_indices(word).filter(|(_, found)| !found.is_empty()) {
-        let end = at + found.len();
-        if !text[..at].ends_with(continues) && !text[end..].starts_with(continues) {
-            replaced.push_str(&text[copied..at]);
-            replaced.push_str(with);
-            copied = end;
-        }
+    if word.is_empty() {
+        return text.to_owned();
     }
-    replaced.push_str(&text[copied..]);
+    let continues = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let (mut replaced, mut rest, mut follows_more) = (String::new(), text, false);
+    while let Some((before, after)) = rest.split_once(word) {
+        let is_part = before.chars().next_back().map_or(follows_more, continues) || after.starts_with(continues);
+        replaced.push_str(before);
+        replaced.push_str(if is_part { word } else { with });
+        (rest, follows_more) = (after, word.ends_with(continues));
+    }
+    replaced.push_str(rest);
     replaced
 }
 

@@ -15,7 +15,7 @@ use liqo_quantity::ResourceList;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::json::{fingerprint, items, name, text};
+use crate::json::{fingerprint, items, name, set_at, text};
 use crate::node::priced::charged;
 use crate::pod::carry::api_server::{ApiServerChoice, choose, finds_ca, secret, uses};
 use crate::pod::carry::{OutgoingPart, Refusal, outgoing, outgoing_part};
@@ -366,7 +366,7 @@ pub fn with_unchanged(part: OutgoingPart, recorded: &Value) -> Value {
     let OutgoingPart { mut pod, unchanged } = part;
     for key in unchanged {
         if let Some(value) = recorded.pointer("/metadata/annotations").and_then(|all| all.get(&key)) {
-            pod["metadata"]["annotations"][key] = value.clone();
+            set_at(&mut pod, &["metadata", "annotations", &key], value.clone());
         }
     }
     pod

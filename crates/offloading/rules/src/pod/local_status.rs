@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use liqo_api::{OffloadedReason, pods};
 use serde_json::{Map, Value, json};
 
-use crate::json::{OFFER_RECLAIMED, items, text};
+use crate::json::{OFFER_RECLAIMED, items, set_at, text};
 
 pub use addresses::{Addresses, address_there, pod_addresses};
 pub use reduce::cut;
@@ -212,17 +212,17 @@ pub(crate) fn with_disruption(mut status: Value, (reason, message): (&str, &str)
     let mut conditions = items(&status, "/conditions").to_vec();
     conditions.retain(|one| text(one, "/type") != Some(DISRUPTION_TARGET));
     conditions.push(json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message}));
-    status["conditions"] = conditions.into();
+    set_at(&mut status, &["conditions"], conditions);
     status
 }
 
 /// The status of a pod, which is not Ready for this reason if it was Ready.
 pub(crate) fn not_ready(mut status: Value, (reason, message): (&str, &str)) -> Value {
-    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+    for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
         if text(condition, "/type") == Some("Ready") && yes_or_no(condition) == "True" {
-            condition["status"] = "False".into();
-            condition["reason"] = reason.into();
-            condition["message"] = message.into();
+            for (field, said) in [("status", "False"), ("reason", reason), ("message", message)] {
+                set_at(condition, &[field], said);
+            }
         }
     }
     status

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use liqo_api::{PlacementStrategy, PodOffloadingStrategy, PodPlacement, ResourceList, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, text};
+use crate::json::{items, set_at, text};
 use crate::node::priced::{Cost, PricedNode, by_cost, costs};
 
 /// Maximum number of virtual nodes that get a weight. The best ones do.
@@ -153,28 +153,25 @@ pub fn prefer(pod: &Value, patch: &mut Vec<Value>, facts: &Facts) {
     if facts.placement.strategy == PlacementStrategy::Spread {
         patch.extend(spread(pod, facts.strategy));
     }
-    let before = patch.iter().position(|operation| text(operation, "/path") == Some(AFFINITY));
-    let affinity = before.and_then(|index| patch[index].get("value")).or_else(|| pod.pointer(AFFINITY));
+    let before = patch.iter_mut().find(|operation| text(operation, "/path") == Some(AFFINITY));
+    let affinity = before.as_ref().and_then(|operation| operation.get("value")).or_else(|| pod.pointer(AFFINITY));
     let Some(affinity) = with_terms(affinity, terms(&classes(facts))) else { return };
     let operation = json!({"op": "add", "path": AFFINITY, "value": affinity});
     match before {
-        Some(index) => patch[index] = operation,
+        Some(before) => *before = operation,
         None => patch.push(operation),
     }
 }
 
 /// The affinity with these terms of ours and the user's; `None` if it is so already.
 fn with_terms(affinity: Option<&Value>, ours: Vec<Value>) -> Option<Value> {
-    let mut affinity = affinity.filter(|affinity| affinity.is_object()).cloned().unwrap_or_else(|| json!({}));
+    let mut affinity = affinity.cloned().unwrap_or_default();
     let now = items(&affinity, PREFERRED);
     let wanted: Vec<Value> = now.iter().filter(|term| !is_ours(term)).cloned().chain(ours).collect();
     if now == wanted {
         return None;
     }
-    if !affinity["nodeAffinity"].is_object() {
-        affinity["nodeAffinity"] = json!({});
-    }
-    affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = wanted.into();
+    set_at(&mut affinity, &["nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution"], wanted);
     Some(affinity)
 }
 

@@ -9,7 +9,7 @@ use liqo_api::annotations;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::json::{items, name, text};
+use crate::json::{items, name, set_at, text};
 use crate::pod::local_status::stamp;
 use crate::pod::reported_status::PodStatusText;
 
@@ -64,12 +64,14 @@ pub(crate) fn add_earlier_runs(status: &mut Value, all: Option<&BTreeMap<String,
     for list in LISTS {
         for status in status.pointer_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             let Some(runs) = earlier.get(name(status)) else { continue };
-            status["restartCount"] = restart_count(status).saturating_add(runs.restart_count.max(0)).into();
+            let restarts = restart_count(status).saturating_add(runs.restart_count.max(0));
+            set_at(status, &["restartCount"], restarts);
             if status.get("lastState").is_none() {
-                status["lastState"] = json!({ "terminated": {
+                let end = json!({
                     "exitCode": KILLED, "reason": RECREATED, "message": RECREATED_MESSAGE, "containerID": runs.container_id,
                     "startedAt": runs.started_at, "finishedAt": created.map(stamp),
-                } });
+                });
+                set_at(status, &["lastState"], json!({ "terminated": end }));
             }
         }
     }

@@ -32,7 +32,7 @@ use liqo_api::{Key, OffloadedReason, ShadowPodPhase};
 use liqo_metering::Charges;
 use serde_json::Value;
 
-use crate::json::OFFER_RECLAIMED;
+use crate::json::{OFFER_RECLAIMED, items, set_at, text};
 use crate::namespace::mapped::{Destination, DestinationState};
 use crate::pod::admission::Refusal;
 use crate::pod::carry::resize::{self, PendingResize};
@@ -553,9 +553,9 @@ fn pending(reason: &str, message: String) -> ReportedStatus {
 /// The end of a pod whose resources were taken back, like that of a pod evicted under node pressure.
 fn evicted(reported: ReportedStatus, reason: &str) -> ReportedStatus {
     let mut status = reported.pod.as_ref().map(PodStatusText::value).unwrap_or_default();
-    status["phase"] = "Failed".into();
-    status["reason"] = "Evicted".into();
-    status["message"] = reason.into();
+    for (field, said) in [("phase", "Failed"), ("reason", "Evicted"), ("message", reason)] {
+        set_at(&mut status, &[field], said);
+    }
     ReportedStatus {
         phase: ShadowPodPhase::Failed,
         reason: Some(OFFER_RECLAIMED.to_owned()),
@@ -627,18 +627,18 @@ fn news(reported: &ReportedStatus, wanted: &ReportedStatus, restarts: bool) -> N
 /// The parts of a pod's status that its owner waits for: phase, readiness, and the states of its containers.
 fn headline(status: Option<&PodStatusText>) -> (String, bool, Vec<Value>) {
     let status = status.map(PodStatusText::value).unwrap_or_default();
-    let phase = status["phase"].as_str().unwrap_or("Pending").to_owned();
-    let conditions = status["conditions"].as_array();
-    let ready = conditions.into_iter().flatten().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+    let phase = text(&status, "/phase").unwrap_or("Pending").to_owned();
+    let conditions = items(&status, "/conditions");
+    let ready = conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
     let containers = ["initContainerStatuses", "containerStatuses", EPHEMERAL_STATUSES]
         .iter()
-        .flat_map(|list| status[list].as_array().into_iter().flatten());
+        .flat_map(|list| items(&status, &format!("/{list}")));
     let doing = containers.filter_map(container_headline).collect();
     (phase, ready, doing)
 }
 
 fn container_headline(status: &Value) -> Option<Value> {
-    let reason = status["state"]["waiting"]["reason"].as_str();
+    let reason = text(status, "/state/waiting/reason");
     let just_starting = matches!(reason, Some("ContainerCreating" | "PodInitializing"));
     let before_any_start = just_starting && status["restartCount"] == 0;
     let state = status["state"].as_object().and_then(|state| state.keys().next());

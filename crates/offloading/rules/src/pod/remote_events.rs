@@ -16,6 +16,7 @@ use liqo_api::{Key, MappedNamespacePhase, NamespaceMap, short_hash};
 use serde_json::{Value, json};
 
 use crate::dns_names;
+use crate::json::set_at;
 use crate::pod::home_text::{self, replace_word};
 use crate::pod::local_state::LocalPod;
 use crate::pod::local_status::stamp;
@@ -137,7 +138,7 @@ impl RemoteEvent {
             "apiVersion": "v1", "kind": "Pod", "namespace": pod.key.namespace, "name": pod.key.name, "uid": pod.uid,
         });
         if !self.field_path.is_empty() {
-            object["fieldPath"] = self.field_path.as_str().into();
+            set_at(&mut object, &["fieldPath"], self.field_path.as_str());
         }
         let component = match (self.component.as_str(), is_lent_on) {
             ("", true) => liqo_api::CONTROLLER_MANAGER.to_owned(),
@@ -207,13 +208,12 @@ fn printable(text: &str) -> String {
     let is_hidden =
         |c: &char| c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
     let visible: String = text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).filter(|c| !is_hidden(c)).collect();
-    bounded(&visible).to_owned()
+    bounded(&visible)
 }
 
-fn bounded(text: &str) -> &str {
+fn bounded(text: &str) -> String {
     let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= MAX_MESSAGE_LEN;
-    let end = text.char_indices().take_while(fits).last().map_or(0, |(at, c)| at + c.len_utf8());
-    &text[..end]
+    text.char_indices().take_while(fits).map(|(_, c)| c).collect()
 }
 
 #[cfg(test)]

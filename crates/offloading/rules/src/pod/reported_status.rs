@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use liqo_api::{ShadowPodPhase, ShadowPodStatus};
 use serde_json::{Map, Value, json};
 
+use crate::json::set_at;
+
 /// The reduced status of a pod as text with ordered keys. Text takes a fraction of the memory, and two texts are equal exactly if
 /// the statuses are, in whatever order the API server wrote their fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,14 +57,14 @@ impl ReportedStatus {
         let mut status = json!({ "phase": self.phase });
         for (field, text) in [("reason", &self.reason), ("message", &self.message), ("remoteUID", &self.remote_uid)] {
             if let Some(text) = text {
-                status[field] = text.as_str().into();
+                set_at(&mut status, &[field], text.as_str());
             }
         }
         if let Some(charges) = &self.charges {
-            status["charges"] = charges.as_ref().into();
+            set_at(&mut status, &["charges"], charges.as_ref());
         }
         if let Some(pod) = &self.pod {
-            status["pod"] = pod.value();
+            set_at(&mut status, &["pod"], pod.value());
         }
         // A status that was never written is written even if it equals the default.
         if *self == Self::default() { json!({}) } else { status }

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use liqo_api::{Key, Money, NamespaceOffloading, PlacementStrategy, PodOffloadingStrategy, ResourceList, pods};
+use liqo_api::{Key, Money, NamespaceOffloading, PlacementStrategy, PodOffloadingStrategy, pods};
 use serde_json::Value;
 
 use crate::json::{items, text};
@@ -74,12 +74,12 @@ pub fn savings(facts: &Facts) -> Vec<Saving> {
     let mut turns = Turns::new(facts.pods, facts.unsettled, facts.allowed, AtOnce::One);
     let mut candidates: Vec<(&RunningPod, Money)> = Vec::new();
     for pod in facts.pods.iter().filter(|pod| pod.ready && turns.may_wait_for_another(pod)) {
-        if let Some((_, saving)) = saving(pod, facts.targets, None) {
+        if let Some((_, saving)) = saving(pod, facts.targets) {
             candidates.push((pod, saving));
         }
     }
     candidates.sort_by_key(|(pod, saving)| (Reverse(*saving), &pod.key));
-    let mut free: Vec<Option<ResourceList>> = facts.targets.iter().map(|target| target.free.clone()).collect();
+    let mut targets = facts.targets.to_vec();
     let mut chosen = Vec::new();
     for (pod, _) in candidates {
         if chosen.len() >= facts.max {
@@ -89,31 +89,30 @@ pub fn savings(facts: &Facts) -> Vec<Saving> {
             continue;
         }
         // Those before it may have taken the room.
-        let Some((index, per_hour)) = saving(pod, facts.targets, Some(&free)) else { continue };
+        let Some((index, per_hour)) = saving(pod, &targets) else { continue };
         let Some(controller) = turns.take(pod) else { continue };
-        free[index] = free[index].as_ref().map(|free| free.saturating_sub(&pod.amounts));
-        let (from, to) = (pod.node.clone(), facts.targets[index].node.name.clone());
+        let Some(target) = targets.get_mut(index) else { continue };
+        target.free = target.free.as_ref().map(|free| free.saturating_sub(&pod.amounts));
+        let (from, to) = (pod.node.clone(), target.node.name.clone());
         chosen.push(Saving { key: pod.key.clone(), uid: pod.uid.clone(), controller, from, to, per_hour });
     }
     chosen
 }
 
-/// The index of the cheapest target with room, and what the pod costs less there; `None` if that is not enough. `free` replaces what
-/// the targets say.
-fn saving(pod: &RunningPod, targets: &[Target], free: Option<&[Option<ResourceList>]>) -> Option<(usize, Money)> {
+/// The index of the cheapest target with room, and what the pod costs less there; `None` if that is not enough.
+fn saving(pod: &RunningPod, targets: &[Target]) -> Option<(usize, Money)> {
     let nodes: Vec<&PricedNode> = targets.iter().map(|target| target.node).collect();
-    let costs: Vec<Cost> = costs(&pod.amounts, &nodes).into_iter().map(|(_, cost)| cost).collect();
-    let here = nodes.iter().position(|node| node.name == pod.node)?;
-    let Cost::Known(now) = costs[here] else { return None };
-    let has_room = |index: usize| {
-        let free = free.map_or(targets[index].free.as_ref(), |free| free[index].as_ref());
-        !pod.excluded.contains(&nodes[index].name)
-            && free
-                .is_some_and(|free| pod.amounts.fits_in(free).is_ok() && nodes[index].largest_pods.may_take(&pod.amounts).is_ok())
+    let costs = costs(&pod.amounts, &nodes);
+    let (_, Cost::Known(now)) = *costs.iter().find(|(node, _)| node.name == pod.node)? else { return None };
+    let has_room = |target: &Target| {
+        !pod.excluded.contains(&target.node.name)
+            && target.node.largest_pods.may_take(&pod.amounts).is_ok()
+            && target.free.as_ref().is_some_and(|free| pod.amounts.fits_in(free).is_ok())
     };
-    let others = costs.iter().enumerate().filter(|(index, _)| *index != here && has_room(*index));
+    let others = targets.iter().zip(&costs).enumerate();
+    let others = others.filter(|(_, (target, _))| target.node.name != pod.node && has_room(target));
     // Where several cost the same, the first by name.
-    let (best, cost) = others.min_by_key(|(index, cost)| (**cost, &nodes[*index].name))?;
+    let (best, (_, (_, cost))) = others.min_by_key(|(_, (target, (_, cost)))| (*cost, &target.node.name))?;
     let Cost::Known(then) = *cost else { return None };
     let saving = now - then;
     (saving > Money::ZERO && saving >= now.times_percent(MIN_SAVING_PERCENT)).then_some((best, saving))

@@ -6,9 +6,9 @@
 //! every term of the user's is combined with every term of ours.
 
 use liqo_api::{PodOffloadingStrategy, labels, pods};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::json::{items, text};
+use crate::json::{items, set_at, text};
 use crate::pod::carry::Refusal;
 use crate::pod::carry::obstacle::obstacle;
 use crate::pod::preference::mark;
@@ -37,7 +37,7 @@ impl Placement {
     pub fn fits_held_back(&self, pod: &Value) -> bool {
         let before = items(pod, TERMS).len();
         let affinity = self.patch.iter().find(|operation| text(operation, "/path") == Some(AFFINITY));
-        let after = affinity.map(|operation| items(&operation["value"], &TERMS[AFFINITY.len()..]).len());
+        let after = affinity.map(|operation| items(operation, PATCHED_TERMS).len());
         before == 0 || after.is_none_or(|after| after == before)
     }
 
@@ -49,6 +49,8 @@ impl Placement {
 
 const TOLERATIONS: &str = "/spec/tolerations";
 const AFFINITY: &str = "/spec/affinity";
+/// These terms in an operation that sets the affinity.
+const PATCHED_TERMS: &str = "/value/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
 
 /// Computes the change to a new pod of a namespace with this strategy and these selected clusters (the `nodeSelectorTerms` of its
@@ -184,12 +186,10 @@ fn remote_terms(selector: Option<&[Value]>, avoided: &[&str]) -> Vec<Value> {
 pub fn avoids_in_vain(pod: &Value, avoided: &[&str]) -> bool {
     let expressions = items(pod, TERMS).iter().map(|term| items(term, "/matchExpressions"));
     // What the user wrote does not follow our mark: it would be in the next pod, too.
-    let ours = expressions.flat_map(|all| all.windows(2)).filter(|pair| {
-        pair[0] == mark()
-            && text(&pair[1], "/key") == Some(labels::REMOTE_CLUSTER_ID)
-            && text(&pair[1], "/operator") == Some("NotIn")
+    let ours = expressions.flat_map(|all| all.iter().zip(all.iter().skip(1))).filter(|(before, one)| {
+        **before == mark() && text(one, "/key") == Some(labels::REMOTE_CLUSTER_ID) && text(one, "/operator") == Some("NotIn")
     });
-    let mut named = ours.flat_map(|pair| items(&pair[1], "/values"));
+    let mut named = ours.flat_map(|(_, one)| items(one, "/values"));
     named.any(|id| id.as_str().is_some_and(|id| !avoided.contains(&id)))
 }
 
@@ -202,24 +202,28 @@ pub fn must_leave(pod: &Value) -> bool {
 
 /// In Kubernetes a term without requirements matches no node.
 fn asks_for_something(term: &Value) -> bool {
-    PARTS.iter().any(|part| !items(term, part).is_empty())
+    PARTS.iter().any(|part| !requirements(term, part).is_empty())
 }
 
-const PARTS: [&str; 2] = ["/matchExpressions", "/matchFields"];
+const PARTS: [&str; 2] = ["matchExpressions", "matchFields"];
+
+fn requirements<'a>(term: &'a Value, part: &str) -> &'a [Value] {
+    term.get(part).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
 
 fn both(one: &Value, other: &Value) -> Value {
-    let mut term = json!({});
+    let mut term = Map::new();
     for part in PARTS {
-        let joined = [items(one, part), items(other, part)].concat();
+        let joined = [requirements(one, part), requirements(other, part)].concat();
         if !joined.is_empty() {
-            term[&part[1..]] = joined.into();
+            term.insert(part.to_owned(), joined.into());
         }
     }
-    term
+    term.into()
 }
 
 fn implies(term: &Value, wanted: &Value) -> bool {
-    PARTS.iter().all(|part| items(wanted, part).iter().all(|requirement| items(term, part).contains(requirement)))
+    PARTS.iter().all(|part| requirements(wanted, part).iter().all(|wanted| requirements(term, part).contains(wanted)))
 }
 
 /// The operation that makes the pod require one of the wanted terms, in addition to its own requirements.
@@ -238,12 +242,9 @@ fn require(pod: &Value, wanted: &[Value]) -> Option<Value> {
         }
         theirs.iter().flat_map(|term| wanted.iter().map(|wanted| both(term, wanted))).collect()
     };
-    let mut affinity =
-        pod.pointer("/spec/affinity").filter(|affinity| affinity.is_object()).cloned().unwrap_or_else(|| json!({}));
-    if !affinity["nodeAffinity"].is_object() {
-        affinity["nodeAffinity"] = json!({});
-    }
-    affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({"nodeSelectorTerms": terms});
+    let mut affinity = pod.pointer(AFFINITY).cloned().unwrap_or_default();
+    let required = ["nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
+    set_at(&mut affinity, &required, json!({"nodeSelectorTerms": terms}));
     Some(json!({"op": "add", "path": AFFINITY, "value": affinity}))
 }
 

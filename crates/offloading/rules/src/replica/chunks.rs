@@ -20,6 +20,7 @@ use liqo_api::annotations;
 use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, MAX_VALUES, RecordTextError, stored_len};
 use serde_json::{Map, Value, json};
 
+use crate::json::{entry_at, fields};
 use crate::replica::chunk::{CHUNK, Chunk, MAX_CHUNKS, chunk_name};
 use crate::replica::kind::Kind;
 use crate::replica::record::{Reference, object_of, record_of_secret, type_that_travels};
@@ -74,9 +75,7 @@ pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
     let count = chunks.len();
     let record = |(index, mut chunk): (usize, Map<String, Value>)| {
         let said = Chunk { index, count, whole: whole.clone(), secret_type: None };
-        for field in ["apiVersion", "kind", "metadata"] {
-            chunk.insert(field.to_owned(), object[field].clone());
-        }
+        chunk.extend(fields(&object, &["apiVersion", "kind", "metadata"]));
         chunk.insert(CHUNK.to_owned(), said.to_text().into());
         Value::from(chunk)
     };
@@ -246,7 +245,7 @@ impl<'a> Joiner<'a> {
             for (key, part) in chunk.get(field).and_then(Value::as_object).into_iter().flatten() {
                 let part = part.as_str().unwrap_or_default();
                 self.len += part.len();
-                match &mut self.content[field][key.as_str()] {
+                match entry_at(&mut self.content, &[field, key]) {
                     Value::String(value) => value.push_str(part),
                     value => {
                         *value = part.into();

@@ -19,7 +19,7 @@ use liqo_api::ClusterId;
 use liqo_api::reflection::{is_denied, is_replica};
 use serde_json::{Map, Value, json};
 
-use crate::json::text;
+use crate::json::{set_at, text};
 use crate::pod::carry::is_label_of_remote_pod;
 use crate::replica::kind::Kind;
 use crate::replica::label_selector::Selector;
@@ -84,7 +84,7 @@ impl LocalBudget {
     pub fn at_provider(&self, name: &str, least: usize) -> Option<Value> {
         let mut spec = json!({ "minAvailable": least, "selector": self.selector.to_json() });
         if self.always_allows_unhealthy {
-            spec["unhealthyPodEvictionPolicy"] = ALWAYS_ALLOW.into();
+            set_at(&mut spec, &["unhealthyPodEvictionPolicy"], ALWAYS_ALLOW);
         }
         let (kind, api_version) = (Kind::PodDisruptionBudget.name(), Kind::PodDisruptionBudget.api_version());
         let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": name }, "spec": spec });
@@ -172,7 +172,7 @@ pub(super) fn travelling(content: &Value) -> Map<String, Value> {
     let Some((least, selector)) = least.zip(selector) else { return Map::new() };
     let mut kept = json!({ "minAvailable": least, "selector": selector.to_json() });
     if text(spec, "/unhealthyPodEvictionPolicy") == Some(ALWAYS_ALLOW) {
-        kept["unhealthyPodEvictionPolicy"] = ALWAYS_ALLOW.into();
+        set_at(&mut kept, &["unhealthyPodEvictionPolicy"], ALWAYS_ALLOW);
     }
     Map::from_iter([("spec".to_owned(), kept)])
 }

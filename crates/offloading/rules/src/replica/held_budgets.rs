@@ -87,7 +87,8 @@ pub fn limited(
         }
         source.is_draining &= source.problem.is_none();
         if source.problem.is_none() {
-            guarded.extend((0..leaving.len()).filter(|&number| selector.matches(&leaving[number].labels)));
+            let selected = leaving.iter().enumerate().filter(|(_, pod)| selector.matches(&pod.labels));
+            guarded.extend(selected.map(|(number, _)| number));
         }
     }
     (sources, due)

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use liqo_api::is_own;
 use serde_json::{Map, Value, json};
 
-use crate::json::{fields, items, text};
+use crate::json::{fields, items, text, value_at};
 use crate::replica::kind::Kind;
 use crate::replica::name::replica_name;
 
@@ -51,7 +51,7 @@ pub(crate) fn is_internal(key: &str, value: &str) -> bool {
 /// The fields of an Ingress that mean the same in another cluster.
 pub fn ingress(object: &Value) -> Map<String, Value> {
     let mut spec = fields(&object["spec"], &["ingressClassName"]);
-    spec.extend(backend(&object["spec"]["defaultBackend"]).map(|backend| ("defaultBackend".to_owned(), backend)));
+    spec.extend(backend(value_at(object, "/spec/defaultBackend")).map(|backend| ("defaultBackend".to_owned(), backend)));
     for (field, known) in [("rules", rule as fn(&Value) -> Value), ("tls", tls)] {
         let all: Vec<Value> = items(object, &format!("/spec/{field}")).iter().map(known).collect();
         if !all.is_empty() {
@@ -94,7 +94,7 @@ fn tls(entry: &Value) -> Value {
 fn backend(backend: &Value) -> Option<Value> {
     let mut service = fields(backend.get("service")?, &["name"]);
     service.contains_key("name").then_some(())?;
-    let port = fields(&backend["service"]["port"], &["name", "number"]);
+    let port = fields(value_at(backend, "/service/port"), &["name", "number"]);
     service.insert("port".into(), port.into());
     Some(json!({ "service": service }))
 }
@@ -155,7 +155,8 @@ impl Limits<'_> {
         if !tls.is_empty() {
             spec.insert("tls".into(), tls.into());
         }
-        if let Some(mut annotations) = known.remove("metadata").and_then(|metadata| metadata["annotations"].as_object().cloned())
+        if let Some(mut annotations) =
+            known.remove("metadata").and_then(|metadata| metadata.get("annotations")?.as_object().cloned())
         {
             annotations.retain(|key, _| {
                 let is_kept = self.annotations.contains(key);

@@ -28,7 +28,7 @@ use kube::{Resource, ResourceExt as _};
 use liqo_api::{ClusterConfig, ClusterId, RESOLVER_PORT, labels, reflection};
 use serde_json::Value;
 
-use crate::json::managed_object;
+use crate::json::{managed_object, set_at};
 use crate::namespace::mapped::MAPPED;
 use crate::replica::label_selector::{Selector, complement};
 use crate::replica::network_policy::{Block, NetworkPolicy, Port, PortNumber, Rule, RulePeer, everywhere, is_private, sorted};
@@ -252,7 +252,7 @@ impl IsolationPolicy {
     /// A policy, ours or the consumer's, as an object of a namespace.
     pub fn object(namespace: &str, name: &str, policy: &NetworkPolicy) -> Value {
         let mut object = managed_object("networking.k8s.io/v1", "NetworkPolicy", namespace, name);
-        object["spec"] = policy.to_json();
+        set_at(&mut object, &["spec"], policy.to_json());
         object
     }
 }

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::json::items;
+use crate::json::{items, set_at};
 use crate::replica::kind::Kind;
 use crate::replica::service;
 use crate::replica::source::Source;
@@ -49,9 +49,9 @@ impl Source {
                 continue;
             }
             if !publishes {
-                endpoint["conditions"]["ready"] = false.into();
+                set_at(endpoint, &["conditions", "ready"], false);
             }
-            endpoint["conditions"]["serving"] = false.into();
+            set_at(endpoint, &["conditions", "serving"], false);
         }
         self.set_content(&slice);
         self

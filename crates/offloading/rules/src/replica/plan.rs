@@ -7,7 +7,7 @@ use kube::{ResourceExt as _, core::DynamicObject};
 use liqo_api::{Exposure, annotations, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::text;
+use crate::json::{set_at, text, value_at};
 use crate::pod::usage::ConsumerPolicy;
 use crate::replica::kind::Kind;
 use crate::replica::source::{Problem, Source, fingerprint_of, travelling_fields};
@@ -91,13 +91,13 @@ pub fn replacement(standing: &Value, mut wanted: Value) -> Value {
     let ours = wanted.pointer("/metadata/annotations").and_then(Value::as_object).cloned();
     all.extend(ours.unwrap_or_default());
     for field in ["finalizers", "resourceVersion", "uid"] {
-        wanted["metadata"][field] = standing["metadata"][field].clone();
+        set_at(&mut wanted, &["metadata", field], value_at(standing, &format!("/metadata/{field}")).clone());
     }
-    wanted["metadata"]["annotations"] = all.into();
+    set_at(&mut wanted, &["metadata", "annotations"], all);
     // So does the address that was given to a load balancer.
     let address = standing.pointer("/spec/loadBalancerIP");
     if let Some(address) = address.filter(|_| text(&wanted, "/spec/type") == Some("LoadBalancer")) {
-        wanted["spec"]["loadBalancerIP"] = address.clone();
+        set_at(&mut wanted, &["spec", "loadBalancerIP"], address.clone());
     }
     // The default that the cluster filled in stays.
     if let Some(kind) = Kind::of(&wanted)
@@ -268,7 +268,7 @@ pub fn replica(kind: Kind, content: &Value, name: &str, namespace: &str, home: &
     replica.insert("metadata".into(), json!({ "name": name, "namespace": namespace, "labels": all }));
     let mut replica = Value::from(replica);
     if let Some(target) = service::external_name(content).filter(|_| kind == Kind::Service) {
-        replica["metadata"]["annotations"] = json!({ annotations::EXTERNAL_NAME: target });
+        set_at(&mut replica, &["metadata", "annotations"], json!({ annotations::EXTERNAL_NAME: target }));
     }
     if let Some(class) = class {
         let mut said = metadata.get_mut("annotations").and_then(Value::as_object_mut).map(std::mem::take).unwrap_or_default();
@@ -276,7 +276,7 @@ pub fn replica(kind: Kind, content: &Value, name: &str, namespace: &str, home: &
         let made = (!made.is_empty()).then(|| json!(made).to_string());
         said.extend(made.map(|made| (annotations::TRAVELLED.to_owned(), made.into())));
         said.insert(annotations::REMOTE_CLASS.into(), class.into());
-        replica["metadata"]["annotations"] = said.into();
+        set_at(&mut replica, &["metadata", "annotations"], said);
     }
     replica
 }

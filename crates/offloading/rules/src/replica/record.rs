@@ -23,7 +23,7 @@ use liqo_api::{Exposure, Key, OffloadedReason, ReflectedObject, ReflectedObjectS
 use liqo_network_model::{Here, PeerMaps};
 use serde_json::{Map, Value, json};
 
-use crate::json::{fingerprint, items, text};
+use crate::json::{fingerprint, items, set_at, text};
 use crate::pod::carry::api_server::{self, ApiServerChoice};
 use crate::pod::home_text::replace_word;
 use crate::pod::local_state::LocalPod;
@@ -242,7 +242,7 @@ pub fn object_of(map: &ConfigMap) -> Value {
         "data": map.data.clone().unwrap_or_default(),
     });
     if let Some(binary) = map.binary_data.as_ref().filter(|binary| !binary.is_empty()) {
-        object["binaryData"] = json!(binary);
+        set_at(&mut object, &["binaryData"], json!(binary));
     }
     object
 }
@@ -355,9 +355,9 @@ impl LocalSlice {
         let seen = service::endpoint_slice(&whole, |address| maps.seen_there(Here(address)).map(|there| there.0));
         let object = |(name, part): (String, Map<String, Value>)| {
             let mut object = Value::from(part);
-            object["apiVersion"] = Kind::EndpointSlice.api_version().into();
-            object["kind"] = Kind::EndpointSlice.name().into();
-            object["metadata"]["name"] = name.into();
+            set_at(&mut object, &["apiVersion"], Kind::EndpointSlice.api_version());
+            set_at(&mut object, &["kind"], Kind::EndpointSlice.name());
+            set_at(&mut object, &["metadata", "name"], name);
             object
         };
         parts::divided(name, &seen).into_iter().map(object).collect()

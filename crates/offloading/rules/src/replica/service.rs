@@ -26,7 +26,7 @@ use liqo_api::annotations::EXTERNAL_NAME;
 use serde_json::{Map, Value, json};
 
 use crate::dns_names;
-use crate::json::{fields, items, text};
+use crate::json::{fields, items, set_at, text};
 use crate::replica::exposure::{self, Request};
 use crate::replica::ingress;
 
@@ -59,12 +59,12 @@ pub(crate) fn leaving(object: &Value) -> Map<String, Value> {
     };
     match request {
         Request::Nothing => return service(&closed(whole)),
-        Request::Class(class) => whole["spec"]["loadBalancerClass"] = class.into(),
-        Request::Any => whole["spec"]["loadBalancerClass"] = Value::Null,
+        Request::Class(class) => set_at(&mut whole, &["spec", "loadBalancerClass"], class),
+        Request::Any => set_at(&mut whole, &["spec", "loadBalancerClass"], Value::Null),
     }
     if let (Some(said), []) = (annotation(object, SOURCE_RANGES), items(object, "/spec/loadBalancerSourceRanges")) {
         let ranges: Vec<&str> = said.split(',').map(str::trim).filter(|range| !range.is_empty()).collect();
-        whole["spec"]["loadBalancerSourceRanges"] = json!(ranges);
+        set_at(&mut whole, &["spec", "loadBalancerSourceRanges"], json!(ranges));
     }
     service(&whole)
 }
@@ -73,7 +73,7 @@ pub(crate) fn leaving(object: &Value) -> Map<String, Value> {
 fn leaving_external(object: &Value) -> Map<String, Value> {
     let mut spec = json!({ "type": EXTERNAL_NAME_TYPE, "clusterIP": "None" });
     if let Some(target) = external_name(object) {
-        spec["externalName"] = target.into();
+        set_at(&mut spec, &["externalName"], target);
     }
     Map::from_iter([("spec".to_owned(), spec)])
 }
@@ -167,7 +167,7 @@ pub fn of_families(mut object: Value, families: &[&'static str]) -> Value {
     let has_one = text(&object, "/spec/ipFamilyPolicy") == Some("SingleStack");
     let wanted = first_family(&object).filter(|wanted| families.is_empty() || families.contains(wanted));
     if let (true, Some(family)) = (has_one, wanted.or(families.first().copied())) {
-        object["spec"]["ipFamilies"] = json!([family]);
+        set_at(&mut object, &["spec", "ipFamilies"], json!([family]));
     }
     object
 }
@@ -177,7 +177,8 @@ pub fn families(ranges: &[IpNet]) -> Vec<&'static str> {
 }
 
 fn family(ip: IpAddr) -> &'static str {
-    FAMILIES[usize::from(ip.is_ipv6())]
+    let [four, six] = FAMILIES;
+    if ip.is_ipv6() { six } else { four }
 }
 
 /// The fields of a replica that never travel: somebody at the provider set them.

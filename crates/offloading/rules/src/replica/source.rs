@@ -10,7 +10,7 @@ use liqo_api::record_text::{self, MAX_OBJECT_LEN};
 use liqo_api::{ClusterId, Exposure, Key, ReflectedObject, annotations, finalizers, labels, short_hash};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, text};
+use crate::json::{items, text, value_at};
 use crate::pod::local_status::cut;
 use crate::pod::reported_status::sorted;
 use crate::replica::chunk::Chunk;
@@ -281,7 +281,7 @@ impl Source {
 
     /// The object as a `NetworkPolicy`. One that closes everything if the content is not kept.
     pub fn policy(&self) -> NetworkPolicy {
-        self.content().map_or_else(NetworkPolicy::closed, |content| NetworkPolicy::of(&content["spec"]))
+        self.content().map_or_else(NetworkPolicy::closed, |content| NetworkPolicy::of(value_at(&content, "/spec")))
     }
 
     /// Cuts a `NetworkPolicy` down to these limits.

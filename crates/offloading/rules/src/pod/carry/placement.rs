@@ -8,7 +8,7 @@ use liqo_api::{is_own, pods, short_hash};
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, text};
+use crate::json::{items, set_at, text};
 
 /// The selected labels that the provider advertised.
 pub fn node_selector(selector: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
@@ -36,9 +36,9 @@ pub(crate) fn confine(spec: &mut Map<String, Value>, nodes: &[Value]) {
         Value::from(term)
     };
     let terms: Vec<Value> = own.iter().flat_map(|own| nodes.iter().map(move |node| both(own, node))).collect();
-    let mut affinity = spec.remove("affinity").unwrap_or_else(|| json!({}));
-    affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({ "nodeSelectorTerms": terms });
-    spec.insert("affinity".to_owned(), affinity);
+    let affinity = spec.entry("affinity").or_insert(Value::Null);
+    let required = ["nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
+    set_at(affinity, &required, json!({ "nodeSelectorTerms": terms }));
 }
 
 /// A hash of the terms that select the nodes of a pool.

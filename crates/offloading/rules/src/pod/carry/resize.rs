@@ -10,7 +10,7 @@ use liqo_quantity::Quantity;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, name};
+use crate::json::{entry_at, items, name, set_at, value_at};
 use crate::pod::admission::negative_quantity;
 use crate::pod::carry::{ProviderRules, amounts, last_travelled};
 use crate::pod::local_status::{RESIZE_PENDING, cut};
@@ -97,15 +97,15 @@ impl Resize {
             for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
                 if let Some(size) = wanted(name(container), &container["resources"]) {
                     changes.push(json!({ "name": name(container), "resources": size }));
-                    resize(&mut container["resources"], &size);
+                    resize(entry_at(container, &["resources"]), &size);
                 }
             }
             if !changes.is_empty() {
                 patch.insert(list.into(), changes.into());
             }
         }
-        if let Some(size) = wanted(WHOLE_POD, &spec["resources"]) {
-            resize(&mut spec["resources"], &size);
+        if let Some(size) = wanted(WHOLE_POD, value_at(&spec, "/resources")) {
+            resize(entry_at(&mut spec, &["resources"]), &size);
             patch.insert("resources".into(), size);
         }
         let mut status = live.get("status").cloned().unwrap_or_default();
@@ -161,7 +161,8 @@ pub(crate) fn with_pending(status: Option<PodStatusText>, pending: Option<&Pendi
     let mut status = status.map(|status| status.value()).unwrap_or_default();
     let others = items(&status, "/conditions").iter().filter(|condition| condition["type"] != RESIZE_PENDING);
     let shown = json!({ "type": RESIZE_PENDING, "status": "True", "reason": pending.reason, "message": cut(&pending.message) });
-    status["conditions"] = others.cloned().chain([shown]).collect();
+    let conditions: Value = others.cloned().chain([shown]).collect();
+    set_at(&mut status, &["conditions"], conditions);
     Some(PodStatusText::of(&status))
 }
 
@@ -180,7 +181,7 @@ fn difference(size: &Value, before: Option<&Value>) -> Value {
     let mut changed = json!({});
     for (kind, name, amount) in amounts_of(size) {
         if before.and_then(|before| before.get(kind)?.get(name)) != Some(amount) {
-            changed[kind][name] = amount.clone();
+            set_at(&mut changed, &[kind, name], amount.clone());
         }
     }
     changed
@@ -198,7 +199,7 @@ fn has(resources: &Value, size: &Value) -> bool {
 /// Sets these amounts; others stay, as with the patch.
 fn resize(resources: &mut Value, size: &Value) {
     for (kind, name, amount) in amounts_of(size) {
-        resources[kind][name] = amount.clone();
+        set_at(resources, &[kind, name], amount.clone());
     }
 }
 

@@ -5,7 +5,7 @@ use liqo_quantity::Quantity;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::json::{items, name, text};
+use crate::json::{items, name, set_at, text};
 use crate::pod::local_status::{EPHEMERAL_CONTAINERS, INIT_CONTAINERS, is_final, reduce, stamp, times};
 
 /// The list to write at this time, if it differs.
@@ -51,10 +51,12 @@ pub fn ended(home: &Value, field: &str, (reason, message): (&str, &str), now: Ti
         let mut status = status.clone();
         if !has_ended(&status) {
             let since = status.pointer("/state/running/startedAt").cloned();
-            status["state"] = json!({"terminated": {"exitCode": 137, "reason": reason, "message": message, "startedAt": since, "finishedAt": stamp(now)}});
+            let end =
+                json!({"exitCode": 137, "reason": reason, "message": message, "startedAt": since, "finishedAt": stamp(now)});
+            set_at(&mut status, &["state"], json!({ "terminated": end }));
         }
-        status["ready"] = false.into();
-        status["started"] = false.into();
+        set_at(&mut status, &["ready"], false);
+        set_at(&mut status, &["started"], false);
         status
     });
     Some(ended.collect())
