@@ -379,21 +379,20 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         return Err(anyhow!("{error:#}. {rest}"));
     }
     let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
-    let keepable =
-        if options.wait { keepable_ranges(cluster, &own, &source, &target.cluster_id).await } else { KeepableRanges::default() };
+    let keepable = if options.wait { keepable_ranges(cluster, &own, &source, &target).await } else { KeepableRanges::default() };
     Ok(Peered { name, cluster_id: target.cluster_id, nodes, other_pools, network, keepable, changed })
 }
 
 /// Ranges that could keep their addresses in the other cluster. The network may come after the virtual node: then `status` tells it.
-async fn keepable_ranges(cluster: &Cluster, own: &Installed, source: &Source, peer: &ClusterId) -> KeepableRanges {
-    let Some(tunnel) = tunnel_to(cluster, peer).await else { return KeepableRanges::default() };
+async fn keepable_ranges(cluster: &Cluster, own: &Installed, source: &Source, target: &Target) -> KeepableRanges {
+    let Some(tunnel) = tunnel_to(cluster, &target.cluster_id).await else { return KeepableRanges::default() };
     let ranges = own.config.status.as_ref().and_then(|status| status.network.clone()).unwrap_or_default();
     let known = KeepableRanges::as_known_here(&ranges, &tunnel);
-    let at_peer = match source {
-        Source::Remote(remote) => tunnel_to(remote, &own.id).await,
-        Source::Invitation { .. } => None,
-    };
-    at_peer.map_or(known.clone(), |at_peer| known.confirmed(&at_peer))
+    let Source::Remote(remote) = source else { return known };
+    match tunnel_to(remote, &own.id).await {
+        Some(at_peer) => known.confirmed(&at_peer),
+        None => known,
+    }
 }
 
 async fn tunnel_to(cluster: &Cluster, peer: &ClusterId) -> Option<TunnelEndpointSpec> {
@@ -602,6 +601,29 @@ mod tests {
     fn no_peer_is_called_as_the_id_of_a_cluster() {
         let posing = Target { cluster_name: id(2).to_string(), ..target(3) };
         assert_eq!(choose_name(&[], None, &posing).unwrap(), format!("{}-{}", id(2), id(3).short()));
+    }
+
+    #[test]
+    fn addresses_that_could_stay_are_told_for_each_side() {
+        let peered = |here: &[&str], there: &[&str]| {
+            let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+            let keepable =
+                KeepableRanges { could_keep: ranges(here), peer_could_keep: ranges(there), ..KeepableRanges::default() };
+            let network = Some(PeeredNetwork { prefixes: BTreeMap::new(), reach: Reach::Pods });
+            let (name, nodes) = ("milan".to_owned(), Vec::new());
+            Peered { name, cluster_id: id(1), nodes, other_pools: None, network, keepable, changed: false }
+        };
+        let both = peered(&["10.245.0.0/16"], &["10.244.0.0/16"]);
+        let text = table(&both);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(lines[0], "Both clusters could keep each other's addresses, so that a pod has one address everywhere:");
+        assert!(
+            lines[1].starts_with("- addresses of 10.245.0.0/16 could stay") && lines[2].contains("there, spec.network.keptCIDRs")
+        );
+        assert_eq!(table(&peered(&[], &[])).lines().count(), 1);
+        assert!(table(&peered(&["10.245.0.0/16"], &[])).contains("\nAddresses of 10.245.0.0/16 could stay"));
+        let document = serde_json::to_value(&both).unwrap();
+        assert_eq!((&document["couldKeep"], &document["peerCouldKeep"]), (&json!(["10.245.0.0/16"]), &json!(["10.244.0.0/16"])));
     }
 
     #[test]
