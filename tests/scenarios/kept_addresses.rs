@@ -107,7 +107,9 @@ pub async fn members_of_one_application_know_each_other_by_their_own_addresses(w
     rome.wait_for(&["node/turin"], "condition=Ready", 90).await?;
     connected(rome, turin).await?;
     let status = rome.liqoctl(&["status"]).await?;
+    ensure!(status.contains("both clusters could keep each other's addresses"), "{status}");
     ensure!(status.contains("addresses of 10.245.0.0/16, fd00:10:245::/48 could stay"), "{status}");
+    ensure!(status.contains(r#"there, spec.network.keptCIDRs: ["10.244.0.0/16", "fd00:10:244::/48"]"#), "{status}");
 
     keep(rome, Some(TURINS_POD_OCTET)).await?;
     keep(turin, Some(244)).await?;

@@ -130,18 +130,33 @@ pub fn ingress_sources(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 63, "pattern": pattern } })
 }
 
-/// Address ranges that peers keep.
+/// Address ranges that peers keep. A pattern would do, but the API server shows the whole pattern when it refuses a text.
 pub fn kept_prefixes(_: &mut SchemaGenerator) -> Schema {
-    let pattern = prefix_pattern();
-    json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": MAX_PREFIX_LEN, "pattern": pattern } })
+    let one = json_schema!({
+        "type": "string",
+        "maxLength": MAX_PREFIX_LEN,
+        "x-kubernetes-validations": [{
+            "rule": format!("self.matches('{}')", prefix_pattern()),
+            "message": "not an address range such as 10.245.0.0/16 or fd00:10:245::/48",
+        }],
+    });
+    json_schema!({ "type": "array", "maxItems": 64, "items": one })
 }
 
-/// An address range in CIDR notation.
+/// An address range in CIDR notation. Every text that matches can be parsed as an [`ipnet::IpNet`]. CEL's `isCIDR` would say the same, but
+/// Kubernetes 1.29 and 1.30 do not have it. Without backslashes, which are escapes in texts of CEL.
 fn prefix_pattern() -> String {
     let octet = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-    let ipv4 = format!(r"^({octet}\.){{3}}{octet}/([12]?[0-9]|3[0-2])$");
-    let ipv6 = "^[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$";
-    format!("{ipv4}|{ipv6}")
+    let ipv4 = format!("({octet}[.]){{3}}{octet}/([12]?[0-9]|3[0-2])");
+    let group = "[0-9a-fA-F]{1,4}";
+    let without_gap = format!("({group}:){{7}}{group}");
+    let gap_at_start = format!(":(:{group}){{1,7}}");
+    let gap_at_end = format!("({group}:){{1,7}}:");
+    let gap_between = (1..=6).map(|before| format!("({group}:){{1,{before}}}(:{group}){{1,{}}}", 7 - before));
+    let addresses: Vec<String> =
+        [without_gap, gap_at_start, gap_at_end, "::".to_owned()].into_iter().chain(gap_between).collect();
+    let ipv6 = format!("({})/(12[0-8]|1[01][0-9]|[1-9]?[0-9])", addresses.join("|"));
+    format!("^{ipv4}$|^{ipv6}$")
 }
 
 /// Maximum length of the text of a prefix.
@@ -241,4 +256,68 @@ pub fn contract_conditions(generator: &mut SchemaGenerator) -> Schema {
         message.insert("maxLength".to_owned(), 1024.into());
     }
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use ipnet::IpNet;
+    use proptest::prelude::*;
+    use regex::Regex;
+
+    use super::prefix_pattern;
+
+    #[test]
+    fn a_text_that_is_no_address_range_is_refused() {
+        let pattern = Regex::new(&prefix_pattern()).unwrap();
+        let ranges = [
+            "10.245.0.0/16",
+            "10.245.3.4/16",
+            "0.0.0.0/0",
+            "255.255.255.255/32",
+            "fd00:10:245::/48",
+            "FD00::1/7",
+            "::/0",
+            "::1/128",
+            "1::8/64",
+            "1:2:3:4:5:6:7::/64",
+            "::2:3:4:5:6:7:8/64",
+            "1:2:3:4:5:6:7:8/128",
+        ];
+        for range in ranges {
+            assert!(pattern.is_match(range) && range.parse::<IpNet>().is_ok(), "{range}");
+        }
+        let others = [
+            "",
+            "10.245.0.0",
+            "10.245.0.0/33",
+            "10.256.0.0/16",
+            "10.245.0/16",
+            "10.245.00.0/16",
+            "fd00:zz::/48",
+            "fd00::/129",
+            "fd00::",
+            "fd00::1::/48",
+            "fd00:12345::/48",
+            "fd00:10:245/48",
+            ":::/48",
+            "fd00:/48",
+            "1:2:3:4:5:6:7:8:9/64",
+            "1:2:3:4:5:6:7:8::/64",
+            "1:2:3:4::5:6:7:8/64",
+            "fd00::1.2.3/104",
+            "fd00::/48\n",
+        ];
+        for other in others {
+            assert!(!pattern.is_match(other), "{other}");
+        }
+    }
+
+    proptest! {
+        /// Texts of the characters of IPv6 ranges: the pattern and the parser agree, except about leading zeros of the length.
+        #[test]
+        fn the_pattern_and_the_parser_agree(text in "([0-9a-f]{1,5}|:|::){1,12}/[1-9][0-9]{0,2}") {
+            let matches = Regex::new(&prefix_pattern()).unwrap().is_match(&text);
+            prop_assert_eq!(matches, text.parse::<IpNet>().is_ok());
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Debug, io, sync::Arc};
 
-use futures::{Stream, StreamExt as _, stream::BoxStream};
+use futures::{StreamExt as _, stream::BoxStream};
 use k8s_openapi::NamespaceResourceScope;
 use kube::{
     Api, Resource, ResourceExt as _,
@@ -233,40 +233,6 @@ impl<R: PartialEq> Watched<R> {
     }
 }
 
-/// Each object that a watch shows, and each change of it, without keeping any. A broken watch is restarted with growing delays, and then
-/// shows all objects again. Reads no faster than its consumer. The objects are at a provider with these `limits`.
-pub fn follow<K>(
-    api: Api<K>,
-    config: watcher::Config,
-    limits: Arc<ProviderLimits>,
-) -> impl Stream<Item = K> + Send + Unpin + 'static
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    let url = api.resource_url().to_owned();
-    let mut failures = 0;
-    let seen = events(api, config, Some(limits)).filter_map(move |event| {
-        let object = match event {
-            Err(error) => {
-                failures += 1;
-                log_failure(&url, &error, failures);
-                None
-            }
-            // It only announces a list request, so it does not prove that the watch works.
-            Ok(watcher::Event::Init) => None,
-            Ok(event) => {
-                failures = 0;
-                match event {
-                    watcher::Event::Apply((_, object)) | watcher::Event::InitApply((_, object)) => object.ok().flatten(),
-                    watcher::Event::Init | watcher::Event::InitDone | watcher::Event::Delete(_) => None,
-                }
-            }
-        };
-        std::future::ready(object)
-    });
-    seen.boxed()
-}
-
 /// The key of an object, and the object if it can be parsed; or the limit that it exceeds.
 type ReadObject<K> = (Key, Result<Option<K>, LimitExceeded>);
 type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<ReadObject<K>>>>;
@@ -296,7 +262,7 @@ where
     watcher(unread(api), small_pages(config)).default_backoff().map(move |event| event.map(|event| each(event, &read))).boxed()
 }
 
-fn log_unreadable(url: &str, key: &Key, error: &serde_json::Error, limits: Option<&ProviderLimits>) {
+pub(crate) fn log_unreadable(url: &str, key: &Key, error: &serde_json::Error, limits: Option<&ProviderLimits>) {
     if limits.is_none_or(|limits| limits.may_log(Instant::now())) {
         let short = |text: String| text.chars().take(MAX_LOGGED_LEN).collect::<String>();
         let (key, error) = (short(key.to_string()), short(error.to_string()));
@@ -305,7 +271,7 @@ fn log_unreadable(url: &str, key: &Key, error: &serde_json::Error, limits: Optio
 }
 
 /// The same, with pages of at most [`UNREAD_PAGE`] objects.
-fn small_pages(config: watcher::Config) -> watcher::Config {
+pub(crate) fn small_pages(config: watcher::Config) -> watcher::Config {
     let pages = config.page_size.unwrap_or(UNREAD_PAGE).min(UNREAD_PAGE);
     config.page_size(pages)
 }
@@ -335,7 +301,7 @@ fn each<T, U>(event: watcher::Event<T>, convert: impl FnOnce(T) -> U) -> watcher
 
 /// The watcher retries by itself, so only a lasting failure is worth a warning. A new right takes a moment to have an effect, and a
 /// version that is too old leads to a new list.
-fn log_failure(url: &str, error: &watcher::Error, failures: u32) {
+pub(crate) fn log_failure(url: &str, error: &watcher::Error, failures: u32) {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     let (code, text) = match error {
         InitialListFailed(kube::Error::Api(status))

@@ -10,6 +10,7 @@
 //! ```
 //!
 //! * [`cache`]: a watch that keeps a reduced copy of each object and reports which keys changed, including deletions.
+//! * [`follow`]: a watch of Kubernetes events at a provider, which keeps none.
 //! * [`unread`]: parses objects that peers wrote one by one, so that no object spoils a list.
 //! * [`queue`]: keys to reconcile, deduplicated, with back-off for each key; never the same key twice at the same time.
 //! * [`peers`]: the clusters that we borrow from, with a client for each. Peering fills it, the other parts use it.
@@ -38,6 +39,7 @@ pub mod context;
 pub mod departures;
 pub mod events;
 pub mod eviction;
+pub mod follow;
 pub mod foreign_clusters;
 #[cfg(feature = "process")]
 mod health;

@@ -209,16 +209,22 @@ impl ProviderLimits {
 
     /// Records that the provider exceeded a limit.
     pub fn exceeded(&self, limit: LimitExceeded, now: Instant) {
-        static COUNTS: OnceLock<Family<[(&'static str, &'static str); 1], Counter>> = OnceLock::new();
-        let help = "How often providers exceeded a limit on what this cluster reads of them";
-        let counts = COUNTS.get_or_init(|| metrics::register("provider_limits_exceeded", help, Family::default()));
-        counts.get_or_create(&[("limit", limit.label())]).inc();
+        count_exceeded(limit.label());
         let mut shown = self.shown.lock();
         let first = shown.exceeded.filter(|(_, last)| now < *last + SHOWN_FOR).map_or(limit, |(first, _)| first);
         shown.exceeded = Some((first, now));
         drop(shown);
         if self.may_log(now) {
             tracing::warn!(provider = %self.provider, %limit, "the provider sends more than this cluster reads");
+        }
+    }
+
+    /// Records that Kubernetes events of the provider exceeded a limit. It does not show in [`Self::exceeded_lately`]: an honest provider
+    /// may have that many events, and only some of them are missed.
+    pub fn skipped_events(&self, limit: LimitExceeded, now: Instant) {
+        count_exceeded("events");
+        if self.may_log(now) {
+            tracing::warn!(provider = %self.provider, %limit, "the provider has more Kubernetes events than this cluster reads: skipping some");
         }
     }
 
@@ -250,6 +256,13 @@ impl ProviderLimits {
         *total = total.saturating_sub(old.bytes) + new.bytes;
         Ok(())
     }
+}
+
+fn count_exceeded(limit: &'static str) {
+    static COUNTS: OnceLock<Family<[(&'static str, &'static str); 1], Counter>> = OnceLock::new();
+    let help = "How often providers exceeded a limit on what this cluster reads of them";
+    let counts = COUNTS.get_or_init(|| metrics::register("provider_limits_exceeded", help, Family::default()));
+    counts.get_or_create(&[("limit", limit)]).inc();
 }
 
 /// What one watch of a provider keeps. Gives it back when it is dropped.
@@ -409,6 +422,14 @@ mod tests {
         let shown = |after: Duration| limits.exceeded_lately(again + after);
         assert_eq!(shown(SHOWN_FOR / 2), Some(LimitExceeded::Pages), "the text changes with each answer");
         assert_eq!(shown(SHOWN_FOR), None);
+    }
+
+    #[tokio::test]
+    async fn events_that_are_skipped_do_not_count_as_a_fault_of_the_provider() {
+        let limits = limits(1, &TotalBytes::default());
+        let now = Instant::now();
+        limits.skipped_events(LimitExceeded::Pages, now);
+        assert_eq!((limits.exceeded_lately(now), limits.last_exceeded()), (None, None), "other watches would wait for it");
     }
 
     #[tokio::test]

@@ -238,7 +238,9 @@ where
             let page = admit(answer, &uri, &limits).await?;
             let called = async { called.await.map_err(Into::into) };
             let response = match &page {
-                Some(page) => timeout_at(page.until, called).await.map_err(|_| exceeded(&limits, LimitExceeded::PageTime))??,
+                Some(page) => {
+                    timeout_at(page.until, called).await.map_err(|_| exceeded(answer, &limits, LimitExceeded::PageTime))??
+                }
                 None => called.await?,
             };
             Ok(response.map(|body| LimitedBody::new(body, answer, limits, page)))

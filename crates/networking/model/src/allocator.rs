@@ -130,7 +130,7 @@ fn is_free(prefix: &IpNet, occupied: &[IpNet]) -> bool {
 }
 
 /// Whether addresses are for use within a network: those of RFC 1918, of carriers (RFC 6598), and the unique local ones of IPv6.
-fn is_private(prefix: &IpNet) -> bool {
+pub fn is_private(prefix: &IpNet) -> bool {
     match prefix {
         IpNet::V4(prefix) => {
             let shared = Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10);

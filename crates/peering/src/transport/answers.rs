@@ -29,17 +29,25 @@ pub enum Answer {
     Object,
     /// The metrics of many pods, in one answer.
     Metrics,
-    /// One page of a list, of at most so many bytes.
-    Page(usize),
-    /// A stream of lines, each of at most so many bytes.
-    Watch(usize),
+    /// One page of a list.
+    Page(Content),
+    /// A stream of lines.
+    Watch(Content),
+}
+
+/// The kinds of objects in a list or a watch, by what limits them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Kubernetes events. More of them than are read are no fault: some are skipped.
+    Events,
+    Objects,
 }
 
 impl Answer {
     pub fn to(uri: &Uri) -> Self {
         let (path, query) = (uri.path(), uri.query().unwrap_or_default());
         let has = |parameter: &str| query.split('&').any(|pair| pair.starts_with(parameter));
-        let of_events = path.ends_with("/events");
+        let content = if path.ends_with("/events") { Content::Events } else { Content::Objects };
         // A pod may have the name of a subresource.
         let subresource = match path.split('/').collect::<Vec<_>>().as_slice() {
             ["", "api", "v1", "namespaces", _, "pods", _, subresource] => Some(*subresource),
@@ -49,8 +57,8 @@ impl Answer {
             Some("log") => Self::Log,
             Some(_) => Self::Object,
             _ if path.starts_with("/apis/metrics.k8s.io/") => Self::Metrics,
-            _ if has("watch=true") => Self::Watch(if of_events { MAX_EVENT_ANSWER_LEN } else { MAX_ANSWER_LEN }),
-            _ if has("limit=") => Self::Page(if of_events { MAX_EVENT_ANSWER_LEN } else { MAX_PAGE_LEN }),
+            _ if has("watch=true") => Self::Watch(content),
+            _ if has("limit=") => Self::Page(content),
             _ => Self::Object,
         }
     }
@@ -59,9 +67,9 @@ impl Answer {
     fn max_len(self) -> usize {
         match self {
             Self::Log => usize::MAX,
-            Self::Object => MAX_ANSWER_LEN,
-            Self::Metrics => MAX_PAGE_LEN,
-            Self::Page(len) | Self::Watch(len) => len,
+            Self::Page(Content::Events) | Self::Watch(Content::Events) => MAX_EVENT_ANSWER_LEN,
+            Self::Object | Self::Watch(Content::Objects) => MAX_ANSWER_LEN,
+            Self::Metrics | Self::Page(Content::Objects) => MAX_PAGE_LEN,
         }
     }
 }
@@ -79,7 +87,7 @@ pub async fn admit(answer: Answer, uri: &Uri, limits: &ProviderLimits) -> Result
         Answer::Watch(_) => None,
         Answer::Page(_) => {
             let (list, continued) = list_of(uri);
-            limits.count_page(&list, !continued).map_err(|limit| exceeded(limits, limit))?;
+            limits.count_page(&list, !continued).map_err(|limit| exceeded(answer, limits, limit))?;
             Some(limits.pages.clone().acquire_owned().await?)
         }
     };
@@ -96,8 +104,11 @@ fn list_of(uri: &Uri) -> (String, bool) {
 }
 
 /// Records the exceeded limit, and returns it as an error.
-pub fn exceeded(limits: &ProviderLimits, limit: LimitExceeded) -> BoxError {
-    limits.exceeded(limit, Instant::now());
+pub fn exceeded(answer: Answer, limits: &ProviderLimits, limit: LimitExceeded) -> BoxError {
+    match answer {
+        Answer::Page(Content::Events) | Answer::Watch(Content::Events) => limits.skipped_events(limit, Instant::now()),
+        _ => limits.exceeded(limit, Instant::now()),
+    }
     // As an error of the connection, so that a watch does not count it as its usual end.
     io::Error::other(limit).into()
 }
@@ -171,7 +182,7 @@ where
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         if this.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready()) {
-            return Poll::Ready(Some(Err(exceeded(&this.limits, LimitExceeded::PageTime))));
+            return Poll::Ready(Some(Err(exceeded(this.answer, &this.limits, LimitExceeded::PageTime))));
         }
         if let Some(wait) = &mut this.wait {
             ready!(wait.as_mut().poll(context));
@@ -183,7 +194,7 @@ where
             Some(Ok(frame)) => frame.map_data(|mut data| data.copy_to_bytes(data.remaining())),
         };
         let counted = frame.data_ref().map_or(Ok(()), |data| this.count(data));
-        Poll::Ready(Some(counted.map(|()| frame).map_err(|limit| exceeded(&this.limits, limit))))
+        Poll::Ready(Some(counted.map(|()| frame).map_err(|limit| exceeded(this.answer, &this.limits, limit))))
     }
 }
 
@@ -240,9 +251,10 @@ mod tests {
         assert_eq!(answer("/api/v1/namespaces/m/pods/p/log?follow=true&limitBytes=5"), Answer::Log);
         assert_eq!(answer("/api/v1/namespaces/m/pods/p/exec?command=limit=&watch=true"), Answer::Object);
         assert_eq!(answer("/apis/metrics.k8s.io/v1beta1/namespaces/m/pods?"), Answer::Metrics);
-        assert_eq!(answer("/api/v1/namespaces/t/secrets?&labelSelector=a&limit=16"), Answer::Page(MAX_PAGE_LEN));
-        assert_eq!(answer("/api/v1/namespaces/t/secrets?&watch=true&resourceVersion=0"), Answer::Watch(MAX_ANSWER_LEN));
-        assert_eq!(answer("/api/v1/namespaces/m/events?&limit=16"), Answer::Page(MAX_EVENT_ANSWER_LEN));
+        assert_eq!(answer("/api/v1/namespaces/t/secrets?&labelSelector=a&limit=16"), Answer::Page(Content::Objects));
+        assert_eq!(answer("/api/v1/namespaces/t/secrets?&watch=true&resourceVersion=0"), Answer::Watch(Content::Objects));
+        let page_of_events = answer("/api/v1/namespaces/m/events?&limit=16");
+        assert_eq!((page_of_events, page_of_events.max_len()), (Answer::Page(Content::Events), MAX_EVENT_ANSWER_LEN));
         assert_eq!(answer("/api/v1/namespaces/t/secrets/log"), Answer::Object);
         assert_eq!(answer("/api/v1/namespaces/pods/pods/log"), Answer::Object);
     }

@@ -9,14 +9,15 @@ use axum::{
     routing::get,
 };
 use futures::{StreamExt as _, stream};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::{Api, runtime::watcher};
 use liqo_api::{ClusterId, Key, ResourceOffer};
 use liqo_controller_runtime::{
     Cache, Health, PeerConnection, Peers, Tcp,
     cache::{parsed_len, whole},
+    follow::{Followed, follow},
     network::{Allowed, Listener},
-    provider_limits::{MAX_ANSWER_LEN, MAX_OBJECTS, MAX_PAGE_LEN, MAX_PAGES},
+    provider_limits::{MAX_ANSWER_LEN, MAX_EVENT_ANSWER_LEN, MAX_OBJECTS, MAX_PAGE_LEN, MAX_PAGES},
     queue::error_chain,
     watch,
 };
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 
 const SECRETS: &str = "/api/v1/namespaces/t/secrets";
+const EVENTS: &str = "/api/v1/namespaces/t/events";
 const SPACES: [u8; 4096] = [b' '; 4096];
 const OFFERS: &str = "/apis/sharing.liqo.io/v1alpha1/namespaces/t/resourceoffers";
 
@@ -229,6 +231,73 @@ async fn an_event_without_end_is_cut() {
     let cache = secrets(&connection);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::AnswerLen(MAX_ANSWER_LEN));
     assert_eq!(cache.all().len(), 1, "what was read before stays");
+}
+
+/// A provider with Kubernetes events: `list` answers lists of pages, `watch` a watch from the beginning. The version is 77 now, and later
+/// there is one more event.
+async fn hostile_events(list: impl Fn() -> Body + Clone + Send + Sync + 'static, watch: fn() -> Body) -> SocketAddr {
+    let answer = move |RawQuery(query): RawQuery| {
+        let (list, query) = (list.clone(), query.unwrap_or_default());
+        async move {
+            match (is_watch(Some(&query)), query.contains("resourceVersion=77")) {
+                (true, true) => Body::from(format!("{{\"type\":\"ADDED\",\"object\":{}}}\n", event("late", "78"))),
+                (true, false) => watch(),
+                (false, _) if query.split('&').any(|pair| pair == "limit=1") => Body::from(
+                    page(&[event("one", "5")], "more").replacen(r#""resourceVersion":"1""#, r#""resourceVersion":"77""#, 1),
+                ),
+                (false, _) => list(),
+            }
+        }
+    };
+    let secrets = |RawQuery(query): RawQuery| async move {
+        if is_watch(query.as_deref()) { Body::empty() } else { Body::from(page(&[secret(0)], "")) }
+    };
+    serve(Router::new().route(EVENTS, get(answer)).route(SECRETS, get(secrets))).await
+}
+
+fn event(name: &str, version: &str) -> String {
+    let metadata = format!(r#"{{"name":"{name}","namespace":"t","resourceVersion":"{version}"}}"#);
+    format!(r#"{{"metadata":{metadata},"involvedObject":{{}}}}"#)
+}
+
+/// Follows the events until the one that is new after some were skipped. Returns the limit, and the names of the others.
+async fn followed(connection: &PeerConnection) -> (LimitExceeded, Vec<String>) {
+    let events: Api<Event> = Api::namespaced(connection.client.clone(), "t");
+    let mut followed = follow(events, watcher::Config::default(), connection.limits.clone());
+    let (mut limit, mut names) = (None, Vec::new());
+    let late = async {
+        while let Some(followed) = followed.next().await {
+            match followed {
+                Followed::Skipped(exceeded) => limit = Some(exceeded),
+                Followed::Object(event) if event.metadata.name.as_deref() == Some("late") => return,
+                Followed::Object(event) => names.extend(event.metadata.name),
+            }
+        }
+    };
+    timeout(Duration::from_secs(60), late).await.expect("no new event");
+    (limit.expect("no limit"), names)
+}
+
+#[tokio::test]
+async fn more_events_than_are_read_are_skipped_and_the_provider_counts_as_before() {
+    let server = hostile_events(|| Body::from(page(&[event("old", "5")], "more")), Body::empty).await;
+    let connection = connect(&Peers::default(), 1, server);
+    let (limit, names) = followed(&connection).await;
+    assert_eq!((limit, names.len()), (LimitExceeded::Pages, MAX_PAGES), "those that were read before the limit count");
+    assert_eq!(connection.limits.exceeded_lately(Instant::now()), None, "PeerReachable would be False");
+    let cache = secrets(&connection);
+    assert!(timeout(Duration::from_secs(10), cache.synced()).await.unwrap(), "other objects are read");
+}
+
+#[tokio::test]
+async fn kubernetes_events_of_any_length_are_cut_and_newer_ones_are_read() {
+    let cut = LimitExceeded::AnswerLen(MAX_EVENT_ANSWER_LEN);
+    let connection = connect(&Peers::default(), 1, hostile_events(|| endless(&SPACES), Body::empty).await);
+    assert_eq!(followed(&connection).await, (cut, Vec::new()), "in a list");
+    let listed = || Body::from(page(&[event("old", "5")], ""));
+    let connection = connect(&Peers::default(), 1, hostile_events(listed, || endless(&SPACES)).await);
+    assert_eq!(followed(&connection).await, (cut, vec!["old".to_owned()]), "in a watch");
+    assert_eq!(connection.limits.exceeded_lately(Instant::now()), None);
 }
 
 #[tokio::test]

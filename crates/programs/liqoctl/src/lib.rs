@@ -46,6 +46,7 @@ pub mod generate;
 pub mod inspect;
 pub mod install;
 mod interrupts;
+pub mod kept_addresses;
 pub mod manifests;
 pub mod move_pods;
 pub mod network_bench;

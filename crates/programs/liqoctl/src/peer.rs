@@ -6,11 +6,7 @@
 
 mod wait;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    str::FromStr,
-    time::Duration,
-};
+use std::{collections::BTreeMap, iter, str::FromStr, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
 use ipnet::IpNet;
@@ -22,7 +18,7 @@ use kube::{
 };
 use liqo_api::{
     ADDRESSES_KNOWN, AuthenticatedReason, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, PeeringIntent,
-    Quantity, Reach, RequestedGranularity, RequestedResources, ResourceList, TunnelEndpoint, links,
+    Quantity, Reach, RequestedGranularity, RequestedResources, ResourceList, TunnelEndpoint, TunnelEndpointSpec, links,
 };
 use liqo_quantity::{ResourceArgument, ResourceArgumentError};
 use serde::Serialize;
@@ -31,6 +27,7 @@ use serde_json::json;
 use crate::{
     apply::FIELD_MANAGER,
     cluster::{Cluster, Explained as _, Installed},
+    kept_addresses::KeepableRanges,
     manifests::NAMESPACE,
     output::plain,
     progress::Progress,
@@ -215,9 +212,9 @@ pub struct Peered {
     /// The network, if the peering is only for the network and the command waited for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<PeeredNetwork>,
-    /// Ranges of the peer that could keep their addresses here, if a policy said so.
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
-    pub could_keep: BTreeSet<IpNet>,
+    /// Ranges that could keep their addresses in the other cluster, if a policy said so.
+    #[serde(flatten)]
+    pub keepable: KeepableRanges,
     /// Whether the peering existed before with another request.
     pub changed: bool,
 }
@@ -382,23 +379,41 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         return Err(anyhow!("{error:#}. {rest}"));
     }
     let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
-    let could_keep = if options.wait { could_keep(cluster, &target.cluster_id).await } else { BTreeSet::new() };
-    Ok(Peered { name, cluster_id: target.cluster_id, nodes, other_pools, network, could_keep, changed })
+    let keepable = if options.wait { keepable_ranges(cluster, &own, &source, &target).await } else { KeepableRanges::default() };
+    Ok(Peered { name, cluster_id: target.cluster_id, nodes, other_pools, network, keepable, changed })
 }
 
-/// Ranges of the peer that could keep their addresses here. The network may come after the virtual node: then `status` tells it.
-async fn could_keep(cluster: &Cluster, peer: &ClusterId) -> BTreeSet<IpNet> {
+/// Ranges that could keep their addresses in the other cluster. The network may come after the virtual node: then `status` tells it.
+async fn keepable_ranges(cluster: &Cluster, own: &Installed, source: &Source, target: &Target) -> KeepableRanges {
+    let Some(tunnel) = tunnel_to(cluster, &target.cluster_id).await else { return KeepableRanges::default() };
+    let ranges = own.config.status.as_ref().and_then(|status| status.network.clone()).unwrap_or_default();
+    let known = KeepableRanges::as_known_here(&ranges, &tunnel);
+    let Source::Remote(remote) = source else { return known };
+    match tunnel_to(remote, &own.id).await {
+        Some(at_peer) => known.confirmed(&at_peer),
+        None => known,
+    }
+}
+
+async fn tunnel_to(cluster: &Cluster, peer: &ClusterId) -> Option<TunnelEndpointSpec> {
     let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    endpoints.get_opt(peer.as_str()).await.ok().flatten().map(|found| found.spec.could_keep).unwrap_or_default()
+    endpoints.get_opt(peer.as_str()).await.ok().flatten().map(|found| found.spec)
 }
 
-/// The setting with which pods of these ranges have one address everywhere.
-pub fn could_keep_text(ranges: &BTreeSet<IpNet>) -> String {
-    let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
-    format!(
-        "addresses of {} could stay as they are: if you know these ranges, name them in network.keptCIDRs of the peer's policy",
-        ranges.join(", ")
-    )
+/// Lines about addresses that could stay.
+fn addresses_that_could_stay(peered: &Peered) -> Vec<String> {
+    let sentences = peered.keepable.sentences(&peered.name).into_iter();
+    match peered.keepable.summary() {
+        Some(summary) => {
+            iter::once(format!("{}:", capitalized(summary))).chain(sentences.map(|one| format!("- {one}."))).collect()
+        }
+        None => sentences.map(|one| format!("{}.", capitalized(&one))).collect(),
+    }
+}
+
+fn capitalized(sentence: &str) -> String {
+    let mut rest = sentence.chars();
+    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
 }
 
 /// Removes what a failed command created, if the peer never let this cluster in. Returns a sentence about what is left.
@@ -523,8 +538,8 @@ pub fn table(peered: &Peered) -> String {
                 "The peer reaches only offloaded pods here: `network.reach: Pods` in the policy that applies to it opens all pods."
             }
         };
-        let kept = (!peered.could_keep.is_empty()).then(|| could_keep_text(&peered.could_keep) + ".");
-        return prefixes.chain([reach.to_owned()]).chain(kept).collect::<Vec<_>>().join("\n");
+        let lines = prefixes.chain([reach.to_owned()]).chain(addresses_that_could_stay(peered));
+        return lines.collect::<Vec<_>>().join("\n");
     }
     if peered.nodes.is_empty() {
         return format!("ForeignCluster {} is created: `liqoctl status` shows the progress of the peering.", peered.name);
@@ -537,8 +552,8 @@ pub fn table(peered: &Peered) -> String {
     if let Some(why) = &peered.other_pools {
         text = format!("{text}\nThe nodes of the peer are not pools of their own: {}.", plain(why));
     }
-    if !peered.could_keep.is_empty() {
-        text = format!("{text}\n{}.", could_keep_text(&peered.could_keep));
+    for line in addresses_that_could_stay(peered) {
+        text = format!("{text}\n{line}");
     }
     text += "\nNext: `liqoctl offload namespace NAMESPACE` to let its pods run there.";
     text
@@ -586,6 +601,29 @@ mod tests {
     fn no_peer_is_called_as_the_id_of_a_cluster() {
         let posing = Target { cluster_name: id(2).to_string(), ..target(3) };
         assert_eq!(choose_name(&[], None, &posing).unwrap(), format!("{}-{}", id(2), id(3).short()));
+    }
+
+    #[test]
+    fn addresses_that_could_stay_are_told_for_each_side() {
+        let peered = |here: &[&str], there: &[&str]| {
+            let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+            let keepable =
+                KeepableRanges { could_keep: ranges(here), peer_could_keep: ranges(there), ..KeepableRanges::default() };
+            let network = Some(PeeredNetwork { prefixes: BTreeMap::new(), reach: Reach::Pods });
+            let (name, nodes) = ("milan".to_owned(), Vec::new());
+            Peered { name, cluster_id: id(1), nodes, other_pools: None, network, keepable, changed: false }
+        };
+        let both = peered(&["10.245.0.0/16"], &["10.244.0.0/16"]);
+        let text = table(&both);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(lines[0], "Both clusters could keep each other's addresses, so that a pod has one address everywhere:");
+        assert!(
+            lines[1].starts_with("- addresses of 10.245.0.0/16 could stay") && lines[2].contains("there, spec.network.keptCIDRs")
+        );
+        assert_eq!(table(&peered(&[], &[])).lines().count(), 1);
+        assert!(table(&peered(&["10.245.0.0/16"], &[])).contains("\nAddresses of 10.245.0.0/16 could stay"));
+        let document = serde_json::to_value(&both).unwrap();
+        assert_eq!((&document["couldKeep"], &document["peerCouldKeep"]), (&json!(["10.245.0.0/16"]), &json!(["10.244.0.0/16"])));
     }
 
     #[test]

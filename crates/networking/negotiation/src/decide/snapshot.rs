@@ -53,6 +53,7 @@ pub fn kept(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Kep
     let others = snapshot.current.iter().filter(|(other, _)| *other != id).flat_map(|(_, endpoint)| &endpoint.gateways);
     let endpoints = others.flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls));
     KeptAddresses {
+        // The API server refuses other texts in a policy. One from before it did so must not keep all policies from being read.
         prefixes: peer.policy.kept_cidrs.iter().filter_map(|text| text.parse().ok()).collect(),
         in_use: peer.runs_pods || announced(peer).is_none(),
         avoids: endpoints.filter_map(|endpoint| Some(endpoint.parse::<SocketAddr>().ok()?.ip())).collect(),

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     net::IpAddr,
     sync::{Arc, OnceLock, Weak},
+    time::Duration,
 };
 
 use futures::StreamExt as _;
@@ -14,16 +15,21 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
 };
 use kube::{
-    Api, ResourceExt as _,
+    Api, Resource as _, ResourceExt as _,
     api::{ApiResource, DynamicObject},
     runtime::watcher,
 };
 use liqo_api::policies::without_status;
 use liqo_api::reflection::is_denied;
-use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, PeeringPolicy, ResourceOffer, VirtualNode, labels};
+use liqo_api::{
+    ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PeeringPolicy, ResourceOffer, VirtualNode, labels,
+};
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection,
-    cache::{self, parsed_len, whole},
+    cache::{parsed_len, whole},
+    events::object_ref,
+    follow::{Followed, follow},
+    provider_limits::LimitExceeded,
 };
 use liqo_metering::VoucherKey;
 use parking_lot::{Mutex, RwLock};
@@ -34,6 +40,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::events::BEHIND;
 use super::kubelet_index;
 use super::node_objects;
 use super::state::{
@@ -67,6 +74,9 @@ use liqo_offloading_rules::replica::record::LocalSlice;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
 use liqo_offloading_rules::replica::record::fingerprint_of_secret;
 use liqo_offloading_rules::replica::record::object_of;
+
+/// Minimum time between two events about skipped events of a namespace: how long API servers keep events.
+const SKIPPED_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// A watch at a peer is started again after this time, so that one which died silently is noticed.
 const WATCH_SECONDS: u32 = 120;
@@ -273,11 +283,23 @@ pub fn remote_events(
     let config = watcher::Config::default().timeout(WATCH_SECONDS).fields(selection.field_selector());
     let (client, limits) = (remote.connection.client.clone(), remote.connection.limits.clone());
     let clock = consumer.context.clock;
-    let mut seen = cache::follow(Api::<Event>::namespaced(client, mapped), config, limits);
+    let mut seen = follow(Api::<Event>::namespaced(client, mapped), config, limits);
+    let mut told: Option<Instant> = None;
     let (stop, consumer, peer) = (remote.stop.child_token(), Arc::downgrade(consumer), peer.clone());
     let (ended, namespace, here, selection) = (stop.clone(), namespace.to_owned(), mapped.clone(), *selection);
     tokio::spawn(ended.run_until_cancelled_owned(async move {
-        while let Some(event) = seen.next().await {
+        while let Some(followed) = seen.next().await {
+            let event = match followed {
+                Followed::Object(event) => event,
+                Followed::Skipped(limit) => {
+                    let Some(consumer) = consumer.upgrade() else { return };
+                    if told.is_none_or(|told| told.elapsed() >= SKIPPED_INTERVAL) {
+                        told = Some(Instant::now());
+                        tell_skipped(&consumer, &peer, &namespace, limit).await;
+                    }
+                    continue;
+                }
+            };
             // Reduced first: a whole event takes more memory.
             let event = RemoteEvent::of(event, &here, selection, clock.now());
             // What the provider sends faster waits there.
@@ -287,6 +309,19 @@ pub fn remote_events(
         }
     }));
     EventWatch { events: wanted, _stop: stop.drop_guard() }
+}
+
+/// Tells the owner of a namespace that some events of remote pods are not shown.
+async fn tell_skipped(consumer: &Consumer, peer: &PeerState, namespace: &str, limit: LimitExceeded) {
+    let key = Key::new(namespace, NAMESPACE_OFFLOADING);
+    let (Some(offloading), Some(remote)) = (consumer.offloadings.get(&key), peer.remote()) else { return };
+    let provider = if consumer.is_lent_on(namespace) { BEHIND } else { &remote.connection.cluster_name };
+    let note = format!(
+        "{provider} has more events of this namespace than this cluster reads ({limit}): those from before now may be missing on pods"
+    );
+    let (version, kind) = (NamespaceOffloading::api_version(&()), NamespaceOffloading::kind(&()));
+    let object = object_ref(&version, &kind, &key, offloading.uid());
+    consumer.context.events.warning(&object, "EventsSkipped", note).await;
 }
 
 /// Takes over an event, if it is about a pod of this namespace that is on a virtual node of this provider.

@@ -4,7 +4,7 @@ mod summary;
 mod tree;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use liqo_api::{
@@ -19,6 +19,7 @@ pub use watch::watch;
 use crate::{
     cluster::Cluster,
     inspect::{self, Reader},
+    kept_addresses::KeepableRanges,
 };
 
 pub async fn collect(cluster: &Cluster) -> anyhow::Result<Status> {
@@ -170,9 +171,9 @@ pub struct Networking {
     /// Those of clusters behind it, with the IDs of the clusters on the way, the owner first.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub behind: BTreeMap<IpNet, Vec<ClusterId>>,
-    /// Those that are free here, so that they could keep their addresses if a policy said so.
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
-    pub could_keep: BTreeSet<IpNet>,
+    /// Those that could keep their addresses here, and this cluster's that could keep them there.
+    #[serde(flatten)]
+    pub keepable: KeepableRanges,
     /// Those that are mapped to something else as soon as no pod of either cluster runs at the other.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub waiting: BTreeMap<IpNet, IpNet>,

@@ -2,8 +2,8 @@
 
 use kube::ResourceExt as _;
 use liqo_api::{
-    ClusterId, ForeignCluster, NamespaceOffloading, RemoteNamespace, ResourceOffer, ShadowPod, ShadowPodPhase, TetheringStatus,
-    links, provider_namespace, tenant_namespace,
+    ClusterId, ForeignCluster, NamespaceOffloading, NetworkRanges, RemoteNamespace, ResourceOffer, ShadowPod, ShadowPodPhase,
+    TetheringStatus, links, provider_namespace, tenant_namespace,
 };
 
 use super::{
@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     inspect::{LiqoObjects, Read, Usage},
+    kept_addresses::KeepableRanges,
     replicas,
 };
 
@@ -86,13 +87,15 @@ fn network(foreign: &ForeignCluster, objects: &LiqoObjects) -> Read<Option<Netwo
     let tunnel = objects.tunnel(&foreign.spec.cluster_id).map_err(Clone::clone)?.cloned();
     let (spec, status) = tunnel.map(|tunnel| (tunnel.spec, tunnel.status.unwrap_or_default())).unzip();
     let gateways = status.unwrap_or_default().gateways;
-    let none = Networking { links, prefixes: [].into(), behind: [].into(), could_keep: [].into(), waiting: [].into(), gateways };
+    let own = read(&objects.config)?.as_ref().and_then(|config| config.status.as_ref()?.network.as_ref());
+    let keepable = KeepableRanges::default();
+    let none = Networking { links, prefixes: [].into(), behind: [].into(), keepable, waiting: [].into(), gateways };
     Ok(Some(match spec {
         None => none,
         Some(spec) => Networking {
+            keepable: KeepableRanges::as_known_here(own.unwrap_or(&NetworkRanges::default()), &spec),
             prefixes: spec.imported,
             behind: spec.behind,
-            could_keep: spec.could_keep,
             waiting: spec.waiting,
             ..none
         },
@@ -221,8 +224,13 @@ mod tests {
             "used": { "cpu": "1500m" }, "free": { "cpu": "500m" }, "pods": 3 }]);
         assert_eq!(status["peers"][0]["borrowing"]["nodes"], expected);
         assert_eq!(status["peers"][0]["network"]["prefixes"], json!({ "10.244.0.0/16": "10.65.0.0/16" }));
+        assert_eq!(status["peers"][0]["network"].get("peerCouldKeep"), None, "the peer's pods have the same range");
         let misfit = status["cluster"]["replicasNote"].as_str().unwrap();
         assert!(misfit.contains("one replica, although 2 nodes"), "{misfit}");
+        let tunnel = objects.tunnels.as_mut().unwrap().first_mut().unwrap();
+        tunnel.spec.imported = [("10.245.0.0/16".parse().unwrap(), "10.65.0.0/16".parse().unwrap())].into();
+        let status = serde_json::to_value(summarize("kind", &objects, &usage).unwrap()).unwrap();
+        assert_eq!(status["peers"][0]["network"]["peerCouldKeep"], json!(["10.244.0.0/16"]));
         objects.offers = Err("cannot list resourceoffers".to_owned());
         assert_eq!(summarize("kind", &objects, &usage).unwrap_err(), "cannot list resourceoffers");
     }

@@ -6,8 +6,8 @@ use super::{
     Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, Through, VirtualNode,
 };
 use crate::{
+    kept_addresses::KeepableRanges,
     output::{Paint, plain},
-    peer,
 };
 
 /// A line and the lines below it.
@@ -195,9 +195,7 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
         .iter()
         .map(|(there, later)| format!("{there} is mapped to {later} when no pod of either cluster runs at the other"));
     children.extend(waiting.map(|text| Branch::leaf(paint.unsure(&text))));
-    if !network.could_keep.is_empty() {
-        children.push(Branch::leaf(paint.faint(&peer::could_keep_text(&network.could_keep))));
-    }
+    children.extend(addresses_that_could_stay(name, &network.keepable, paint));
     children.extend(network.gateways.iter().map(|gateway| {
         let (node, ends) = (plain(&gateway.node), plain(&gateway.endpoints.join(", ")));
         let over = match gateway.transport {
@@ -216,6 +214,14 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
         Branch { text, children: direct.collect() }
     }));
     Branch { text: format!("network to {name}"), children }
+}
+
+fn addresses_that_could_stay(name: &str, keepable: &KeepableRanges, paint: Paint) -> Vec<Branch> {
+    let lines = keepable.sentences(name).into_iter().map(|line| Branch::leaf(paint.faint(&line))).collect();
+    match keepable.summary() {
+        Some(summary) => vec![Branch { text: paint.faint(summary), children: lines }],
+        None => lines,
+    }
 }
 
 /// An offer from `provider`, or one that this cluster makes.
@@ -360,7 +366,11 @@ mod tests {
                 prefixes: [("10.244.0.0/16", "10.65.0.0/16"), ("10.81.0.0/16", "10.67.0.0/16")]
                     .map(|(there, here)| (there.parse().unwrap(), here.parse().unwrap()))
                     .into(),
-                could_keep: ["10.244.0.0/16".parse().unwrap()].into(),
+                keepable: KeepableRanges {
+                    could_keep: ["10.244.0.0/16".parse().unwrap()].into(),
+                    peer_could_keep: ["10.245.0.0/16".parse().unwrap()].into(),
+                    ..KeepableRanges::default()
+                },
                 waiting: [].into(),
                 behind: [("10.81.0.0/16".parse().unwrap(), vec!["q".repeat(32).parse().unwrap()])].into(),
                 gateways: vec![
@@ -476,7 +486,11 @@ rome (ID {rome}, Liqo 0.1.0)
 │     ├─ ✓ NetworkAgreed
 │     ├─ ? TunnelConnected: Reason: what is the case (since 2026-01-01T00:00:00Z)
 │     ├─ its 10.244.0.0/16 is mapped here to 10.65.0.0/16, 10.81.0.0/16 (cluster qqqqqq behind it) is mapped here to 10.67.0.0/16
-│     ├─ addresses of 10.244.0.0/16 could stay as they are: if you know these ranges, name them in network.keptCIDRs of the peer's policy
+│     ├─ both clusters could keep each other's addresses, so that a pod has one address everywhere
+│     │  ├─ addresses of 10.244.0.0/16 could stay as they are here, if you know these ranges: \
+             spec.network.keptCIDRs: [\"10.244.0.0/16\"] in the policy for milan
+│     │  └─ addresses of this cluster's 10.245.0.0/16 could stay as they are in milan, unless something else there has them: \
+             there, spec.network.keptCIDRs: [\"10.245.0.0/16\"] in the policy for this cluster
 │     ├─ tunnel from node rome-1 to 203.0.113.9:51840, 203.0.113.10:51840, 12.3 ms, 5 % lost
 │     │  └─ directly to cluster qqqqqq behind it
 │     └─ no tunnel from node rome-2

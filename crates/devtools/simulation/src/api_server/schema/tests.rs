@@ -107,6 +107,24 @@ fn a_policy_loses_unknown_fields_and_gets_defaults() {
 }
 
 #[test]
+fn a_policy_that_keeps_what_is_no_address_range_is_refused() {
+    let schema = schema("sharing.liqo.io_peeringpolicies");
+    let refused = |ranges: &[&str]| {
+        let spec = json!({"priority": 0, "network": {"keptCIDRs": ranges}});
+        let policy = json!({
+            "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "PeeringPolicy", "metadata": {"name": "a"}, "spec": spec,
+        });
+        texts(&schema.validate(&policy, None))
+    };
+    assert!(refused(&["10.245.0.0/16", "fd00:10:245::/48"]).is_empty());
+    let why = "spec.network.keptCIDRs[1]: Invalid value: \"string\": \
+               not an address range such as 10.245.0.0/16 or fd00:10:245::/48";
+    for range in ["10.245.0.0/33", "fd00::1::/48", "fd00:12345::/48"] {
+        assert_eq!(refused(&["10.245.0.0/16", range]), [why], "{range}");
+    }
+}
+
+#[test]
 fn unknown_fields_stay_where_they_may() {
     let schema = schema("virtualkubelet.liqo.io_shadowpods");
     let mut pod = json!({"status": {"pod": {"phase": "Running", "a": [{"b": null}]}, "x": 1}});

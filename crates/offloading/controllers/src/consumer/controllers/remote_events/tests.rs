@@ -1,5 +1,5 @@
-use kube::Client;
-use liqo_controller_runtime::Key;
+use kube::{Client, client::Body};
+use liqo_controller_runtime::{Key, provider_limits::LimitExceeded};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -22,6 +22,48 @@ fn there(events: &[Value]) -> Client {
         "status": { "phase": "Created", "remoteUID": "r" } });
     let objects = json!({ "namespacemaps": [mapping()], "shadowpods": [shadow], "events": events });
     api_server(objects, |_, _| std::future::ready(true))
+}
+
+/// The same provider, with more events than are read: a list of all fails, and later there is a warning.
+fn there_with_too_many_events() -> Client {
+    let others = there(&[]);
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (others, query) = (others.clone(), request.uri().query().unwrap_or_default().to_owned());
+        async move {
+            let is_watch = query.contains("watch=true");
+            if !request.uri().path().ends_with("/events") || is_watch && !query.contains("resourceVersion=1") {
+                return others.send(request).await.map_err(tower::BoxError::from);
+            }
+            if !is_watch && !query.split('&').any(|pair| pair == "limit=1") {
+                return Err(std::io::Error::other(LimitExceeded::Pages).into());
+            }
+            let list = json!({ "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": "1" }, "items": [] });
+            let added = format!(r#"{{"type":"ADDED","object":{}}}"#, warning("9", "web", "r"));
+            Ok(http::Response::new(Body::from(if is_watch { added } else { list.to_string() }.into_bytes())))
+        }
+    });
+    Client::new(service, "default")
+}
+
+#[tokio::test]
+async fn the_owner_of_a_namespace_with_too_many_events_is_told_and_new_events_come() {
+    let written: Arc<Mutex<Vec<String>>> = Arc::default();
+    let writing = written.clone();
+    let home = api_server(here(&json!({})), move |method, name| {
+        if *method == http::Method::POST && name == "events" || *method == http::Method::PATCH && name.contains("web.") {
+            writing.lock().push(method.to_string());
+        }
+        std::future::ready(true)
+    });
+    let consumer = started(home);
+    let (peer, _remote, _healthy) = connected(&consumer, there_with_too_many_events()).await;
+    let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" }, "spec": { "containers": [] } });
+    let pod = LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap();
+    peer.pod_changed(None, Some(&Arc::new(pod)));
+    triggers::enqueue(&consumer, &peer, triggers::pods_listed());
+    until(|| (written.lock().len() >= 2).then_some(())).await;
+    assert_eq!(*written.lock(), ["POST", "PATCH"], "the namespace, then the pod");
+    consumer.context.stop.cancel();
 }
 
 #[tokio::test]

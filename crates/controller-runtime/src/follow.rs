@@ -1,0 +1,277 @@
+//! Shows each object in a namespace of a provider and each change of it, without keeping any: for Kubernetes events.
+//!
+//! ```text
+//! everything that exists, and each change ──▶ a limit is exceeded ──▶ only changes from now on
+//! ```
+//!
+//! A provider may have more events than the [`crate::provider_limits`] allow, without any fault. That must cost only events: it is no
+//! fault of the peering, and the caches of other objects do not see it.
+
+use std::{error::Error, fmt::Debug, io, sync::Arc, time::Duration};
+
+use futures::{Stream, StreamExt as _, stream, stream::BoxStream};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{ListParams, WatchEvent, WatchParams},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use liqo_api::{Key, record_text::max_values};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{
+    cache::{log_failure, log_unreadable, small_pages},
+    provider_limits::{LimitExceeded, MAX_VALUES, ProviderLimits, RETRY_DELAY},
+    unread::{Unread, unread},
+};
+
+/// How long a watch may be silent after the time at which the provider should have ended it.
+const IDLE_MARGIN: Duration = Duration::from_secs(5);
+/// Duration of a watch in seconds if its configuration does not say it.
+const DEFAULT_WATCH_SECONDS: u32 = 290;
+/// Minimum time between two watches.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a provider shows.
+#[derive(Debug)]
+pub enum Followed<K> {
+    /// An object that exists, is new or has changed.
+    Object(K),
+    /// The provider has more than this cluster reads: what exists now is not shown, only what changes later.
+    Skipped(LimitExceeded),
+}
+
+/// Follows the objects of a provider with these `limits`. A broken watch is restarted with growing delays. Reads no faster than its
+/// consumer.
+pub fn follow<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    limits: Arc<ProviderLimits>,
+) -> impl Stream<Item = Followed<K>> + Send + Unpin + 'static
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let (url, api) = (api.resource_url().to_owned(), unread(api));
+    let everything = watcher(api.clone(), small_pages(config.clone())).default_backoff().boxed();
+    let source = Source::Everything(everything);
+    let follower = Follower { api, config, limits, url, source, failures: 0, pause: Duration::ZERO };
+    stream::unfold(follower, |mut follower| async {
+        let next = follower.next().await;
+        Some((next, follower))
+    })
+    .boxed()
+}
+
+struct Follower<K> {
+    api: Api<Unread<K>>,
+    config: watcher::Config,
+    limits: Arc<ProviderLimits>,
+    url: String,
+    source: Source<K>,
+    /// Consecutive errors.
+    failures: u32,
+    /// Time to wait before the next request.
+    pause: Duration,
+}
+
+enum Source<K> {
+    Everything(BoxStream<'static, watcher::Result<watcher::Event<Unread<K>>>>),
+    Changes(Changes<K>),
+}
+
+impl<K> Follower<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    async fn next(&mut self) -> Followed<K> {
+        loop {
+            sleep(std::mem::take(&mut self.pause)).await;
+            let shown = match &mut self.source {
+                // It never ends.
+                Source::Everything(events) => events.next().await.map_or(Ok(None), |event| event.map(shown)),
+                Source::Changes(changes) => changes.next(&self.api, &self.config).await,
+            };
+            match shown {
+                Ok(Some(object)) => {
+                    self.failures = 0;
+                    if let Some(object) = self.read(&object) {
+                        return Followed::Object(object);
+                    }
+                }
+                Ok(None) => {
+                    if let Source::Changes(Changes { watch: None, .. }) = self.source {
+                        self.pause = PAUSE;
+                    }
+                }
+                Err(error) => {
+                    if let Some(limit) = self.failed(&error) {
+                        return Followed::Skipped(limit);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decides how to go on after an error. Returns the limit that the provider exceeded.
+    fn failed(&mut self, error: &watcher::Error) -> Option<LimitExceeded> {
+        self.failures += 1;
+        let limit = exceeded_limit(error);
+        let only_changes = matches!(self.source, Source::Changes(_));
+        if limit.is_some() {
+            self.source = Source::Changes(Changes::default());
+        } else {
+            log_failure(&self.url, error, self.failures);
+        }
+        self.pause = match (only_changes, limit) {
+            // A stream of everything waits by itself, and the first look at changes must not miss any.
+            (false, _) => Duration::ZERO,
+            (true, Some(_)) => RETRY_DELAY,
+            (true, None) => RETRY_DELAY.min(PAUSE * 2_u32.saturating_pow(self.failures)),
+        };
+        limit
+    }
+
+    fn read(&self, object: &Unread<K>) -> Option<K> {
+        if max_values(object.text()) > MAX_VALUES {
+            self.limits.skipped_events(LimitExceeded::Values, Instant::now());
+            return None;
+        }
+        object.read().inspect_err(|error| log_unreadable(&self.url, &Key::of(object), error, Some(&self.limits))).ok()
+    }
+}
+
+fn shown<K>(event: watcher::Event<K>) -> Option<K> {
+    match event {
+        watcher::Event::Apply(object) | watcher::Event::InitApply(object) => Some(object),
+        watcher::Event::Init | watcher::Event::InitDone | watcher::Event::Delete(_) => None,
+    }
+}
+
+/// The changes from the first look on. Nothing is listed.
+struct Changes<K> {
+    /// The version after which changes are shown; none before the first look.
+    after: Option<String>,
+    watch: Option<BoxStream<'static, kube::Result<WatchEvent<Unread<K>>>>>,
+}
+
+impl<K> Default for Changes<K> {
+    fn default() -> Self {
+        Self { after: None, watch: None }
+    }
+}
+
+impl<K> Changes<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    /// The next object that changed, if there is one before the watch ends.
+    async fn next(&mut self, api: &Api<Unread<K>>, config: &watcher::Config) -> watcher::Result<Option<Unread<K>>> {
+        let shown = self.next_or_error(api, config).await;
+        if let Err(error) = &shown {
+            self.watch = None;
+            if is_too_old(error) {
+                self.after = None;
+            }
+        }
+        shown
+    }
+
+    async fn next_or_error(&mut self, api: &Api<Unread<K>>, config: &watcher::Config) -> watcher::Result<Option<Unread<K>>> {
+        let after = match &self.after {
+            Some(after) => after,
+            None => self.after.insert(newest_version(api, config).await?),
+        };
+        let watch = if let Some(watch) = &mut self.watch {
+            watch
+        } else {
+            let begun = api.watch(&watch_params(config), after).await.map_err(watcher::Error::WatchStartFailed)?;
+            self.watch.insert(begun.boxed())
+        };
+        let seconds = config.timeout.unwrap_or(DEFAULT_WATCH_SECONDS);
+        let event = timeout(Duration::from_secs(seconds.into()) + IDLE_MARGIN, watch.next()).await.ok().flatten();
+        match event.transpose().map_err(watcher::Error::WatchFailed)? {
+            Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
+                self.after = object.resource_version();
+                Ok(Some(object))
+            }
+            Some(WatchEvent::Deleted(object)) => {
+                self.after = object.resource_version();
+                Ok(None)
+            }
+            Some(WatchEvent::Bookmark(bookmark)) => {
+                self.after = Some(bookmark.metadata.resource_version);
+                Ok(None)
+            }
+            Some(WatchEvent::Error(status)) => Err(watcher::Error::WatchError(status.boxed())),
+            None => {
+                self.watch = None;
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn watch_params(config: &watcher::Config) -> WatchParams {
+    WatchParams {
+        label_selector: config.label_selector.clone(),
+        field_selector: config.field_selector.clone(),
+        timeout: config.timeout,
+        bookmarks: config.bookmarks,
+        send_initial_events: false,
+    }
+}
+
+/// The present version of a list, of which only one object is read.
+async fn newest_version<K>(api: &Api<Unread<K>>, config: &watcher::Config) -> watcher::Result<String>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let params = ListParams {
+        label_selector: config.label_selector.clone(),
+        field_selector: config.field_selector.clone(),
+        limit: Some(1),
+        ..ListParams::default()
+    };
+    let list = api.list(&params).await.map_err(watcher::Error::InitialListFailed)?;
+    list.metadata.resource_version.filter(|version| !version.is_empty()).ok_or(watcher::Error::NoResourceVersion)
+}
+
+/// Whether the provider does not know changes after that version any more.
+fn is_too_old(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) | watcher::Error::WatchError(status) => status.code == 410,
+        _ => false,
+    }
+}
+
+/// The limit because of which a request failed. The client reports it as an I/O error within others.
+fn exceeded_limit(error: &watcher::Error) -> Option<LimitExceeded> {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(limit) = error.downcast_ref() {
+            return Some(*limit);
+        }
+        // An I/O error names as its source that of the error in it.
+        next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_found_in_the_error_of_a_client() {
+        let io = |limit| io::Error::other(io::Error::other(limit));
+        let list = watcher::Error::InitialListFailed(kube::Error::Service(Box::new(io(LimitExceeded::Pages))));
+        assert_eq!(exceeded_limit(&list), Some(LimitExceeded::Pages));
+        let watch = watcher::Error::WatchFailed(kube::Error::ReadEvents(io(LimitExceeded::Values)));
+        assert_eq!(exceeded_limit(&watch), Some(LimitExceeded::Values));
+        let other = watcher::Error::WatchFailed(kube::Error::ReadEvents(io::ErrorKind::ConnectionReset.into()));
+        assert_eq!(exceeded_limit(&other), None);
+    }
+}
