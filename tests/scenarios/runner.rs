@@ -103,6 +103,38 @@ pub struct Set {
     pub last: Vec<Scenario>,
 }
 
+/// Which scenarios do not run this time.
+#[derive(Default)]
+struct Waiting {
+    /// Names of those that wait for another turn.
+    turns: Vec<String>,
+    lacks_kubernetes_tests: bool,
+}
+
+impl Waiting {
+    /// Who names scenarios wants these, whosever turn it is.
+    fn of_run(runs_all: bool) -> Result<Self> {
+        if !runs_all {
+            return Ok(Self::default());
+        }
+        Ok(Self { turns: turns::waiting()?, lacks_kubernetes_tests: !liqo_playground::has_kubernetes_tests() })
+    }
+
+    fn has(&self, scenario: &Scenario) -> bool {
+        let waits_for_turn = self.turns.iter().any(|name| name == scenario.name);
+        waits_for_turn || (scenario.needs_kubernetes_tests && self.lacks_kubernetes_tests)
+    }
+
+    fn show(&self) {
+        if !self.turns.is_empty() {
+            println!("{} scenarios wait for their turn (tests/scenarios-by-turns.md)", self.turns.len());
+        }
+        if self.lacks_kubernetes_tests {
+            println!("Kubernetes' own tests wait until they are built: cargo playground conformance --list");
+        }
+    }
+}
+
 /// The outcome of a scenario: an error message if it failed.
 type Outcome = Result<(), String>;
 
@@ -184,10 +216,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         Ok(attacks) => attacks,
         Err(error) => return fail(&anyhow::anyhow!("docs/SECURITY.md: {error}")),
     };
-    // Who names scenarios wants these, whosever turn it is.
-    let runs_all = filters.is_none() && !arguments.ignored;
-    let lacks_kubernetes_tests = runs_all && !liqo_playground::has_kubernetes_tests();
-    let waiting = match if runs_all { turns::waiting() } else { Ok(Vec::new()) } {
+    let waiting = match Waiting::of_run(filters.is_none() && !arguments.ignored) {
         Ok(waiting) => waiting,
         Err(error) => return fail(&error),
     };
@@ -220,9 +249,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
                         .unwrap_or_else(|_| Err("the clusters were not started".to_owned()))
                         .map_err(Into::into)
                 });
-                let is_waiting = waiting.iter().any(|name| name == scenario.name)
-                    || (scenario.needs_kubernetes_tests && lacks_kubernetes_tests);
-                let waits = !arguments.include_ignored && is_waiting;
+                let waits = !arguments.include_ignored && waiting.has(&scenario);
                 let trial = trial.with_ignored_flag(waits);
                 trials.push(if is_attack { trial.with_kind(ATTACK) } else { trial });
                 if !arguments.list && !arguments.ignored && !waits {
@@ -256,12 +283,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     }
     show_attacks(&attacks, &scenarios);
     show_slowest(&mut scenarios, begun.elapsed());
-    if !waiting.is_empty() {
-        println!("{} scenarios wait for their turn (tests/scenarios-by-turns.md)", waiting.len());
-    }
-    if lacks_kubernetes_tests {
-        println!("Kubernetes' own tests wait until they are built: cargo playground conformance --list");
-    }
+    waiting.show();
     show_failed(&scenarios);
     conclusion.exit_code()
 }

@@ -27,6 +27,7 @@ const KUBE_ROUTER: &str = "kube-router";
 
 /// The clusters of a set.
 #[derive(Clone, Copy, Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "the settings are independent")]
 pub struct Clusters {
     /// Name of their playground. It does not disturb a user's own playground.
     pub instance: &'static str,
