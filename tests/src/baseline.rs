@@ -19,6 +19,8 @@ const KINDS: [&[&str]; 7] = [
 const NAMESPACES: [&str; 3] = ["namespaces", "-l", "!liqo.io/namespace-kind,!liqo.io/managed"];
 /// Prefix of the names of nftables tables that scenarios create on nodes.
 const TABLE_PREFIX: &str = "scenario_";
+/// As an argument of `kubectl taint`: the taint of Kubernetes' own tests, without which they leave the nodes.
+const REMOVED_TAINT: &str = "playground.liqo.io/tests-";
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The state of rome, turin and milan when they were ready. After a failed scenario it is restored.
@@ -135,6 +137,7 @@ async fn restore_objects(cluster: &Cluster, state: &State) -> Result<()> {
             }
             if kind[0] == "nodes" {
                 cluster.try_kubectl(&["uncordon", &name]).await?;
+                cluster.try_kubectl(&["taint", "nodes", &name, REMOVED_TAINT]).await?;
             }
         }
     }

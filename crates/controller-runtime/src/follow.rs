@@ -32,6 +32,9 @@ const DEFAULT_WATCH_SECONDS: u32 = 290;
 /// Minimum time between two watches.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Maximum length of the version of an object, in bytes.
+const MAX_VERSION_LEN: usize = 64;
+
 /// What a provider shows.
 #[derive(Debug)]
 pub enum Followed<K> {
@@ -87,13 +90,19 @@ where
         loop {
             sleep(std::mem::take(&mut self.pause)).await;
             let shown = match &mut self.source {
-                // It never ends.
-                Source::Everything(events) => events.next().await.map_or(Ok(None), |event| event.map(shown)),
+                Source::Everything(events) => match events.next().await {
+                    // It only announces a list request, so it does not prove that the watch works.
+                    Some(Ok(watcher::Event::Init)) => continue,
+                    // It never ends.
+                    event => event.map_or(Ok(None), |event| event.map(shown)),
+                },
                 Source::Changes(changes) => changes.next(&self.api, &self.config).await,
             };
+            if shown.is_ok() {
+                self.failures = 0;
+            }
             match shown {
                 Ok(Some(object)) => {
-                    self.failures = 0;
                     if let Some(object) = self.read(&object) {
                         return Followed::Object(object);
                     }
@@ -115,7 +124,8 @@ where
     /// Decides how to go on after an error. Returns the limit that the provider exceeded.
     fn failed(&mut self, error: &watcher::Error) -> Option<LimitExceeded> {
         self.failures += 1;
-        let limit = exceeded_limit(error);
+        let exceeded = exceeded_limit(error);
+        let limit = exceeded.filter(is_too_much);
         let only_changes = matches!(self.source, Source::Changes(_));
         if limit.is_some() {
             self.source = Source::Changes(Changes::default());
@@ -123,6 +133,7 @@ where
             log_failure(&self.url, error, self.failures);
         }
         self.pause = match (only_changes, limit) {
+            (false, None) if exceeded.is_some() => RETRY_DELAY,
             // A stream of everything waits by itself, and the first look at changes must not miss any.
             (false, _) => Duration::ZERO,
             (true, Some(_)) => RETRY_DELAY,
@@ -191,15 +202,15 @@ where
         let event = timeout(Duration::from_secs(seconds.into()) + IDLE_MARGIN, watch.next()).await.ok().flatten();
         match event.transpose().map_err(watcher::Error::WatchFailed)? {
             Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
-                self.after = object.resource_version();
+                self.advance(object.resource_version());
                 Ok(Some(object))
             }
             Some(WatchEvent::Deleted(object)) => {
-                self.after = object.resource_version();
+                self.advance(object.resource_version());
                 Ok(None)
             }
             Some(WatchEvent::Bookmark(bookmark)) => {
-                self.after = Some(bookmark.metadata.resource_version);
+                self.advance(Some(bookmark.metadata.resource_version));
                 Ok(None)
             }
             Some(WatchEvent::Error(status)) => Err(watcher::Error::WatchError(status.boxed())),
@@ -209,6 +220,20 @@ where
             }
         }
     }
+}
+
+impl<K> Changes<K> {
+    /// Goes on after this version, if it is one.
+    fn advance(&mut self, version: Option<String>) {
+        if let Some(version) = version.filter(|version| is_version(version)) {
+            self.after = Some(version);
+        }
+    }
+}
+
+/// Whether a provider may mean this as the version of an object. Kubernetes' versions are numbers.
+fn is_version(version: &str) -> bool {
+    (1..=MAX_VERSION_LEN).contains(&version.len())
 }
 
 fn watch_params(config: &watcher::Config) -> WatchParams {
@@ -233,7 +258,7 @@ where
         ..ListParams::default()
     };
     let list = api.list(&params).await.map_err(watcher::Error::InitialListFailed)?;
-    list.metadata.resource_version.filter(|version| !version.is_empty()).ok_or(watcher::Error::NoResourceVersion)
+    list.metadata.resource_version.filter(|version| is_version(version)).ok_or(watcher::Error::NoResourceVersion)
 }
 
 /// Whether the provider does not know changes after that version any more.
@@ -260,12 +285,17 @@ fn exceeded_limit(error: &watcher::Error) -> Option<LimitExceeded> {
     None
 }
 
+/// Whether the provider has more than is read. One that is slow, or cannot be reached, does not.
+fn is_too_much(limit: &LimitExceeded) -> bool {
+    *limit != LimitExceeded::PageTime
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_found_in_the_error_of_a_client() {
+    fn a_limit_is_found_in_the_error_of_a_client_and_slowness_skips_nothing() {
         let io = |limit| io::Error::other(io::Error::other(limit));
         let list = watcher::Error::InitialListFailed(kube::Error::Service(Box::new(io(LimitExceeded::Pages))));
         assert_eq!(exceeded_limit(&list), Some(LimitExceeded::Pages));
@@ -273,5 +303,6 @@ mod tests {
         assert_eq!(exceeded_limit(&watch), Some(LimitExceeded::Values));
         let other = watcher::Error::WatchFailed(kube::Error::ReadEvents(io::ErrorKind::ConnectionReset.into()));
         assert_eq!(exceeded_limit(&other), None);
+        assert!(is_too_much(&LimitExceeded::Pages) && !is_too_much(&LimitExceeded::PageTime));
     }
 }

@@ -40,7 +40,7 @@ pub(crate) enum Accepted {
 impl Program {
     /// Where it is kept after it was built.
     pub fn cached(&self) -> PathBuf {
-        // The programs of Kubernetes share a folder.
+        // The programs of Kubernetes share a folder, but for those with a package of ours.
         let folder = if self.version == KUBERNETES_VERSION { self.module.name } else { self.name };
         let revision = self.revision().unwrap_or_default();
         cache().join(format!("{folder}-{}{revision}", self.version)).join(self.name)

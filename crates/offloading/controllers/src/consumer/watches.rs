@@ -293,9 +293,10 @@ pub fn remote_events(
                 Followed::Object(event) => event,
                 Followed::Skipped(limit) => {
                     let Some(consumer) = consumer.upgrade() else { return };
-                    if told.is_none_or(|told| told.elapsed() >= SKIPPED_INTERVAL) {
+                    if told.is_none_or(|told| told.elapsed() >= SKIPPED_INTERVAL)
+                        && tell_skipped(&consumer, &peer, &namespace, limit).await
+                    {
                         told = Some(Instant::now());
-                        tell_skipped(&consumer, &peer, &namespace, limit).await;
                     }
                     continue;
                 }
@@ -311,10 +312,10 @@ pub fn remote_events(
     EventWatch { events: wanted, _stop: stop.drop_guard() }
 }
 
-/// Tells the owner of a namespace that some events of remote pods are not shown.
-async fn tell_skipped(consumer: &Consumer, peer: &PeerState, namespace: &str, limit: LimitExceeded) {
+/// Tells the owner of a namespace that some events of remote pods are not shown. Returns whether there was something to write that on.
+async fn tell_skipped(consumer: &Consumer, peer: &PeerState, namespace: &str, limit: LimitExceeded) -> bool {
     let key = Key::new(namespace, NAMESPACE_OFFLOADING);
-    let (Some(offloading), Some(remote)) = (consumer.offloadings.get(&key), peer.remote()) else { return };
+    let (Some(offloading), Some(remote)) = (consumer.offloadings.get(&key), peer.remote()) else { return false };
     let provider = if consumer.is_lent_on(namespace) { BEHIND } else { &remote.connection.cluster_name };
     let note = format!(
         "{provider} has more events of this namespace than this cluster reads ({limit}): those from before now may be missing on pods"
@@ -322,6 +323,7 @@ async fn tell_skipped(consumer: &Consumer, peer: &PeerState, namespace: &str, li
     let (version, kind) = (NamespaceOffloading::api_version(&()), NamespaceOffloading::kind(&()));
     let object = object_ref(&version, &kind, &key, offloading.uid());
     consumer.context.events.warning(&object, "EventsSkipped", note).await;
+    true
 }
 
 /// Takes over an event, if it is about a pod of this namespace that is on a virtual node of this provider.

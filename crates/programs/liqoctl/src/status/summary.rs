@@ -87,7 +87,9 @@ fn network(foreign: &ForeignCluster, objects: &LiqoObjects) -> Read<Option<Netwo
     let tunnel = objects.tunnel(&foreign.spec.cluster_id).map_err(Clone::clone)?.cloned();
     let (spec, status) = tunnel.map(|tunnel| (tunnel.spec, tunnel.status.unwrap_or_default())).unzip();
     let gateways = status.unwrap_or_default().gateways;
-    let own = read(&objects.config)?.as_ref().and_then(|config| config.status.as_ref()?.network.as_ref());
+    // Without it, only what the peer could keep is not known.
+    let own =
+        read(&objects.config).ok().and_then(|config| config.as_ref()).and_then(|config| config.status.as_ref()?.network.as_ref());
     let keepable = KeepableRanges::default();
     let none = Networking { links, prefixes: [].into(), behind: [].into(), keepable, waiting: [].into(), gateways };
     Ok(Some(match spec {
