@@ -15,7 +15,7 @@ use http::{HeaderValue, Request, Response, header::AUTHORIZATION};
 use hyper::rt::ReadBufCursor;
 use hyper_util::{
     client::legacy::connect::{Connected, Connection},
-    rt::{TokioExecutor, TokioIo},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use kube::{
     Client, Config,
@@ -76,7 +76,8 @@ pub fn client(
     let limit = tunnel.is_none().then_some(config.connect_timeout.unwrap_or(CONNECT_TIMEOUT));
     let way = tunnel.map_or_else(|| Way::Direct(Arc::clone(network)), Way::Tunnel);
     let connector = TimedConnector { inner: config.rustls_https_connector_with_connector(Connector(way))?, limit };
-    let http = hyper_util::client::legacy::Builder::new(TokioExecutor::new()).build(connector);
+    // Idle connections end by tokio's clock, not by another one.
+    let http = hyper_util::client::legacy::Builder::new(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
     let service = tower::ServiceBuilder::new().layer(config.base_uri_layer()).service(http);
     Ok(ClientBuilder::new(service, config.default_namespace).with_layer(&PeerLayer { token, limits }).build())
 }

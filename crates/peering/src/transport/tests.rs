@@ -1,16 +1,16 @@
 //! A hostile API server on loopback, and the clients and watches that read it.
 
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, convert::Infallible, net::SocketAddr, time::Duration};
 
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::RawQuery,
+    extract::{ConnectInfo, RawQuery},
     routing::get,
 };
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Event, Secret};
-use kube::{Api, runtime::watcher};
+use kube::{Api, api::ListParams, runtime::watcher};
 use liqo_api::{ClusterId, Key, ResourceOffer};
 use liqo_controller_runtime::{
     Cache, Health, PeerConnection, Peers, Tcp,
@@ -21,6 +21,7 @@ use liqo_controller_runtime::{
     queue::error_chain,
     watch,
 };
+use parking_lot::Mutex;
 use tokio::{
     net::TcpListener,
     time::{Instant, timeout},
@@ -111,11 +112,11 @@ async fn a_name_that_resolves_to_this_machine_is_not_called() {
     let server = hostile_secrets(|_| Body::from(page(&[secret(1)], ""))).await;
     let connection = connect(&Peers::default(), 1, server);
     let secrets: Api<Secret> = Api::namespaced(connection.client.clone(), "t");
-    assert_eq!(secrets.list(&kube::api::ListParams::default()).await.unwrap().items.len(), 1);
+    assert_eq!(secrets.list(&ListParams::default()).await.unwrap().items.len(), 1);
     // The name of the grant is checked before; this one stands for any name with such an address.
     let config = Config::new(format!("http://localhost:{}", server.port()).parse().unwrap());
     let by_name = client(&Tcp::network(), config, Token::default(), connection.limits.clone(), None).unwrap();
-    let error = Api::<Secret>::namespaced(by_name, "t").list(&kube::api::ListParams::default()).await.unwrap_err();
+    let error = Api::<Secret>::namespaced(by_name, "t").list(&ListParams::default()).await.unwrap_err();
     assert!(error_chain(&error).contains("localhost resolves to"), "{}", error_chain(&error));
 }
 
@@ -393,7 +394,31 @@ async fn a_connection_that_takes_too_long_is_given_up() {
     let network: Arc<dyn Network> = Arc::new(Silent);
     let started = Instant::now();
     let unanswered = client(&network, config, Token::default(), limits, None).unwrap();
-    let error = Api::<Secret>::namespaced(unanswered, "t").list(&kube::api::ListParams::default()).await.unwrap_err();
+    let error = Api::<Secret>::namespaced(unanswered, "t").list(&ListParams::default()).await.unwrap_err();
     assert!(error_chain(&error).contains("no connection within 3s"), "{}", error_chain(&error));
     assert_eq!(started.elapsed(), CONNECT_TIMEOUT);
+}
+
+#[tokio::test]
+async fn an_idle_connection_ends_by_the_clock_that_tests_steer() {
+    let callers = Arc::new(Mutex::new(BTreeSet::new()));
+    let seen = callers.clone();
+    let answer = move |ConnectInfo(caller): ConnectInfo<SocketAddr>| async move {
+        seen.lock().insert(caller);
+        page(&[secret(0)], "")
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = listener.local_addr().unwrap();
+    let router = Router::new().route(SECRETS, get(answer)).into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let secrets = Api::<Secret>::namespaced(connect(&Peers::default(), 1, server).client, "t");
+    for _ in 0..2 {
+        secrets.list(&ListParams::default()).await.unwrap();
+    }
+    assert_eq!(callers.lock().len(), 1, "the second request uses the connection of the first one");
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(120)).await;
+    tokio::time::resume();
+    secrets.list(&ListParams::default()).await.unwrap();
+    assert_eq!(callers.lock().len(), 2);
 }
