@@ -55,8 +55,7 @@ pub static FIXTURE: Fixture = Fixture {
 /// Peers milan with turin, and lets milan lend to rome from this source.
 async fn broker_by(world: &World, source: &Value) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
-    milan.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
-    milan.wait_for(&["node/turin"], "condition=Ready", 60).await?;
+    milan.peer_with(turin).await?;
     let peers = json!({ "clusterIDs": [rome.cluster_id().await?] });
     let provide = json!({ "percentage": 100, "noticeSeconds": 4, "source": source });
     apply_policy(milan, "broker", json!({ "priority": 10, "peers": peers, "provide": provide })).await?;
@@ -300,8 +299,7 @@ pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Res
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
     let said = milan.liqoctl(&["broker", "status"]).await?;
     ensure!(said.contains("milan is no broker") && said.contains("`liqoctl broker enable`"), "{said}");
-    milan.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
-    milan.wait_for(&["node/turin"], "condition=Ready", 60).await?;
+    milan.peer_with(turin).await?;
 
     // Nothing is written before somebody agrees, and nothing twice.
     let customer = rome.cluster_id().await?;

@@ -103,8 +103,7 @@ async fn keep(cluster: &Cluster, octet: Option<u8>) -> Result<()> {
 
 pub async fn members_of_one_application_know_each_other_by_their_own_addresses(world: Arc<World>) -> Result<()> {
     let (rome, turin) = (&world.rome, &world.turin);
-    rome.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
-    rome.wait_for(&["node/turin"], "condition=Ready", 90).await?;
+    rome.peer_with(turin).await?;
     connected(rome, turin).await?;
     let status = rome.liqoctl(&["status"]).await?;
     ensure!(status.contains("both clusters could keep each other's addresses"), "{status}");

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use liqo_api::Quantity;
-use liqo_tests::{Cluster, World, eventually};
+use liqo_tests::{World, eventually};
 use serde_json::json;
 
 use crate::{
@@ -16,11 +16,6 @@ use crate::{
 const NAMESPACE: &str = "sum";
 const PODS: usize = 4;
 const TIMEOUT: Duration = Duration::from_secs(90);
-
-async fn peer(consumer: &Cluster, provider: &Cluster) -> Result<()> {
-    consumer.liqoctl(&["peer", "--remote-kubeconfig", &provider.kubeconfig.display().to_string()]).await?;
-    consumer.wait_for(&[&format!("node/{}", provider.name)], "condition=Ready", 90).await
-}
 
 /// Waits until milan offers to rome what these nodes of milan have together, and rome's node has it.
 async fn offers_the_sum_of(world: &World, providers: &[&str]) -> Result<()> {
@@ -57,8 +52,8 @@ async fn run_at(world: &World, at_milan: &str, pods: usize, providers: &[&str]) 
 
 pub async fn a_broker_lends_the_sum_of_two_providers_while_one_leaves_and_comes_back(world: Arc<World>) -> Result<()> {
     let (rome, milan, turin, florence) = (&world.rome, &world.milan, &world.turin, world.florence()?);
-    peer(milan, turin).await?;
-    peer(milan, florence).await?;
+    milan.peer_with(turin).await?;
+    milan.peer_with(florence).await?;
     let peers = json!({ "clusterIDs": [rome.cluster_id().await?] });
     let provide = json!({ "percentage": 100, "noticeSeconds": 4, "source": { "offers": {} } });
     apply_policy(milan, "broker", json!({ "priority": 10, "peers": peers, "provide": provide })).await?;
@@ -74,7 +69,7 @@ pub async fn a_broker_lends_the_sum_of_two_providers_while_one_leaves_and_comes_
     offers_the_sum_of(&world, &["florence"]).await?;
     run_at(&world, &at_milan, PODS, &["florence"]).await?;
 
-    peer(milan, turin).await?;
+    milan.peer_with(turin).await?;
     offers_the_sum_of(&world, &["turin", "florence"]).await?;
     rome.kubectl(&["-n", NAMESPACE, "scale", "deployment/web", "--replicas=8"]).await?;
     run_at(&world, &at_milan, 2 * PODS, &["turin", "florence"]).await?;

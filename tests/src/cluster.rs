@@ -127,6 +127,12 @@ impl Cluster {
         succeed("liqoctl", arguments, self.try_liqoctl(arguments).await?)
     }
 
+    /// Peers with a provider as a user would; returns when its virtual node is Ready.
+    pub async fn peer_with(&self, provider: &Self) -> Result<()> {
+        self.liqoctl(&["peer", "--remote-kubeconfig", &provider.kubeconfig.display().to_string()]).await?;
+        self.wait_for(&[&format!("node/{}", provider.name)], "condition=Ready", 90).await
+    }
+
     /// Runs liqoctl, which may fail.
     pub async fn try_liqoctl(&self, arguments: &[&str]) -> Result<Output> {
         let waits = matches!(arguments.first(), Some(&("peer" | "offload")));

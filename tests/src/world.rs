@@ -255,8 +255,7 @@ impl World {
 
     /// Peers rome with milan as a user would; returns when the virtual node is Ready.
     pub async fn peer_rome_with_milan(&self) -> Result<()> {
-        self.rome.liqoctl(&["peer", "--remote-kubeconfig", &self.milan.kubeconfig.display().to_string()]).await?;
-        self.rome.wait_for(&["node/milan"], "condition=Ready", 90).await
+        self.rome.peer_with(&self.milan).await
     }
 
     /// Runs the program of the playground on these clusters. Returns its output, and fails if it fails.

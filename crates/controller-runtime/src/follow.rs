@@ -25,17 +25,16 @@ use crate::{
     unread::{Unread, unread},
 };
 
-/// How long a watch may be silent after the time at which the provider should have ended it.
+/// A watch that is still open and silent this long after its timeout counts as broken.
 const IDLE_MARGIN: Duration = Duration::from_secs(5);
 /// Duration of a watch in seconds if its configuration does not say it.
 const DEFAULT_WATCH_SECONDS: u32 = 290;
 /// Minimum time between two watches.
 const PAUSE: Duration = Duration::from_secs(1);
-
 /// Maximum length of the version of an object, in bytes.
 const MAX_VERSION_LEN: usize = 64;
 
-/// What a provider shows.
+/// An object of a provider, or the news that some are left out.
 #[derive(Debug)]
 pub enum Followed<K> {
     /// An object that exists, is new or has changed.
@@ -158,7 +157,7 @@ fn shown<K>(event: watcher::Event<K>) -> Option<K> {
     }
 }
 
-/// The changes from the first look on. Nothing is listed.
+/// The changes from the first look on. Only the version of the list is read, not what is in it.
 struct Changes<K> {
     /// The version after which changes are shown; none before the first look.
     after: Option<String>,

@@ -31,7 +31,7 @@ enum Lie {
     Longer(Seconds, Seconds),
     /// The status says nothing, and the entries are longer.
     Hidden(Seconds, Seconds),
-    /// So long after the begin, the status says nothing any more. Both the status and the entries say that it ended later.
+    /// This long after the pod was sent, its status becomes empty. Until then, and in the entries, it ends later than in truth.
     HiddenLater(Seconds),
     /// More cpu.
     Larger,

@@ -27,7 +27,8 @@ pub struct AddressPlan {
     pub kept: BTreeMap<ClusterId, KeptAddresses>,
 }
 
-/// What the owner of this cluster lets a peer keep: else a peer could choose which of our addresses lead to it.
+/// The addresses that a peer may keep here. The owner of this cluster names them: otherwise a peer could choose which of our addresses lead to
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptAddresses {
     /// The peer's own prefixes within these appear here as they are, where they are free.

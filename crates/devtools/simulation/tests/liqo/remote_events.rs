@@ -15,7 +15,7 @@ use crate::{
 
 /// Images whose pulls take so many seconds at each provider, and the names of the pods that run them.
 const PULLS: [(&str, i64); 3] = [("present", 0), ("quick", 3), ("slow", 30)];
-/// How long such a pod can take until it is ready.
+/// Within this time such a pod is ready.
 const START: Duration = Duration::from_secs(90);
 
 async fn run(home: &Cluster, name: &str) {

@@ -48,7 +48,7 @@ pub struct PeerState {
     pub announcement: Option<Result<NetworkAnnouncement, String>>,
 }
 
-/// What the policy lets a peer keep. Nothing of a peer moves while it announces nothing that can be read.
+/// The addresses that the policy lets a peer keep. None of its prefixes moves while its announcement is missing or cannot be read.
 pub fn kept(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> KeptAddresses {
     let others = snapshot.current.iter().filter(|(other, _)| *other != id).flat_map(|(_, endpoint)| &endpoint.gateways);
     let endpoints = others.flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls));

@@ -216,7 +216,7 @@ fn a_range_that_could_stay_is_told_and_a_change_waits_for_pods() {
     assert_eq!(after(&["10.202.0.0/16"], true), (before, [(range, range)].into()));
     assert_eq!(after(&["10.202.0.0/16"], false), (range, [].into()));
     assert_eq!(after(&["10.202.3.4/16"], false), (range, [].into()), "any address of a range names it");
-    // What nobody names any more is not the first free prefix of 10.64.0.0/10 by chance.
+    // When no policy names the range any more, it moves to a prefix of 10.64.0.0/10, where it is not now.
     assert_eq!(after(&[], true), (range, [(range, before)].into()));
     assert_eq!(after(&["no prefix"], false), (before, [].into()));
 }
