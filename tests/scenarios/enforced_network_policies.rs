@@ -164,7 +164,7 @@ pub async fn packets_obey_network_policies(world: Arc<World>) -> Result<()> {
 
     // Milan's policy allows further ingress sources.
     let allow_ingress_from = |sources: Value| {
-        let spec = json!({ "priority": 50, "peers": { "clusterIDs": [id] }, "provide": { "usage": { "entrances": sources } } });
+        let spec = json!({ "priority": 50, "peers": { "clusterIDs": [id] }, "provide": { "usage": { "allowedIngressSources": sources } } });
         apply_policy(milan, "sources", spec)
     };
     for invalid in ["10.0.0.0/33", "10.0.0.256/24", "fd00::/129", "10.0.0.1", "Default"] {

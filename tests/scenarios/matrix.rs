@@ -26,7 +26,7 @@ async fn matrix(world: &World, others: &[&Cluster]) -> Result<(bool, Value)> {
     let found: Value = serde_json::from_str(&output.stdout).with_context(|| format!("no matrix: {}", output.stderr))?;
     // It waits for their end, but not for ever.
     eventually("the namespaces of the test are gone", Duration::from_secs(60), || async {
-        let left = world.rome.kubectl(&["get", "namespaces", "-l", "network-test.liqo.io/over-at", "-o", "name"]).await?;
+        let left = world.rome.kubectl(&["get", "namespaces", "-l", "network-test.liqo.io/ends-at", "-o", "name"]).await?;
         ensure!(left.trim().is_empty(), "it leaves something behind: {left}");
         Ok(Some(()))
     })
@@ -38,7 +38,7 @@ async fn matrix(world: &World, others: &[&Cluster]) -> Result<(bool, Value)> {
 
 /// State and message of a path.
 fn path<'a>(matrix: &'a Value, from: (&str, &str), to: (&str, &str)) -> Result<(&'a str, &'a str)> {
-    let paths = matrix["ways"].as_array().context("no paths")?;
+    let paths = matrix["paths"].as_array().context("no paths")?;
     let is = |path: &&Value| {
         (&path["fromCluster"], &path["from"], &path["toCluster"], &path["to"])
             == (&from.0.into(), &from.1.into(), &to.0.into(), &to.1.into())

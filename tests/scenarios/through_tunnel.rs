@@ -145,7 +145,7 @@ async fn a_token_gives_access_only_to_the_auth_endpoint(milan: &Cluster) -> Resu
 /// Waits until milan's tunnel clients are exactly this number of consumers, with access to both ports.
 async fn tunnel_clients_are(milan: &Cluster, tenants: usize) -> Result<()> {
     eventually(&format!("milan has {tenants} tunnel clients"), TIMEOUT, || async {
-        let list = milan.object(&["-n", "liqo", "configmap", "liqo-tunnel-guests"]).await?.context("there is no list")?;
+        let list = milan.object(&["-n", "liqo", "configmap", "liqo-tunnel-clients"]).await?.context("there is no list")?;
         let data = list["data"].as_object().cloned().unwrap_or_default();
         Ok((data.len() == tenants && data.values().all(|scope| scope == "All")).then_some(()))
     })

@@ -120,7 +120,7 @@ pub mod owners {
         ConditionOwner { field_manager: "liqo-offloading", types: &[links::VIRTUAL_NODES_READY] };
     /// The network between the clusters.
     pub const NETWORK: ConditionOwner =
-        ConditionOwner { field_manager: "liqo-interconnect", types: &[links::NETWORK_AGREED, links::TUNNEL_CONNECTED] };
+        ConditionOwner { field_manager: "liqo-network", types: &[links::NETWORK_AGREED, links::TUNNEL_CONNECTED] };
 }
 
 /// Like [`decide`], for an owner of several types: it also removes conditions of the owner that are not in `wanted`.

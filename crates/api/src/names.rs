@@ -41,7 +41,7 @@ pub const NETWORK_CONFIG: &str = "network";
 
 /// Name of the `ConfigMap` (in Liqo's namespace) that lists the tunnel clients: who may call this cluster through the tunnel. Its data maps
 /// a public key in hexadecimal to one of the [`tunnel_client_scopes`].
-pub const TUNNEL_CLIENTS: &str = "liqo-tunnel-guests";
+pub const TUNNEL_CLIENTS: &str = "liqo-tunnel-clients";
 
 /// What a tunnel client may call.
 pub mod tunnel_client_scopes {

@@ -473,7 +473,7 @@ pub struct Usage {
     pub max_endpoints: u32,
     /// Allowed ingress sources: who else may reach their pods, unless one of their `NetworkPolicies` forbids it. Each is a namespace here, such
     /// as that of an ingress controller, or an address range, such as that of load balancers.
-    #[serde(rename = "entrances", skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::ingress_sources")]
     pub allowed_ingress_sources: Vec<String>,
     /// The Pod Security standard that their namespaces here enforce.

@@ -288,7 +288,7 @@ fn beyond_a_node(node: &str) -> Vec<Case> {
         case(format!("POST {LEASES}/namespaces/kube-system/leases"), lease("stolen", node, json!({})), NO_RIGHT),
         read(liqo("secrets")),
         read(liqo("secrets/liqo-identity")),
-        case(format!("PATCH {}", liqo("configmaps/liqo-tunnel-guests")), json!({ "data": {} }), NO_RIGHT),
+        case(format!("PATCH {}", liqo("configmaps/liqo-tunnel-clients")), json!({ "data": {} }), NO_RIGHT),
         case(
             format!("POST {}", liqo("serviceaccounts/liqo-controller-manager/token")),
             token_request(3600, &Value::Null),

@@ -88,7 +88,6 @@ pub struct Matrix {
     /// The clusters; the one that borrows is the first.
     pub clusters: Vec<Participants>,
     /// Each path from one to another.
-    #[serde(rename = "ways")]
     pub paths: Vec<PathResult>,
     /// What does not work, and what to do.
     pub failures: Vec<ReportedFailure>,
@@ -142,7 +141,6 @@ pub enum PathState {
 #[serde(rename_all = "camelCase")]
 pub struct ReportedFailure {
     /// From whom to what: `rome pod to milan service`.
-    #[serde(rename = "way")]
     pub path: String,
     /// The asker and the question.
     pub tried: String,

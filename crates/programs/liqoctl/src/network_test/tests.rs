@@ -413,7 +413,7 @@ fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
     assert!(text.ends_with("LEFT namespace x of rome stays: why"), "{text}");
     assert!(text.contains("what to do:") && text.contains("-  rome does not forward packets between"), "{text}");
     let json: Value = serde_json::to_value(&found).unwrap();
-    assert_eq!(json["matrices"][0]["ways"][0]["from"], "pod");
+    assert_eq!(json["matrices"][0]["paths"][0]["from"], "pod");
 }
 
 #[test]

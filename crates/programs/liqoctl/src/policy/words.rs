@@ -196,7 +196,7 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
             &[usage.max_load_balancers.to_string()],
         );
     }
-    names("provide.usage.entrances", "their pods are also reachable from", &usage.allowed_ingress_sources);
+    names("provide.usage.allowedIngressSources", "their pods are also reachable from", &usage.allowed_ingress_sources);
     names("provide.usage.runtimeClassName", "they get the RuntimeClass", usage.runtime_class_name.as_slice());
     names("provide.usage.priorityClassName", "they get the PriorityClass", usage.priority_class_name.as_slice());
     let tolerations: Vec<String> = usage.named_tolerations().map(toleration).collect();

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Label on the objects of a run: the latest end of the run, in seconds since 1970.
-const RUN_ENDS_AT: &str = "network-test.liqo.io/over-at";
+const RUN_ENDS_AT: &str = "network-test.liqo.io/ends-at";
 /// Time that a run may take to clean up, beyond its own limit.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(300);
 /// Name of the step that removes everything.
