@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     ApiServer, Key, User,
     api_server::Store,
-    cluster::{self, MissingNodes, Objects, Settings, Write},
+    cluster::{self, Memory, Objects, Settings, Write},
     random::Draws,
 };
 
@@ -34,6 +34,10 @@ impl Objects for Store {
     fn resources(&self) -> Vec<String> {
         self.resources().map(str::to_owned).collect()
     }
+
+    fn ownership(&self) -> u64 {
+        self.ownership()
+    }
 }
 
 /// The settings of a cluster that runs: they stay as they are, or who holds the sender changes them.
@@ -56,13 +60,13 @@ pub async fn run(server: ApiServer, settings: impl Into<LiveSettings>, stop: Can
     let LiveSettings(mut settings) = settings.into();
     let controllers = User::administrator();
     let mut draws = Draws::new(server.draw());
-    let mut missing_nodes = MissingNodes::new();
+    let mut memory = Memory::default();
     let mut retry = RETRY;
     loop {
         let changed = server.changed();
         let now = server.now();
         let current = settings.borrow_and_update().clone();
-        let (writes, next) = server.read(|objects| cluster::decide(objects, now, &current, &mut missing_nodes));
+        let (writes, next) = server.read(|objects| cluster::decide(objects, now, &current, &mut memory));
         let count = writes.len();
         // All are made, whatever becomes of the others.
         let mut succeeded = 0;

@@ -40,6 +40,8 @@ pub struct Store {
     history: VecDeque<Change>,
     /// The version of the newest change that is forgotten.
     compacted: u64,
+    /// The version of the newest change that may make garbage, see [`concerns_owners`].
+    ownership: u64,
     /// The last end of a [`COMPACTION_INTERVAL`], and the version at that time: the next compaction goes up to it.
     interval: (Instant, u64),
 }
@@ -49,7 +51,8 @@ pub struct Compacted;
 
 impl Default for Store {
     fn default() -> Self {
-        Self { objects: BTreeMap::new(), version: 0, history: VecDeque::new(), compacted: 0, interval: (Instant::now(), 0) }
+        let interval = (Instant::now(), 0);
+        Self { objects: BTreeMap::new(), version: 0, history: VecDeque::new(), compacted: 0, ownership: 0, interval }
     }
 }
 
@@ -61,6 +64,7 @@ impl Store {
             objects: objects.clone(),
             version: *version,
             compacted: *version,
+            ownership: *version,
             interval: (Instant::now(), *version),
             ..Self::default()
         }
@@ -68,6 +72,11 @@ impl Store {
 
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The version of the newest change after which an object may be garbage.
+    pub fn ownership(&self) -> u64 {
+        self.ownership
     }
 
     /// Forgets all changes: who watches from before now must list again.
@@ -177,9 +186,20 @@ impl Store {
     }
 
     fn record(&mut self, change: Change) -> Change {
+        if concerns_owners(&change) {
+            self.ownership = change.version;
+        }
         self.history.push_back(change.clone());
         change
     }
+}
+
+/// Whether an object went, begins to end, or has other owners or finalizers.
+fn concerns_owners(change: &Change) -> bool {
+    let Some(after) = &change.after else { return true };
+    let fields = ["ownerReferences", "finalizers", "deletionTimestamp"];
+    let before = change.before.as_ref().map_or(&Value::Null, |before| &before["metadata"]);
+    fields.iter().any(|field| before[*field] != after["metadata"][*field])
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //!   Objects (as they are now) + time --> decide --> writes, and the time of the next look
 //! ```
 //!
-//! All parts are pure. What they need to know later is in the objects, as in Kubernetes; only since when nodes are missing is not.
+//! All parts are pure. What they need to know later is in the objects, as in Kubernetes; only [`Memory`] is not.
 //!
 //! Left out:
 //! - sets: adoption and release by selector, `ControllerRevisions`, `DaemonSets`
@@ -61,6 +61,8 @@ pub trait Objects {
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
     /// All resources that have objects.
     fn resources(&self) -> Vec<String>;
+    /// Changes at least when an object goes, begins to end, or gets other owners or finalizers.
+    fn ownership(&self) -> u64;
 }
 
 /// A request to the API server.
@@ -138,10 +140,16 @@ impl Default for Settings {
 /// Nodes on which pods should run and that do not exist, with the time when that was first seen.
 pub type MissingNodes = BTreeMap<String, Timestamp>;
 
-/// In the order of their writes.
-const CONTROLLERS: [fn(&Snapshot, &mut Plan); 12] = [
-    namespaces::run,
-    garbage::run,
+/// What the controllers know from earlier decisions, and no object says.
+#[derive(Debug, Default)]
+pub struct Memory {
+    missing_nodes: MissingNodes,
+    /// The [`Objects::ownership`] with which there was no garbage. To look for some costs more than all else.
+    without_garbage: Option<u64>,
+}
+
+/// In the order of their writes, after the controller of namespaces and the garbage collector.
+const CONTROLLERS: [fn(&Snapshot, &mut Plan); 10] = [
     deployments::run,
     replica_sets::run,
     stateful_sets::run,
@@ -161,12 +169,20 @@ pub fn decide(
     objects: &dyn Objects,
     now: Timestamp,
     settings: &Settings,
-    missing: &mut MissingNodes,
+    memory: &mut Memory,
 ) -> (Vec<Write>, Option<Timestamp>) {
     let mut snapshot = Snapshot::read(objects, now, settings);
-    *missing = nodes::missing(&snapshot, missing);
-    snapshot.missing_nodes.clone_from(missing);
+    memory.missing_nodes = nodes::missing(&snapshot, &memory.missing_nodes);
+    snapshot.missing_nodes.clone_from(&memory.missing_nodes);
     let mut plan = Plan::at(now);
+    namespaces::run(&snapshot, &mut plan);
+    let ownership = objects.ownership();
+    if memory.without_garbage != Some(ownership) {
+        let mut collected = Plan::at(now);
+        garbage::run(&snapshot, &mut collected);
+        memory.without_garbage = collected.is_empty().then_some(ownership);
+        plan.append(collected);
+    }
     for run in CONTROLLERS {
         run(&snapshot, &mut plan);
     }

@@ -23,6 +23,15 @@ impl Plan {
         (self.writes, self.next)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    /// Adds the writes of another plan, which waits for no time.
+    pub fn append(&mut self, other: Self) {
+        self.writes.extend(other.writes);
+    }
+
     /// Returns true if the time has come, or asks for a look at that time.
     pub fn is_due(&mut self, time: Timestamp) -> bool {
         if time <= self.now {

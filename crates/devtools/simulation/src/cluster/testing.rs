@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::api_server::kinds::Kinds;
 
 use super::{
-    MissingNodes, Objects, Settings, Write, decide,
+    Memory, Objects, Settings, Write, decide,
     fields::{after, is_ending, items, text, time_text},
     pods::is_finished,
 };
@@ -20,7 +20,7 @@ pub struct Cluster {
     objects: BTreeMap<(String, String, String), Arc<Value>>,
     pub now: Timestamp,
     pub settings: Settings,
-    missing_nodes: MissingNodes,
+    memory: Memory,
     /// Of a hundred writes, how many fail.
     pub failures: u64,
     pub draws: u64,
@@ -44,6 +44,10 @@ impl Objects for Cluster {
         all.dedup();
         all
     }
+
+    fn ownership(&self) -> u64 {
+        self.counter
+    }
 }
 
 impl Cluster {
@@ -54,7 +58,7 @@ impl Cluster {
             objects: BTreeMap::new(),
             now,
             settings,
-            missing_nodes: MissingNodes::new(),
+            memory: Memory::default(),
             failures: 0,
             draws: 1,
             counter: 0,
@@ -246,9 +250,9 @@ impl Cluster {
     }
 
     fn decide(&mut self) -> Vec<Write> {
-        let mut missing_nodes = std::mem::take(&mut self.missing_nodes);
-        let (writes, next) = decide(self, self.now, &self.settings, &mut missing_nodes);
-        (self.missing_nodes, self.next) = (missing_nodes, next);
+        let mut memory = std::mem::take(&mut self.memory);
+        let (writes, next) = decide(self, self.now, &self.settings, &mut memory);
+        (self.memory, self.next) = (memory, next);
         writes
     }
 

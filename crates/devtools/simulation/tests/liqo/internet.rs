@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   manager of rome --> Host --> connect(milan, 8443) --> wire, wire --> listener of the Host of milan
-//!                                                          late, stopped by a partition, ended with the process
+//!                                                          late, stopped by a partition, broken by a fault,
+//!                                                          ended with the process
 //! ```
 
 use std::{
@@ -19,6 +20,7 @@ use liqo_controller_runtime::{
     network::{Allowed, BoxStream, Listener},
     watch,
 };
+use liqo_simulation::Draws;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, duplex, split},
@@ -38,6 +40,42 @@ struct Listening {
     ended: CancellationToken,
 }
 
+/// What goes wrong between clusters. Chances are in thousandths of what is sent at once: often one request, answer or event.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WireFaults {
+    /// It gets lost, and both ends see that the connection is closed. The sender of a request cannot know whether it arrived.
+    pub broken: u32,
+    /// It arrives after less than `lateness`, and so does all that follows.
+    pub late: u32,
+    pub lateness: Duration,
+}
+
+/// The faults, and what has gone wrong so far.
+struct Wire {
+    faults: WireFaults,
+    draws: Draws,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl Wire {
+    fn strikes(&mut self, kind: &'static str, chance: u32) -> bool {
+        let strikes = chance > 0 && self.draws.per_mille(chance);
+        if strikes {
+            *self.counts.entry(kind).or_default() += 1;
+        }
+        strikes
+    }
+
+    /// How much later what is sent now arrives; `None` if the connection breaks.
+    fn delay(&mut self) -> Option<Duration> {
+        if self.strikes("connection broken", self.faults.broken) {
+            return None;
+        }
+        let is_late = self.strikes("message late", self.faults.late);
+        Some(if is_late { self.draws.up_to(self.faults.lateness) } else { Duration::ZERO })
+    }
+}
+
 /// Everything that can be reached. Clones are the same.
 #[derive(Clone)]
 pub struct Internet(Arc<Shared>);
@@ -48,16 +86,19 @@ struct Shared {
     services: Mutex<BTreeMap<SocketAddr, Vec<SocketAddr>>>,
     /// From whom nothing reaches whom.
     cuts: watch::Sender<BTreeSet<(IpAddr, IpAddr)>>,
+    wire: Mutex<Wire>,
     /// How long bytes take from one machine to another.
     latency: Duration,
 }
 
 impl Internet {
-    pub fn new(latency: Duration) -> Self {
+    pub fn new(latency: Duration, seed: u64) -> Self {
+        let wire = Wire { faults: WireFaults::default(), draws: Draws::new(seed), counts: BTreeMap::new() };
         Self(Arc::new(Shared {
             listeners: Mutex::default(),
             services: Mutex::default(),
             cuts: watch::channel(BTreeSet::new()).0,
+            wire: Mutex::new(wire),
             latency,
         }))
     }
@@ -88,22 +129,48 @@ impl Internet {
         self.0.cuts.send_modify(BTreeSet::clear);
     }
 
+    /// What goes wrong from now on between clusters.
+    pub fn set_faults(&self, faults: WireFaults) {
+        self.0.wire.lock().faults = faults;
+    }
+
+    /// How often something went wrong between clusters, by kind.
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.0.wire.lock().counts.clone()
+    }
+
     async fn opened(&self, from: IpAddr, to: IpAddr) {
         // The sender lives as long as this.
         let _ = self.0.cuts.subscribe().wait_for(|cuts| !cuts.contains(&(from, to))).await;
     }
 
-    /// Carries bytes in one direction until either end has gone.
-    async fn carry(self, from: IpAddr, to: IpAddr, mut source: impl AsyncRead + Unpin, mut sink: impl AsyncWrite + Unpin) {
+    /// Carries bytes in one direction until either end has gone, or the connection breaks.
+    async fn carry(
+        self,
+        (from, to): (IpAddr, IpAddr),
+        mut source: impl AsyncRead + Unpin,
+        mut sink: impl AsyncWrite + Unpin,
+        broken: CancellationToken,
+    ) {
         let mut buffer = vec![0; 16 * 1024];
         while let Ok(len @ 1..) = source.read(&mut buffer).await {
-            tokio::time::sleep(self.0.latency).await;
+            let delay = if is_of_another_cluster(from, to) { self.0.wire.lock().delay() } else { Some(Duration::ZERO) };
+            let Some(delay) = delay else { return broken.cancel() };
+            tokio::time::sleep(self.0.latency + delay).await;
             self.opened(from, to).await;
             if sink.write_all(&buffer[..len]).await.is_err() {
                 return;
             }
         }
         let _ = sink.shutdown().await;
+    }
+}
+
+/// Each cluster has a network of its own, whose number is in the second byte.
+fn is_of_another_cluster(from: IpAddr, to: IpAddr) -> bool {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => from.octets()[..2] != to.octets()[..2],
+        _ => true,
     }
 }
 
@@ -144,10 +211,10 @@ impl Host {
         };
         let ((near, near_wire), (far, far_wire)) = (duplex(WIRE_LEN), duplex(WIRE_LEN));
         let ((from_near, to_near), (from_far, to_far)) = (split(near_wire), split(far_wire));
-        let (there, back) = (internet.clone(), internet.clone());
-        let wires = async move {
-            tokio::join!(there.carry(from, to.ip(), from_near, to_far), back.carry(to.ip(), from, from_far, to_near));
-        };
+        let broken = CancellationToken::new();
+        let there = internet.clone().carry((from, to.ip()), from_near, to_far, broken.clone());
+        let back = internet.clone().carry((to.ip(), from), from_far, to_near, broken.clone());
+        let wires = broken.run_until_cancelled_owned(async move { tokio::join!(there, back) });
         let (ended, there_ended) = (self.ended.clone(), listening.ended);
         tokio::spawn(ended.run_until_cancelled_owned(there_ended.run_until_cancelled_owned(wires)));
         let caller = SocketAddr::new(from, 0);

@@ -71,7 +71,7 @@ impl World {
         if std::env::var_os("RUST_LOG").is_some() {
             let _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init();
         }
-        let internet = Internet::new(Duration::from_millis(5));
+        let internet = Internet::new(Duration::from_millis(5), start.seed);
         let base = (Timestamp::from_second(1_800_000_000).unwrap(), Instant::now());
         let mut clusters = Vec::new();
         for (number, name) in (1..).zip(names) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use liqo_simulation::{Faults, Link};
 
 use super::{MILAN, ROME, Story, TURIN, Third};
+use crate::internet::WireFaults;
 
 impl Story {
     fn fault(&mut self, kind: &'static str, event: &str) {
@@ -24,9 +25,11 @@ impl Story {
             refusals: up_to(30),
             broken_watches: up_to(30),
         };
+        let bad_wire = WireFaults { broken: up_to(40), late: up_to(20), lateness: Duration::from_secs(20) };
         for manager in self.world.clusters.iter().flat_map(|cluster| &cluster.managers) {
             manager.link.set_faults(bad);
         }
+        self.world.internet.set_faults(bad_wire);
     }
 
     pub(super) fn kill_manager(&mut self) {
@@ -117,6 +120,10 @@ impl Story {
     pub(super) fn end_faults(&mut self) {
         self.revive_managers();
         self.world.internet.heal();
+        self.world.internet.set_faults(WireFaults::default());
+        for (kind, count) in self.world.internet.counts() {
+            *self.faults.entry(kind).or_default() += count;
+        }
         for cluster in &mut self.world.clusters {
             cluster.settings.send_modify(|settings| settings.nodes_without_power.clear());
             let links = cluster.managers.iter().map(|manager| &manager.link);
