@@ -7,9 +7,10 @@
 /// So what a peer wrote has this type from the place where its object is read to the function that verifies it. The same struct is plain
 /// where it is this cluster's own record.
 ///
-/// Only [`unverified`](Self::unverified) opens it. A test compares the functions that call it with `docs/trusted-fields.md`, which says
-/// for each of them what follows from the claim, and what the function relies on instead of believing it. Everything else keeps a claim
-/// closed: there is no `Deref`, no `Display`, no serialization and no order.
+/// Three methods tell what is inside: [`unverified`](Self::unverified), [`into_unverified`](Self::into_unverified) and
+/// [`says`](Self::says). A test compares the functions that call them with `docs/trusted-fields.md`, which says what follows from each
+/// claim, and what these functions rely on instead of believing it. Everything else keeps a claim closed: there is no `Deref`, no
+/// `Display`, no serialization and no order.
 ///
 /// ```compile_fail,E0609
 /// let end = liqo_api::Claimed::new((10, "requested"));
@@ -68,5 +69,10 @@ impl<T> Claimed<T> {
     /// Opens the claim. Whoever calls this verifies what it says, or lets nothing follow from it but what `docs/trusted-fields.md` says.
     pub const fn unverified(&self) -> &T {
         &self.0
+    }
+
+    /// Opens the claim, like [`unverified`](Self::unverified), and gives away what is inside.
+    pub fn into_unverified(self) -> T {
+        self.0
     }
 }

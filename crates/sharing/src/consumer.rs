@@ -179,7 +179,7 @@ impl ConsumerController {
             Config::default(),
             stop.clone(),
             |offer: &Claimed<ResourceOffer>| parsed_len(offer.unverified()),
-            |offer: ResourceOffer| Some(Claimed::new(offer)),
+            Some,
             move |_, _, _| enqueue_changed(),
         );
         let enqueue_changed = enqueue();
@@ -187,8 +187,8 @@ impl ConsumerController {
             &connection,
             Config::default().fields(&format!("metadata.name={RESOURCE_REQUEST}")),
             stop.clone(),
-            |request| parsed_len(&request.conditions) + request.resources.as_ref().map_or_else(String::len, parsed_len),
-            reduce::request,
+            |request: &Request| parsed_len(&request.conditions) + request.resources.as_ref().map_or_else(String::len, parsed_len),
+            |request: Claimed<_>| reduce::request(request.into_unverified()),
             move |_, _, _| enqueue_changed(),
         );
         let watches = Arc::new(ProviderWatches {

@@ -77,7 +77,10 @@ impl Sight<'_> {
         self.record.spec.unverified()
     }
 
-    /// The offers that the provider shows, by pool.
+    fn shown_offer(&self, pool: &str) -> Option<&ResourceOffer> {
+        self.offers.get(pool).map(|offer| offer.unverified())
+    }
+
     fn shown_offers(&self) -> impl Iterator<Item = (&String, &ResourceOffer)> {
         self.offers.iter().map(|(pool, offer)| (pool, offer.unverified()))
     }
@@ -158,7 +161,7 @@ impl Sight<'_> {
     fn amounts(&self, terms: &ContractTerms) -> Vec<Finding> {
         let guaranteed = terms.pools.iter().filter(|_| terms.commitment == Commitment::Guaranteed);
         let finding = |pool: &liqo_api::ContractPool| {
-            let offered = self.offers.get(&pool.name).map(|offer| &offer.unverified().spec.resource_quota.hard);
+            let offered = self.shown_offer(&pool.name).map(|offer| &offer.spec.resource_quota.hard);
             Some(by_provider_finding(BreachKind::CapacityMissing, &pool.name, missing(&pool.resources, offered)?))
         };
         guaranteed.filter_map(finding).collect()
@@ -170,7 +173,7 @@ impl Sight<'_> {
         let mut found = Vec::new();
         let copies = self.offer_copies.iter().filter(|(_, copy)| self.is_under(copy) && copy.spec.withdrawal_timestamp.is_none());
         for (pool, copy) in copies {
-            let offer = self.offers.get(pool).map(|offer| offer.unverified());
+            let offer = self.shown_offer(pool);
             let times = |offer: &ResourceOffer| {
                 let reclaim = offer.spec.reclaim_timestamp.clone().filter(|_| copy.spec.reclaim_timestamp.is_none());
                 let drain = offer.spec.drain_timestamp.clone().filter(|_| copy.spec.drain_timestamp.is_none());

@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use liqo_api::{
-    Charge, Commitment, Contract, ContractClasses, ContractLimits, ContractPool, ContractSpec, ContractStatus, ContractTerms,
-    DEFAULT_POOL, PodSecurity, Renewal, Time,
+    Charge, Claimed, Commitment, Contract, ContractClasses, ContractLimits, ContractPool, ContractSpec, ContractStatus,
+    ContractTerms, DEFAULT_POOL, PodSecurity, Renewal, Time,
 };
 use liqo_signing::ClusterIdentity;
 
@@ -82,7 +82,7 @@ pub fn issued(contract: &Contract) -> Arc<IssuedContract> {
 
 /// A contract at the provider, as the consumer reads it.
 pub fn at_provider(contract: &Contract) -> Arc<ContractAtProvider> {
-    Arc::new(ContractRecord::at_provider(contract.clone()))
+    Arc::new(ContractRecord::at_provider(Claimed::new(contract.clone())))
 }
 
 /// The consumer's own copy of a contract.

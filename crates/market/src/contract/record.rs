@@ -92,8 +92,8 @@ impl IssuedContract {
 
 impl ContractAtProvider {
     /// Reads a contract at the provider.
-    pub fn at_provider(contract: Contract) -> Self {
-        ContractCopy::copy(contract).into_at_provider()
+    pub fn at_provider(contract: Claimed<Contract>) -> Self {
+        ContractCopy::copy(contract.into_unverified()).into_at_provider()
     }
 }
 

@@ -70,7 +70,7 @@ impl WatchedContracts {
                 Config::default(),
                 self.stop.clone(),
                 stored_len,
-                |contract: Contract| Some(ContractRecord::at_provider(contract)),
+                |contract| Some(ContractRecord::at_provider(contract)),
                 move |_, _, _| queue.add_after(id.clone(), SETTLE_DELAY),
             )
         })

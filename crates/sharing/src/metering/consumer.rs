@@ -88,7 +88,7 @@ impl AtProvider {
                 |receipt| size_of::<ReceiptHead>() + receipt.unverified().of.0.len(),
                 {
                     let parties = self.parties.clone();
-                    move |receipt: Receipt| Some(Claimed::new(ReceiptHead::reduce(&parties, Claimed::new(&receipt))?))
+                    move |receipt: Claimed<Receipt>| ReceiptHead::reduce(&parties, receipt.by_ref()).map(Claimed::new)
                 },
                 move |_, _, _| queue.add_after(namespace.clone(), crate::SETTLE_DELAY),
             )

@@ -269,7 +269,8 @@ pub struct Shadow {
 
 impl Shadow {
     /// Reduces a shadow pod.
-    pub fn of(shadow: ShadowPod) -> Option<Self> {
+    pub fn of(shadow: Claimed<ShadowPod>) -> Option<Self> {
+        let shadow = shadow.into_unverified();
         let status = shadow.status.unwrap_or_default();
         let pod = record_text::read(&shadow.spec.pod, MAX_POD_LEN).unwrap_or_default();
         let own_grace = pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
@@ -526,7 +527,7 @@ mod tests {
             "spec": {"namespace": "demo", "pool": "default", "pod": r#"{"metadata": {"name": "web"}}"#},
             "status": {"phase": "Failed", "reason": "DeadlineExceeded"}}))
         .unwrap();
-        let shadow = Shadow::of(shadow).unwrap();
+        let shadow = Shadow::of(Claimed::new(shadow)).unwrap();
         assert_eq!(shadow.home, Key::new("demo", "web"));
         assert_eq!(shadow.remote_status().unwrap()["phase"], "Failed");
     }

@@ -330,7 +330,7 @@ async fn a_pod_that_the_api_server_removed_together_with_its_shadow_pod_is_store
     let (pod, shadow, charges) = ended_pod();
     let (consumer, peer, calls, _healthy) = metered(None, json!([])).await;
     peer.pod_changed(None, Some(&pod));
-    peer.saw_charges(&pod, &Shadow::of(serde_json::from_value(shadow).unwrap()).unwrap());
+    peer.saw_charges(&pod, &Shadow::of(Claimed::new(serde_json::from_value(shadow).unwrap())).unwrap());
     peer.pod_changed(Some(&pod), None);
     let open = crate::metering::Side::open(
         &crate::consumer::metered_pods::ConsumerSide(consumer.clone()),
