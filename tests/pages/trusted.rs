@@ -36,7 +36,7 @@ fn sources(folder: &str) -> BTreeMap<String, String> {
         let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
         if entry.file_type().unwrap().is_dir() {
             found.extend(sources(&path));
-        } else if path.ends_with(".rs") {
+        } else if entry.path().extension().is_some_and(|extension| extension == "rs") {
             let text = read(&format!("crates/{path}"));
             let product = tests.split(&text).next().unwrap();
             let code = product.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -54,7 +54,7 @@ fn openings(file: &str, text: &str) -> BTreeSet<String> {
     let mut inside = "outside of functions".to_owned();
     for line in text.lines() {
         if let Some(begins) = function.captures(line) {
-            inside = begins[1].to_owned();
+            begins[1].clone_into(&mut inside);
         }
         if opens.is_match(line) {
             found.insert(format!("{file}:{inside}"));

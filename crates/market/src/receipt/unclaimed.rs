@@ -26,8 +26,8 @@ pub fn unclaimed(
     ends: &Ends,
     now: Seconds,
 ) -> Vec<ContractPeriod> {
-    let copied = copies.iter().map(|receipt| &receipt.of);
-    let known: BTreeSet<&ContractPeriod> = copied.chain(theirs.iter().map(|receipt| &receipt.unverified().of)).collect();
+    let shown = theirs.iter().map(|receipt| &receipt.unverified().of);
+    let known: BTreeSet<&ContractPeriod> = copies.iter().map(|receipt| &receipt.of).chain(shown).collect();
     let mut signed: BTreeMap<&str, Seconds> = BTreeMap::new();
     // What only the provider shows deletes no evidence.
     for receipt in copies.iter().filter(|receipt| receipt.phase == ReceiptPhase::Signed) {
