@@ -31,6 +31,7 @@
 
 mod budget;
 pub mod catalog;
+mod claimed;
 mod cluster_config;
 mod cluster_id;
 pub mod conditions;
@@ -70,6 +71,7 @@ mod usage_record;
 mod virtual_node;
 
 pub use budget::*;
+pub use claimed::Claimed;
 pub use cluster_config::*;
 pub use cluster_id::{ClusterId, InvalidClusterId, valid_cluster_name};
 pub use contract::*;

@@ -8,7 +8,7 @@ use kube::{
     Api, Resource, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
 };
-use liqo_api::{Key, record_text::max_values};
+use liqo_api::{Claimed, Key, record_text::max_values};
 use parking_lot::RwLock;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
@@ -63,17 +63,20 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
 
     /// The same for our tenant namespace at a provider, within the [`crate::provider_limits`]; `len` estimates the memory of a reduced
     /// object in bytes. If the provider exceeds a limit, the objects that were read before stay, and the watch starts again later.
+    ///
+    /// What the provider shows is a claim: `reduce` verifies it, keeps it closed, or gives the reason in `docs/trusted-fields.md`.
     pub fn watch_provider<K>(
         connection: &PeerConnection,
         config: watcher::Config,
         stop: CancellationToken,
         len: fn(&R) -> usize,
-        reduce: impl Fn(K) -> Option<R> + Send + 'static,
+        reduce: impl Fn(Claimed<K>) -> Option<R> + Send + 'static,
         changed: impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>) + Send + 'static,
     ) -> Self
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
+        let reduce = move |object: K| reduce(Claimed::new(object));
         let api = Api::namespaced(connection.client.clone(), &connection.tenant_namespace);
         Self::start(api, config, stop, Some(Allowance::new(connection.limits.clone(), len)), reduce, changed)
     }

@@ -20,7 +20,8 @@
 //! # The rule
 //! Whatever enters a signature, a charge, a stored copy or a decision to delete evidence comes from this cluster's own records, or from
 //! bytes that this cluster verified against its own keys and its own contract. Everything else in the objects is a view for people. It is
-//! shown, and never believed when it is read back.
+//! shown, and never believed when it is read back. So what a peer wrote has the type [`Claimed`](liqo_api::Claimed) until a function
+//! verifies it; docs/trusted-fields.md lists the functions that open one, and what each relies on.
 //!
 //! What this means for contracts:
 //! - A signature of this cluster counts if its own copy has it. What the provider shows may be of another peering.

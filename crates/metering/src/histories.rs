@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use liqo_api::Claimed;
 use proptest::prelude::*;
 
 use crate::entry::Entry;
@@ -288,8 +289,17 @@ impl World {
         // The shadow pod says when it was deleted.
         let charged_until = (clock >= story.due()).then(|| story.due());
         let charges = &pod.seen_by_consumer;
-        Observation { uid: &uid, namespace: "demo", pool: "p", sent, gone, charged_until, asked: &asked, charges }
-            .entries(clock, CLOCKS)
+        Observation {
+            uid: &uid,
+            namespace: "demo",
+            pool: "p",
+            sent,
+            gone,
+            charged_until: Claimed::new(charged_until),
+            asked: &asked,
+            charges: Claimed::new(charges),
+        }
+        .entries(clock, CLOCKS)
     }
 
     fn consumer_looks(&mut self, now: Seconds) {

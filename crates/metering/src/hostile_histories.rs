@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use liqo_api::Claimed;
 use proptest::prelude::*;
 
 use crate::entry::Entry;
@@ -173,22 +174,31 @@ impl Consumer {
         }
         let asked = [list("cpu=1")];
         let (uid, sent, charges) = (uid(n), pod.at, &*seen);
-        Observation { uid: &uid, namespace: "demo", pool: "p", sent, gone, charged_until: None, asked: &asked, charges }
-            .entries(now, CLOCKS)
+        Observation {
+            uid: &uid,
+            namespace: "demo",
+            pool: "p",
+            sent,
+            gone,
+            charged_until: Claimed::default(),
+            asked: &asked,
+            charges: Claimed::new(charges),
+        }
+        .entries(now, CLOCKS)
     }
 
     /// A shadow pod without local pod.
     fn of_orphan(&self, uid: &str, voucher: Option<&str>, charges: &Charges, gone: Option<Seconds>, now: Seconds) -> Vec<Entry> {
         let texts: Vec<(Period, String)> = self.records.iter().map(|(period, usage)| (*period, usage.text())).collect();
-        let Some(Voucher { namespace, pool, sent, amounts }) = voucher.and_then(|voucher| key().read("provider", uid, voucher))
-        else {
+        let Some(Voucher { namespace, pool, sent, amounts }) = key().read("provider", uid, Claimed::new(voucher)) else {
             return Vec::new();
         };
         if !may_have_run_on(uid, sent, self.settled(), texts.iter().map(|(period, text)| (*period, text.as_str()))) {
             return Vec::new();
         }
         let (namespace, pool, asked) = (&namespace, &pool, &amounts);
-        Observation { uid, namespace, pool, sent, gone, charged_until: None, asked, charges }.entries(now, CLOCKS)
+        Observation { uid, namespace, pool, sent, gone, charged_until: Claimed::default(), asked, charges: Claimed::new(charges) }
+            .entries(now, CLOCKS)
     }
 
     fn looks(&mut self, history: &History, now: Seconds, restarts: bool) {

@@ -5,6 +5,7 @@
 //! clock to be ahead or behind, not a pod to run longer: a difference of clocks is not in a difference of times. So no pod is charged
 //! for more seconds than it was sent, but a few.
 
+use liqo_api::Claimed;
 use liqo_quantity::ResourceList;
 
 use crate::Seconds;
@@ -29,12 +30,12 @@ pub struct Observation<'a> {
     /// When its record was seen gone, by the consumer's clock. `None` while it exists.
     pub gone: Option<Seconds>,
     /// When the provider stops to charge it because its shadow pod was deleted, by the provider's clock.
-    pub charged_until: Option<Seconds>,
+    pub charged_until: Claimed<Option<Seconds>>,
     /// What the provider may charge for it: amounts that it had at any time, as this cluster knows by itself. Without them, nothing that
     /// the provider says is adopted.
     pub asked: &'a [ResourceList],
     /// The provider's charges, as far as they were seen.
-    pub charges: &'a Charges,
+    pub charges: Claimed<&'a Charges>,
 }
 
 /// The entry of a pod that is gone and was never charged. It has no second. Without it, a provider could create its shadow pod again and
@@ -65,26 +66,27 @@ impl Observation<'_> {
 
     fn entries_of_any_namespace(&self, now: Seconds, clocks: Seconds) -> Vec<Entry> {
         let seen = self.gone.unwrap_or(now);
-        let latest = self.charged_until.unwrap_or(seen).min(seen);
-        let is_gone = self.gone.is_some() || self.charged_until.is_some_and(|end| end <= now);
+        let (charges, charged_until) = (*self.charges.unverified(), *self.charged_until.unverified());
+        let latest = charged_until.unwrap_or(seen).min(seen);
+        let is_gone = self.gone.is_some() || charged_until.is_some_and(|end| end <= now);
         let most = self.asked.iter().fold(ResourceList::new(), |all, one| all.max(one));
-        if let Some((shown, until)) = self.charges.span() {
+        if let Some((shown, until)) = charges.span() {
             let from = shown.max(self.sent.saturating_sub(clocks));
             let end = self.latest_end(from, seen).min(latest.saturating_add(clocks));
             let is_within = from == shown && until.unwrap_or(from).max(from) <= end;
-            return if !is_within || !self.charges.amounts().all(|amounts| self.may_be_charged(amounts)) {
+            return if !is_within || !charges.amounts().all(|amounts| self.may_be_charged(amounts)) {
                 // The begin is the provider's, as far as possible: by its clock the pod ended then at the latest.
                 vec![self.own_entry(Time::exact(from.min(end)), end, &most)]
             } else if is_gone {
-                self.charges.estimated_entries(self.uid, self.pool, end, &most)
+                charges.estimated_entries(self.uid, self.pool, end, &most)
             } else {
-                self.charges.entries(self.uid, self.pool, now.min(end))
+                charges.entries(self.uid, self.pool, now.min(end))
             };
         } else if !is_gone {
             return Vec::new();
         }
         // Both by our clock: by that of the provider its charges may end as much later as the clocks differ.
-        let until = self.charged_until.map_or(seen, |end| end.saturating_add(clocks).min(seen));
+        let until = charged_until.map_or(seen, |end| end.saturating_add(clocks).min(seen));
         vec![self.own_entry(Time::estimate(self.sent.min(until)), until, &most)]
     }
 
@@ -98,7 +100,7 @@ impl Observation<'_> {
     /// it ran no longer than from then until it was `seen` last.
     fn latest_end(&self, from: Seconds, seen: Seconds) -> Seconds {
         let end = from.saturating_add(seen.saturating_sub(self.sent));
-        self.charged_until.unwrap_or(end).min(end).saturating_add(CLOCKS_OF_A_CLUSTER)
+        self.charged_until.unverified().unwrap_or(end).min(end).saturating_add(CLOCKS_OF_A_CLUSTER)
     }
 
     fn may_be_charged(&self, amounts: &ResourceList) -> bool {
@@ -130,8 +132,16 @@ mod tests {
 
     fn entries(charges: &str, gone: Option<Seconds>, asked: &[ResourceList]) -> Vec<String> {
         let charges = charges.parse().unwrap();
-        let observation =
-            Observation { uid: "u", namespace: "", pool: "p", sent: 1000, gone, charged_until: None, asked, charges: &charges };
+        let observation = Observation {
+            uid: "u",
+            namespace: "",
+            pool: "p",
+            sent: 1000,
+            gone,
+            charged_until: Claimed::default(),
+            asked,
+            charges: Claimed::new(&charges),
+        };
         observation.entries(2000, 300).iter().map(ToString::to_string).collect()
     }
 
@@ -168,9 +178,9 @@ mod tests {
                 pool: "p",
                 sent: 1000,
                 gone,
-                charged_until: Some(1230),
+                charged_until: Claimed::new(Some(1230)),
                 asked: &asked,
-                charges: &charges,
+                charges: Claimed::new(&charges),
             };
             observation.entries(2000, 300).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
@@ -192,9 +202,9 @@ mod tests {
                 pool: "p",
                 sent: 1000,
                 gone: Some(1500),
-                charged_until: None,
+                charged_until: Claimed::default(),
                 asked: &asked,
-                charges: &charges,
+                charges: Claimed::new(&charges),
             };
             assert!(observation.entries(2000, 300).iter().all(|entry| entry.namespace == "demo"));
         }

@@ -13,6 +13,7 @@
 use std::fmt;
 
 use data_encoding::HEXLOWER;
+use liqo_api::Claimed;
 use liqo_quantity::ResourceList;
 use ring::hmac::{HMAC_SHA256, Key, sign, verify};
 
@@ -86,11 +87,12 @@ impl VoucherKey {
         let text = format!("{} {} {} {amounts}", voucher.sent, voucher.namespace, voucher.pool);
         let code = HEXLOWER.encode(sign(&self.0, message(provider, uid, &text).as_bytes()).as_ref());
         let voucher = format!("{text} {code}");
-        (voucher.len() <= MAX_VOUCHER_LEN && self.read(provider, uid, &voucher).is_some()).then_some(voucher)
+        (voucher.len() <= MAX_VOUCHER_LEN && self.read(provider, uid, Claimed::new(Some(&voucher))).is_some()).then_some(voucher)
     }
 
-    /// Reads a voucher. `None` if this cluster did not write it for this pod and this provider.
-    pub fn read(&self, provider: &str, uid: &str, voucher: &str) -> Option<Voucher> {
+    /// Reads a voucher that a provider shows. `None` if this cluster did not write it for this pod and this provider.
+    pub fn read(&self, provider: &str, uid: &str, voucher: Claimed<Option<&str>>) -> Option<Voucher> {
+        let voucher = (*voucher.unverified())?;
         if voucher.len() > MAX_VOUCHER_LEN || !is_name(uid) {
             return None;
         }
@@ -136,6 +138,10 @@ mod tests {
         Voucher { namespace: "demo".into(), pool: "default".into(), sent: 1_767_225_600, amounts }
     }
 
+    fn shown(text: &str) -> Claimed<Option<&str>> {
+        Claimed::new(Some(text))
+    }
+
     fn written() -> String {
         key().write("milan", "u", &voucher(&["cpu=1,memory=1073741824,pods=1", "cpu=2"])).unwrap()
     }
@@ -144,11 +150,11 @@ mod tests {
     fn a_voucher_is_read_as_it_was_written_by_the_same_cluster_only() {
         let text = written();
         assert!(text.starts_with("1767225600 demo default cpu=1,memory=1073741824,pods=1;cpu=2 "), "{text}");
-        let read = key().read("milan", "u", &text).unwrap();
+        let read = key().read("milan", "u", shown(&text)).unwrap();
         assert_eq!((read.sent, read.amounts.len(), read.namespace.as_str()), (1_767_225_600, 2, "demo"));
-        assert_eq!(VoucherKey::derive(b"another key").read("milan", "u", &text), None);
-        assert_eq!(key().read("milan", "v", &text), None, "for another pod");
-        assert_eq!(key().read("genoa", "u", &text), None, "for another provider");
+        assert_eq!(VoucherKey::derive(b"another key").read("milan", "u", shown(&text)), None);
+        assert_eq!(key().read("milan", "v", shown(&text)), None, "for another pod");
+        assert_eq!(key().read("genoa", "u", shown(&text)), None, "for another provider");
         assert_eq!(format!("{:?}", key()), "VoucherKey");
     }
 
@@ -157,7 +163,7 @@ mod tests {
         let amounts: Vec<String> = (0..100).map(|n| format!("cpu={}", 1 + n % 40)).collect();
         let all: Vec<&str> = amounts.iter().map(String::as_str).collect();
         let text = key().write("milan", "u", &voucher(&all)).unwrap();
-        let read = key().read("milan", "u", &text).unwrap();
+        let read = key().read("milan", "u", shown(&text)).unwrap();
         assert_eq!((read.amounts.len(), read.amounts.last()), (MAX_AMOUNTS, Some(&list("cpu=20"))));
         assert_eq!(key().write("milan", "u", &Voucher { pool: "a b".into(), ..voucher(&["cpu=1"]) }), None);
     }
@@ -177,7 +183,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_voucher_with_a_changed_byte_is_refused(text in mutated_text(Just(written()))) {
-            prop_assert_eq!(key().read("milan", "u", &text).is_some(), text == written());
+            prop_assert_eq!(key().read("milan", "u", shown(&text)).is_some(), text == written());
         }
     }
 }

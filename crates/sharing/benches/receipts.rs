@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, fs, time::Instant};
 
-use liqo_api::{ClusterId, Money, PriceList, Receipt, ReceiptPhase, ReceiptSpec, UsageRecord, UsageRecordSpec};
+use liqo_api::{Claimed, ClusterId, Money, PriceList, Receipt, ReceiptPhase, ReceiptSpec, UsageRecord, UsageRecordSpec};
 use liqo_market::receipt::{
     answer::{Evidence, answer},
     document::SignedReceipt,
@@ -98,12 +98,12 @@ fn main() -> Result<(), Failure> {
     let contract = contract(provider.id(), consumer.id(), period)?;
     let statement = contract.receipt(period, &theirs)?;
     let document = SignedReceipt::compose(&provider, &statement)?;
-    let (evidence_of, tolerance) = (Ok(theirs.clone()), Tolerance::default());
+    let (evidence_of, tolerance) = (Claimed::new(Ok(theirs.clone())), Tolerance::default());
     let evidence = Evidence { provider: provider.id(), contract: Some(&contract), theirs: &evidence_of, ours: &ours, tolerance };
     let name = receipt_name(&contract.id, period);
     let mut receipt =
         Receipt::new(&name, ReceiptSpec { document: document.clone(), statement: statement.clone(), countersignature: None });
-    receipt.status = Some(answer(&receipt, &evidence, &consumer));
+    receipt.status = Some(answer(Claimed::new(&receipt), &evidence, &consumer));
     assert_eq!(receipt.status.as_ref().map(|status| status.phase), Some(ReceiptPhase::Signed), "{:?}", receipt.status);
 
     println!("{PODS} pods in {POOLS} pools, under {} versions of the contract", contract.versions.len());
@@ -127,6 +127,6 @@ fn main() -> Result<(), Failure> {
     timed("sign it", || SignedReceipt::compose(&provider, &statement));
     timed("verify signature and sums", || SignedReceipt::read(&document).map(|signed| contradiction(&signed.statement)));
     timed("compare both sides pod by pod", || compare(&theirs, &ours, tolerance));
-    timed("answer it: all of that at the consumer, and sign", || answer(&receipt, &evidence, &consumer));
+    timed("answer it: all of that at the consumer, and sign", || answer(Claimed::new(&receipt), &evidence, &consumer));
     Ok(())
 }

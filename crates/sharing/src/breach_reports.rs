@@ -6,7 +6,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use liqo_api::{Breach, BreachKind, ClusterId, Party};
+use liqo_api::{Breach, BreachKind, ClusterId, ContractSpec, Party};
 use liqo_controller_runtime::{Context, Key, events::object_ref, metrics::register};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 
@@ -20,13 +20,20 @@ type Told = (String, Party, BreachKind, String, String);
 pub struct BreachReports(Mutex<HashSet<Told>>);
 
 impl BreachReports {
-    /// Tells the breaches that last and are not told yet.
-    pub async fn tell(&self, context: &Context, peer: &ClusterId, namespace: &str, record: &ContractRecord) {
-        let all = record.spec.breaches.iter().chain(&record.status.breaches);
+    /// Tells the breaches that last and are not told yet. `of_consumer`: those that the consumer found.
+    pub async fn tell<Status>(
+        &self,
+        context: &Context,
+        peer: &ClusterId,
+        namespace: &str,
+        record: &ContractRecord<ContractSpec, Status>,
+        of_consumer: &[Breach],
+    ) {
+        let all = record.spec.breaches.iter().chain(of_consumer);
         for breach in all.filter(|breach| breach.until.is_none()) {
-            if self.is_new(record, breach) {
+            if self.is_new(&record.uid, breach) {
                 count(peer, breach);
-                let object = object(namespace, record);
+                let object = object(namespace, &record.name, &record.uid);
                 let note = format!("by the {}, {}: {}", breach.by, breach.object, breach.message);
                 tracing::warn!(%peer, contract = record.name, by = %breach.by, kind = breach.kind.as_str(), breach.message, "a contract is broken");
                 context.events.warning(&object, breach.kind.as_str(), note).await;
@@ -39,14 +46,14 @@ impl BreachReports {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(uid, ..)| exists(uid));
     }
 
-    fn is_new(&self, record: &ContractRecord, breach: &Breach) -> bool {
-        let told = (record.uid.clone(), breach.by, breach.kind, breach.object.clone(), breach.time.0.to_string());
+    fn is_new(&self, uid: &str, breach: &Breach) -> bool {
+        let told = (uid.to_owned(), breach.by, breach.kind, breach.object.clone(), breach.time.0.to_string());
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(told)
     }
 }
 
-fn object(namespace: &str, record: &ContractRecord) -> ObjectReference {
-    object_ref("sharing.liqo.io/v1alpha1", "Contract", &Key::new(namespace, &record.name), Some(record.uid.clone()))
+fn object(namespace: &str, name: &str, uid: &str) -> ObjectReference {
+    object_ref("sharing.liqo.io/v1alpha1", "Contract", &Key::new(namespace, name), Some(uid.to_owned()))
 }
 
 fn count(peer: &ClusterId, breach: &Breach) {

@@ -17,14 +17,14 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ANSWERED, ClusterId, ForeignCluster, GranularityAnswer, POOL_FOR_EACH_NODE, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer,
-    ResourceOfferStatus, ResourceRequest, ResourceRequestSpec, ResourcesRequestedReason, TETHERING, TetheringAnswer, VirtualNode,
-    labels, links, provider_namespace,
+    ANSWERED, Claimed, ClusterId, ForeignCluster, GranularityAnswer, POOL_FOR_EACH_NODE, PeeringPolicy, RESOURCE_REQUEST,
+    ResourceOffer, ResourceOfferStatus, ResourceRequest, ResourceRequestSpec, ResourcesRequestedReason, TETHERING,
+    TetheringAnswer, VirtualNode, labels, links, provider_namespace,
 };
 use liqo_api::{conditions::DesiredCondition, policies::PolicyPeer};
 use liqo_controller_runtime::{
     Cache, Context, Key, Next, PeerConnection, Queue,
-    cache::{parsed_len, whole},
+    cache::parsed_len,
     conditions::namespaced,
     peers::{self, PeerError},
     policies,
@@ -69,7 +69,7 @@ pub struct ConsumerController {
 /// The objects that we see in our tenant namespace at a provider.
 struct ProviderWatches {
     connection: Arc<PeerConnection>,
-    offers: Cache<ResourceOffer>,
+    offers: Cache<Claimed<ResourceOffer>>,
     requests: Cache<Request>,
     contracts: WatchedContracts,
 }
@@ -178,8 +178,8 @@ impl ConsumerController {
             &connection,
             Config::default(),
             stop.clone(),
-            parsed_len::<ResourceOffer>,
-            whole::<ResourceOffer>,
+            |offer: &Claimed<ResourceOffer>| parsed_len(offer.unverified()),
+            Some,
             move |_, _, _| enqueue_changed(),
         );
         let enqueue_changed = enqueue();
@@ -187,8 +187,8 @@ impl ConsumerController {
             &connection,
             Config::default().fields(&format!("metadata.name={RESOURCE_REQUEST}")),
             stop.clone(),
-            |request| parsed_len(&request.conditions) + request.resources.as_ref().map_or_else(String::len, parsed_len),
-            reduce::request,
+            |request: &Request| parsed_len(&request.conditions) + request.resources.as_ref().map_or_else(String::len, parsed_len),
+            |request: Claimed<_>| reduce::request(request.into_unverified()),
             move |_, _, _| enqueue_changed(),
         );
         let watches = Arc::new(ProviderWatches {
@@ -255,7 +255,7 @@ impl ConsumerController {
         local: &LocalObjects,
         provider: &ProviderWatches,
     ) -> Result<Next, Error> {
-        let offers: BTreeMap<String, Arc<ResourceOffer>> =
+        let offers: BTreeMap<String, Arc<Claimed<ResourceOffer>>> =
             provider.offers.all().into_iter().map(|(key, offer)| (key.name, offer)).collect();
         let consume =
             policies::effective(&self.policies, &PolicyPeer::new(id, Some(peer))).map(|policy| policy.spec.consume.clone());

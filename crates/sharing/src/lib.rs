@@ -45,9 +45,9 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _, runtime::watcher::Config};
 use liqo_api::policies::without_status;
-use liqo_api::{ClusterId, Contract, ForeignCluster, PeeringPolicy, ResourceOffer, labels};
+use liqo_api::{ClusterId, Contract, ForeignCluster, PeeringPolicy, ResourceOffer, consumer_of_tenant_namespace, labels};
 use liqo_controller_runtime::{Cache, Context, Queue, cache::whole, peers::PeerError, writes::StepError};
-use liqo_market::contract::record::ContractRecord;
+use liqo_market::contract::record::{ContractCopy, ContractRecord, IssuedContract};
 use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
 
@@ -171,17 +171,36 @@ fn watch_offers(
     })
 }
 
+/// A contract of a present peering in this cluster. Its namespace says which side this cluster is.
+#[derive(Debug, PartialEq)]
+enum ContractHere {
+    Issued(Arc<IssuedContract>),
+    Copy(Arc<ContractCopy>),
+}
+
+impl ContractHere {
+    fn read(contract: Contract) -> Option<Self> {
+        if contract.labels().contains_key(labels::FORMER_PEER_ID) {
+            return None;
+        }
+        let namespace = contract.metadata.namespace.as_deref()?;
+        if consumer_of_tenant_namespace(namespace).is_some() {
+            return Some(Self::Issued(Arc::new(ContractRecord::issued(contract))));
+        }
+        consumer::provider_of(namespace)?;
+        Some(Self::Copy(Arc::new(ContractRecord::copy(contract))))
+    }
+}
+
 /// All contracts of present peerings in this cluster: those that it made, and copies of those that it received.
 fn watch_contracts(
     context: &Context,
     stop: &CancellationToken,
     offers_queue: Queue<()>,
     providers: Queue<ClusterId>,
-) -> Cache<ContractRecord> {
+) -> Cache<ContractHere> {
     let all = Api::<Contract>::all(context.client.clone());
-    let is_kept = |contract: &Contract| contract.labels().contains_key(labels::FORMER_PEER_ID);
-    let read = move |contract: Contract| (!is_kept(&contract)).then(|| ContractRecord::of(contract));
-    Cache::watch(all, Config::default(), stop.clone(), read, move |key, _, _| {
+    Cache::watch(all, Config::default(), stop.clone(), ContractHere::read, move |key, _, _| {
         if let Some(provider) = consumer::provider_of(&key.namespace) {
             providers.add_after(provider, SETTLE_DELAY);
         } else {

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use liqo_api::conditions::{self, DesiredCondition};
 use liqo_api::{
-    Accept, AcceptContract, ClusterId, Commitment, Consume, Contract, ContractAnswer, ContractDecision, ContractEnd,
+    Accept, AcceptContract, Claimed, ClusterId, Commitment, Consume, Contract, ContractAnswer, ContractDecision, ContractEnd,
     ContractPhase, ContractSpec, ContractStatus, ContractTerms, EndCause, EndRequest, OnBreach, Party, PriceList, ResourceOffer,
     Time,
 };
@@ -20,7 +20,7 @@ use super::{
     dearer::{Charged, charged, dearer},
     document::Document,
     duties::{Sight, removed},
-    record::{ContractRecord, superfluous},
+    record::{ContractAtProvider, ContractCopy, superfluous},
     whole_seconds,
 };
 
@@ -40,10 +40,10 @@ pub struct ContractView<'a> {
     /// Decisions of persons here, by contract.
     pub decisions: &'a BTreeMap<String, ContractDecision>,
     /// The contracts at the provider, and their copies here, by name.
-    pub contracts: &'a BTreeMap<String, Arc<ContractRecord>>,
-    pub copies: &'a BTreeMap<String, Arc<ContractRecord>>,
+    pub contracts: &'a BTreeMap<String, Arc<ContractAtProvider>>,
+    pub copies: &'a BTreeMap<String, Arc<ContractCopy>>,
     /// The offers at the provider, and their copies here, by pool.
-    pub offers: &'a BTreeMap<String, Arc<ResourceOffer>>,
+    pub offers: &'a BTreeMap<String, Arc<Claimed<ResourceOffer>>>,
     pub offer_copies: &'a BTreeMap<String, Arc<ResourceOffer>>,
     /// Whether the connection has worked for longer than the tolerance.
     pub steady: bool,
@@ -117,7 +117,7 @@ enum Verdict {
 pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> ContractJudgement {
     let mut judgement = ContractJudgement::default();
     doubts.retain(|name, _| view.contracts.contains_key(name));
-    let mut read: Vec<&Arc<ContractRecord>> = view.contracts.values().filter(|record| !record.deleting).collect();
+    let mut read: Vec<&Arc<ContractAtProvider>> = view.contracts.values().filter(|record| !record.deleting).collect();
     // What is in force comes first: nothing else is signed beside it. New ones never push out what this cluster knows.
     read.sort_by_key(|record| view.copies.get(&record.name).map_or(2, |copy| u8::from(!view.is_in_force(copy))));
     for record in read.into_iter().take(MAX_CONTRACTS) {
@@ -139,7 +139,7 @@ pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> Cont
 
 impl ContractView<'_> {
     /// Whether this cluster signed what a copy says, and it is not over.
-    fn is_in_force(&self, copy: &ContractRecord) -> bool {
+    fn is_in_force(&self, copy: &ContractCopy) -> bool {
         copy.signed().is_some() && !copy.is_over(self.now)
     }
 
@@ -149,7 +149,7 @@ impl ContractView<'_> {
         others.filter_map(|copy| Some(copy.spec.ended.as_ref()?.at.0)).max()
     }
 
-    fn judge_one(&self, record: &ContractRecord, doubts: &mut Doubts, judgement: &mut ContractJudgement) {
+    fn judge_one(&self, record: &ContractAtProvider, doubts: &mut Doubts, judgement: &mut ContractJudgement) {
         let name = &record.name;
         let copy = self.copies.get(name).map(Arc::as_ref);
         // What this cluster answered is in its own copy. A signature that only the provider shows may be of an earlier peering.
@@ -198,7 +198,7 @@ impl ContractView<'_> {
             judgement.in_force = Some((name.clone(), spec.ended.as_ref().map(|end| end.at.0)));
         }
         judgement.stances.insert(name.clone(), stance);
-        let honoured = honoured(&record.spec.breaches, &status.breaches);
+        let honoured = honoured(&record.spec.unverified().breaches, &status.breaches);
         status.conditions = with_condition(&known.conditions, &honoured, self.now);
         // What the provider changed without our signature is not in it, so the evidence stays.
         if copy.is_none_or(|copy| copy.spec != spec) && !copy.is_some_and(|copy| copy.deleting) {
@@ -208,7 +208,7 @@ impl ContractView<'_> {
             judgement.actions.push(ContractAction::AnswerCopy(name.clone(), status.clone()));
         }
         let answer = ContractStatus { signed: None, pending_signed: None, ..status };
-        if record.status != answer {
+        if !record.status.says(&answer) {
             judgement.actions.push(ContractAction::Answer(name.clone(), answer));
         }
     }
@@ -224,7 +224,7 @@ impl ContractView<'_> {
     }
 
     /// Fills in phase, message, signatures and the wish to end.
-    fn answer(&self, record: &ContractRecord, own: &OwnView<'_>, status: &mut ContractStatus) -> Stance {
+    fn answer(&self, record: &ContractAtProvider, own: &OwnView<'_>, status: &mut ContractStatus) -> Stance {
         let OwnView { known, signed, bound, ended, in_force, .. } = *own;
         let sign = |document: &Document| {
             let time = self.own_signature(known, document).unwrap_or(self.now);
@@ -285,7 +285,7 @@ impl ContractView<'_> {
     /// Signs the amendment if it is acceptable. Returns what a person should know about it.
     fn amendment(
         &self,
-        record: &ContractRecord,
+        record: &ContractAtProvider,
         current: &Document,
         own: &OwnView<'_>,
         status: &mut ContractStatus,
@@ -379,7 +379,7 @@ impl ContractView<'_> {
         }
     }
 
-    fn end_request(&self, record: &ContractRecord, own: &OwnView<'_>, status: &ContractStatus) -> Option<EndRequest> {
+    fn end_request(&self, record: &ContractAtProvider, own: &OwnView<'_>, status: &ContractStatus) -> Option<EndRequest> {
         if own.ended.is_some() || own.signed.is_none() {
             return None;
         }
@@ -392,15 +392,16 @@ impl ContractView<'_> {
         Some(EndRequest { cause: EndCause::Breach, reason: text(&format!("{}: {}", breach.kind.as_str(), breach.message)) })
     }
 
-    fn no_new_pods(&self, record: &ContractRecord, status: &ContractStatus) -> Option<String> {
+    fn no_new_pods(&self, record: &ContractAtProvider, status: &ContractStatus) -> Option<String> {
         let refuses = self.consume.is_some_and(|consume| consume.contract.on_breach != OnBreach::Warn);
-        let own = lasting(&status.breaches, Party::Provider).chain(lasting(&record.spec.breaches, Party::Provider)).next();
+        let own =
+            lasting(&status.breaches, Party::Provider).chain(lasting(&record.spec.unverified().breaches, Party::Provider)).next();
         own.filter(|_| refuses)
             .map(|breach| format!("the provider broke the contract ({}): {}", breach.kind.as_str(), breach.message))
     }
 
     /// What becomes of the copy of a contract that is gone at the provider. It is over: nothing is recorded under it any more.
-    fn removed_at_provider(&self, name: &str, copy: &ContractRecord) -> Vec<ContractAction> {
+    fn removed_at_provider(&self, name: &str, copy: &ContractCopy) -> Vec<ContractAction> {
         let status = copy.status.clone();
         if copy.spec.in_force_since.is_none() {
             return vec![ContractAction::DeleteCopy { name: name.to_owned(), heir: None }];
@@ -434,7 +435,7 @@ struct OwnView<'a> {
     /// The terms at the provider, if this cluster signed them.
     signed: Option<&'a Document>,
     /// The copy, if it was in force under this cluster's signature.
-    bound: Option<&'a ContractRecord>,
+    bound: Option<&'a ContractCopy>,
     /// Whether the copy says since when the terms are in force.
     counts: bool,
     /// The end, as the copy has it.

@@ -13,13 +13,18 @@
 use jiff::Timestamp;
 use liqo_api::{ContractSpec, EarlierTerms, Time};
 
-use super::{TOLERANCE, after, dearer::counts_from, record::ContractRecord, whole_seconds};
+use super::{
+    TOLERANCE, after,
+    dearer::counts_from,
+    record::{ContractAtProvider, ContractCopy},
+    whole_seconds,
+};
 
 /// What this cluster itself knows.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
     /// The copy, from the last time.
-    pub copy: Option<&'a ContractRecord>,
+    pub copy: Option<&'a ContractCopy>,
     /// Time of this cluster's signature under the terms at the provider, if its own copy has that signature.
     pub signed: Option<Timestamp>,
     /// The end of the contract before this one.
@@ -41,7 +46,7 @@ impl Known<'_> {
     }
 
     /// Whether a contract is over for good. A renewal that this cluster signed before the end may arrive a little after it.
-    fn is_closed(&self, copy: &ContractRecord) -> bool {
+    fn is_closed(&self, copy: &ContractCopy) -> bool {
         let is_late =
             copy.spec.ended.as_ref().is_some_and(|end| end.at.0.saturating_add(TOLERANCE).is_ok_and(|at| at <= self.now));
         copy.is_over(self.now) && (self.has_follower || is_late)
@@ -49,7 +54,7 @@ impl Known<'_> {
 }
 
 /// The next spec of the copy.
-pub fn copied(known: &Known<'_>, record: &ContractRecord) -> ContractSpec {
+pub fn copied(known: &Known<'_>, record: &ContractAtProvider) -> ContractSpec {
     let mut spec = readable(record);
     spec.countersignature = spec.countersignature.filter(|_| known.signed.is_some());
     let was_in_force = known.copy.and_then(|copy| Some((copy, copy.spec.in_force_since.as_ref()?)));
@@ -85,8 +90,8 @@ pub fn copied(known: &Known<'_>, record: &ContractRecord) -> ContractSpec {
 }
 
 /// The contract at the provider without what nobody signed: readable terms are those of the documents, and no earlier terms.
-fn readable(record: &ContractRecord) -> ContractSpec {
-    let mut spec = ContractSpec { earlier: Vec::new(), ..record.spec.clone() };
+fn readable(record: &ContractAtProvider) -> ContractSpec {
+    let mut spec = ContractSpec { earlier: Vec::new(), ..record.spec.unverified().clone() };
     if let Ok(current) = &record.current {
         spec.terms = current.document.terms.clone();
     }
@@ -104,7 +109,7 @@ mod tests {
     use liqo_api::{Contract, ContractEnd, ContractTerms, EndCause, Party};
 
     use super::*;
-    use crate::contract::fixtures::{Parties, at, record, terms};
+    use crate::contract::fixtures::{Parties, at, at_provider, copy as copy_of, terms};
 
     /// Long after everything.
     const NOW: i64 = 20_000;
@@ -121,10 +126,10 @@ mod tests {
     }
 
     /// The next copy, if this cluster signed at this second.
-    fn next(copy: Option<&Arc<ContractRecord>>, contract: &Contract, signed: Option<i64>) -> ContractSpec {
+    fn next(copy: Option<&Arc<ContractCopy>>, contract: &Contract, signed: Option<i64>) -> ContractSpec {
         let known =
             Known { copy: copy.map(Arc::as_ref), signed: signed.map(at), not_before: None, has_follower: false, now: at(NOW) };
-        copied(&known, &record(contract))
+        copied(&known, &at_provider(contract))
     }
 
     /// The second since which the terms of the copy are in force, and the versions and seconds of the earlier ones.
@@ -150,7 +155,7 @@ mod tests {
     #[test]
     fn a_version_counts_neither_before_it_was_signed_nor_from_a_time_in_the_future() {
         let parties = Parties::known();
-        let copy = record(&signed(&parties, 1, 1000));
+        let copy = copy_of(&signed(&parties, 1, 1000));
         let since = |said: i64| history(&next(Some(&copy), &signed(&parties, 2, said), Some(5000))).0;
         assert_eq!((since(1001), since(4_000_000_000), since(5002)), (Some(5000), Some(5000), Some(5002)));
     }
@@ -158,7 +163,7 @@ mod tests {
     #[test]
     fn a_dearer_version_counts_after_the_delay_that_both_signed() {
         let parties = Parties::known();
-        let copy = record(&signed(&parties, 1, 1000));
+        let copy = copy_of(&signed(&parties, 1, 1000));
         let since = |said: i64| {
             let delayed = ContractTerms { version: 2, counts_after_seconds: Some(3600), ..terms(&parties) };
             let mut contract = parties.in_force(&delayed);
@@ -179,14 +184,14 @@ mod tests {
     #[test]
     fn a_provider_does_not_change_since_when_terms_are_in_force() {
         let parties = Parties::known();
-        let copy = record(&signed(&parties, 1, 1000));
+        let copy = copy_of(&signed(&parties, 1, 1000));
         let changed = |since: Option<i64>| {
             let mut contract = signed(&parties, 1, 1000);
             contract.spec.in_force_since = since.map(|since| Time(at(since)));
             history(&next(Some(&copy), &contract, Some(1000)))
         };
         assert_eq!((changed(None), changed(Some(9000))), ((Some(1000), vec![]), (Some(1000), vec![])));
-        let proposal = record(&parties.proposal(&terms(&parties)));
+        let proposal = copy_of(&parties.proposal(&terms(&parties)));
         let begun = next(Some(&proposal), &signed(&parties, 1, 2000), Some(1999));
         assert_eq!(history(&begun), (Some(2000), vec![]), "it was not in force before");
     }
@@ -194,14 +199,14 @@ mod tests {
     #[test]
     fn the_copy_remembers_the_terms_that_others_replace_whatever_the_provider_lists() {
         let parties = Parties::known();
-        let copy = record(&signed(&parties, 1, 1000));
+        let copy = copy_of(&signed(&parties, 1, 1000));
         let mut contract = signed(&parties, 2, 3000);
         let replaced = next(Some(&copy), &contract, Some(3000));
         assert_eq!(history(&replaced), (Some(3000), vec![(1, 1000)]));
         contract.spec.earlier.clone_from(&replaced.earlier);
         assert_eq!(next(Some(&copy), &contract, Some(3000)), contract.spec, "an honest provider lists the same");
 
-        let copy = record(&Contract { spec: replaced, ..contract.clone() });
+        let copy = copy_of(&Contract { spec: replaced, ..contract.clone() });
         contract.spec.earlier.clear();
         assert_eq!(history(&next(Some(&copy), &contract, Some(3000))), (Some(3000), vec![(1, 1000)]));
         let third = next(Some(&copy), &signed(&parties, 3, 10), Some(3000));
@@ -216,14 +221,14 @@ mod tests {
             contract.spec.ended = ended;
             contract
         };
-        let copy = record(&ending(1, Some(end(2000))));
+        let copy = copy_of(&ending(1, Some(end(2000))));
         for changed in [None, Some(end(10)), Some(end(9000))] {
             assert_eq!(next(Some(&copy), &ending(1, changed), Some(1000)).ended, Some(end(2000)));
         }
         let renewed = |end_at, has_follower| {
-            let copy = record(&ending(1, Some(end(end_at))));
+            let copy = copy_of(&ending(1, Some(end(end_at))));
             let known = Known { copy: Some(&copy), signed: Some(at(end_at - 10)), not_before: None, has_follower, now: at(NOW) };
-            copied(&known, &record(&ending(2, None))).ended
+            copied(&known, &at_provider(&ending(2, None))).ended
         };
         assert_eq!((renewed(NOW + 10, false), renewed(NOW - 10, false)), (None, None));
         let long_ago = NOW - 300;
@@ -237,7 +242,7 @@ mod tests {
         let begins = |said| {
             let known =
                 Known { copy: None, signed: Some(at(5000)), not_before: Some(at(4990)), has_follower: false, now: at(NOW) };
-            history(&copied(&known, &record(&signed(&parties, 1, said)))).0
+            history(&copied(&known, &at_provider(&signed(&parties, 1, said)))).0
         };
         assert_eq!((begins(4989), begins(4990)), (Some(5000), Some(4990)));
     }
@@ -245,7 +250,7 @@ mod tests {
     #[test]
     fn terms_that_are_not_signed_or_older_replace_nothing_but_an_end_is_copied() {
         let parties = Parties::known();
-        let copy = record(&signed(&parties, 2, 1000));
+        let copy = copy_of(&signed(&parties, 2, 1000));
         for (version, time) in [(3, None), (1, Some(3000))] {
             let mut other = signed(&parties, version, 3000);
             other.spec.ended = Some(end(2000));

@@ -6,9 +6,16 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use liqo_api::{BreachKind, Commitment, ContractEnd, ContractTerms, EndCause, Party, ResourceList, ResourceOffer, Time};
+use liqo_api::{
+    BreachKind, Claimed, Commitment, ContractEnd, ContractSpec, ContractTerms, EndCause, Party, ResourceList, ResourceOffer, Time,
+};
 
-use super::{TOLERANCE, after, breaches::Finding, document::Document, record::ContractRecord};
+use super::{
+    TOLERANCE, after,
+    breaches::Finding,
+    document::Document,
+    record::{ContractAtProvider, ContractCopy},
+};
 
 /// The object of breaches that are about the contract and not about a pool.
 pub const CONTRACT: &str = "contract";
@@ -41,13 +48,13 @@ fn by_provider_finding(kind: BreachKind, object: &str, message: String) -> Findi
 /// What the consumer sees of one contract.
 pub struct Sight<'a> {
     /// The contract at the provider.
-    pub record: &'a ContractRecord,
+    pub record: &'a ContractAtProvider,
     /// The terms that this cluster signed.
     pub signed: Option<&'a Document>,
     /// The copy here, from the last time.
-    pub copy: Option<&'a ContractRecord>,
+    pub copy: Option<&'a ContractCopy>,
     /// The offers at the provider, and their copies here, by pool.
-    pub offers: &'a BTreeMap<String, Arc<ResourceOffer>>,
+    pub offers: &'a BTreeMap<String, Arc<Claimed<ResourceOffer>>>,
     pub offer_copies: &'a BTreeMap<String, Arc<ResourceOffer>>,
     /// Whether the connection has worked for longer than the tolerance.
     pub steady: bool,
@@ -65,10 +72,27 @@ pub struct Findings {
 }
 
 impl Sight<'_> {
+    /// What the provider shows. Nothing but breaches follows from it.
+    fn shown(&self) -> &ContractSpec {
+        self.record.spec.unverified()
+    }
+
+    fn shown_offer(&self, pool: &str) -> Option<&ResourceOffer> {
+        self.offers.get(pool).map(|offer| offer.unverified())
+    }
+
+    fn shown_offers(&self) -> impl Iterator<Item = (&String, &ResourceOffer)> {
+        self.offers.iter().map(|(pool, offer)| (pool, offer.unverified()))
+    }
+
+    fn is_over(&self) -> bool {
+        self.shown().ended.as_ref().is_some_and(|end| end.at.0 <= self.now)
+    }
+
     pub fn findings(&self) -> Findings {
         let mut findings = Findings { certain: self.terms(), ..Findings::default() };
-        let ended = self.record.spec.ended.as_ref();
-        let Some(signed) = self.signed.filter(|_| !self.record.is_over(self.now)) else {
+        let ended = self.shown().ended.as_ref();
+        let Some(signed) = self.signed.filter(|_| !self.is_over()) else {
             findings.unknown = vec![BreachKind::CapacityMissing, BreachKind::PriceDiffers];
             return findings;
         };
@@ -93,42 +117,37 @@ impl Sight<'_> {
             found.push(by_provider_finding(BreachKind::TermsDiffer, what, difference));
         };
         match &self.record.current {
-            Ok(current) if current.document.terms != self.record.spec.terms => {
-                differs(CONTRACT, difference(&current.document.terms, &self.record.spec.terms));
+            Ok(current) if current.document.terms != self.shown().terms => {
+                differs(CONTRACT, difference(&current.document.terms, &self.shown().terms));
             }
             Ok(_) => {}
             Err(error) => differs(CONTRACT, error.clone()),
         }
-        let pending = self.record.amendment().zip(self.record.spec.pending.as_ref());
+        let pending = self.record.amendment().zip(self.shown().pending.as_ref());
         if let Some((read, pending)) = pending.filter(|(read, pending)| read.document.terms != pending.terms) {
             differs("amendment", difference(&read.document.terms, &pending.terms));
         }
         let was_signed = self.copy.is_some_and(|copy| copy.spec.in_force_since.is_some());
         // A copy that this cluster lost is no breach of the provider.
-        let acts = was_signed || (self.record.spec.in_force_since.is_some() && self.record.signed().is_none());
-        if self.signed.is_none() && acts && self.record.current.is_ok() && !self.record.is_over(self.now) {
+        let acts = was_signed || (self.shown().in_force_since.is_some() && self.record.signed().is_none());
+        if self.signed.is_none() && acts && self.record.current.is_ok() && !self.is_over() {
             let message =
-                format!("the provider's terms are version {}, which this cluster did not sign", self.record.spec.terms.version);
+                format!("the provider's terms are version {}, which this cluster did not sign", self.shown().terms.version);
             found.push(by_provider_finding(BreachKind::TermsNotSigned, CONTRACT, message));
         }
         found
     }
 
-    fn of_contract<'b>(
-        &self,
-        offers: &'b BTreeMap<String, Arc<ResourceOffer>>,
-    ) -> impl Iterator<Item = (&'b String, &'b ResourceOffer)> {
-        let name = self.record.name.clone();
-        let under = move |offer: &ResourceOffer| {
-            offer.spec.contract.as_ref().is_some_and(|contract| contract.name == name && contract.in_force)
-        };
-        offers.iter().map(|(pool, offer)| (pool, offer.as_ref())).filter(move |(_, offer)| under(offer))
+    /// Whether an offer is under this contract.
+    fn is_under(&self, offer: &ResourceOffer) -> bool {
+        let contract = offer.spec.contract.as_ref();
+        contract.is_some_and(|contract| contract.name == self.record.name && contract.in_force)
     }
 
     fn prices(&self, terms: &ContractTerms) -> Vec<Finding> {
-        let differing = self.of_contract(self.offers).filter(|(pool, offer)| {
+        let differing = self.shown_offers().filter(|(pool, offer)| {
             let same_version = offer.spec.contract.as_ref().is_some_and(|contract| contract.version == terms.version);
-            same_version && offer.spec.prices.as_ref() != terms.prices.get(*pool)
+            self.is_under(offer) && same_version && offer.spec.prices.as_ref() != terms.prices.get(*pool)
         });
         let text = |prices: Option<&liqo_api::PriceList>| prices.map_or_else(|| "no price".to_owned(), ToString::to_string);
         let finding = |(pool, offer): (&String, &ResourceOffer)| {
@@ -142,7 +161,7 @@ impl Sight<'_> {
     fn amounts(&self, terms: &ContractTerms) -> Vec<Finding> {
         let guaranteed = terms.pools.iter().filter(|_| terms.commitment == Commitment::Guaranteed);
         let finding = |pool: &liqo_api::ContractPool| {
-            let offered = self.offers.get(&pool.name).map(|offer| &offer.spec.resource_quota.hard);
+            let offered = self.shown_offer(&pool.name).map(|offer| &offer.spec.resource_quota.hard);
             Some(by_provider_finding(BreachKind::CapacityMissing, &pool.name, missing(&pool.resources, offered)?))
         };
         guaranteed.filter_map(finding).collect()
@@ -152,15 +171,16 @@ impl Sight<'_> {
     fn notices(&self, terms: &ContractTerms) -> Vec<Finding> {
         let due = after(self.now, terms.notice_seconds);
         let mut found = Vec::new();
-        for (pool, copy) in self.of_contract(self.offer_copies).filter(|(_, copy)| copy.spec.withdrawal_timestamp.is_none()) {
-            let offer = self.offers.get(pool);
+        let copies = self.offer_copies.iter().filter(|(_, copy)| self.is_under(copy) && copy.spec.withdrawal_timestamp.is_none());
+        for (pool, copy) in copies {
+            let offer = self.shown_offer(pool);
             let times = |offer: &ResourceOffer| {
                 let reclaim = offer.spec.reclaim_timestamp.clone().filter(|_| copy.spec.reclaim_timestamp.is_none());
                 let drain = offer.spec.drain_timestamp.clone().filter(|_| copy.spec.drain_timestamp.is_none());
                 offer.spec.withdrawal_timestamp.clone().into_iter().chain(reclaim).chain(drain).min_by_key(|time| time.0)
             };
-            let message = match offer.map(|offer| times(offer)) {
-                None if self.record.spec.ended.is_none() => "the offer went without a notice".to_owned(),
+            let message = match offer.map(times) {
+                None if self.shown().ended.is_none() => "the offer went without a notice".to_owned(),
                 Some(Some(Time(end))) if is_before(end, due) && !self.ends_as_agreed(terms, end) => {
                     format!("it takes back at {end} what it announces at {}: the notice is {} s", self.now, terms.notice_seconds)
                 }
@@ -174,12 +194,12 @@ impl Sight<'_> {
     /// Whether a time is the end that the terms name, or one that this cluster asked for.
     fn ends_as_agreed(&self, terms: &ContractTerms, time: Timestamp) -> bool {
         let by_terms = terms.end.as_ref().is_some_and(|end| !is_before(time, end.0));
-        by_terms || self.record.spec.ended.as_ref().is_some_and(|end| end.by == Party::Consumer)
+        by_terms || self.shown().ended.as_ref().is_some_and(|end| end.by == Party::Consumer)
     }
 
     fn notice_of_end(&self, terms: &ContractTerms) -> Option<Finding> {
         let known = self.copy.is_none_or(|copy| copy.spec.ended.is_some());
-        let end = self.record.spec.ended.as_ref().filter(|_| !known)?;
+        let end = self.shown().ended.as_ref().filter(|_| !known)?;
         let is_short = is_before(end.at.0, after(self.now, terms.notice_seconds)) && !self.ends_as_agreed(terms, end.at.0);
         let message = || format!("it ends at {}, announced at {}: the notice is {} s", end.at.0, self.now, terms.notice_seconds);
         is_short.then(|| by_provider_finding(BreachKind::NoticeTooShort, CONTRACT, message()))

@@ -2,16 +2,19 @@
 //! for tests.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "tests")]
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use liqo_api::{
-    Charge, Commitment, Contract, ContractClasses, ContractLimits, ContractPool, ContractSpec, ContractStatus, ContractTerms,
-    DEFAULT_POOL, PodSecurity, Renewal, Time,
+    Charge, Claimed, Commitment, Contract, ContractClasses, ContractLimits, ContractPool, ContractSpec, ContractStatus,
+    ContractTerms, DEFAULT_POOL, PodSecurity, Renewal, Time,
 };
 use liqo_signing::ClusterIdentity;
 
-use super::{document::Document, record::ContractRecord};
+use super::{
+    document::Document,
+    record::{ContractAtProvider, ContractCopy, ContractRecord, IssuedContract},
+};
 
 /// The peering of these contracts.
 pub const PEERING: &str = "3f0c2f5e-8a0c-4b51-9a53-0d2f4a6f1c77";
@@ -72,9 +75,19 @@ impl Parties {
     }
 }
 
-/// The record that decisions read.
-pub fn record(contract: &Contract) -> std::sync::Arc<ContractRecord> {
-    std::sync::Arc::new(ContractRecord::of(contract.clone()))
+/// A contract as its provider reads it.
+pub fn issued(contract: &Contract) -> Arc<IssuedContract> {
+    Arc::new(ContractRecord::issued(contract.clone()))
+}
+
+/// A contract at the provider, as the consumer reads it.
+pub fn at_provider(contract: &Contract) -> Arc<ContractAtProvider> {
+    Arc::new(ContractRecord::at_provider(Claimed::new(contract.clone())))
+}
+
+/// The consumer's own copy of a contract.
+pub fn copy(contract: &Contract) -> Arc<ContractCopy> {
+    Arc::new(ContractRecord::copy(contract.clone()))
 }
 
 /// A time in seconds since 1970.

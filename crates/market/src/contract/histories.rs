@@ -21,8 +21,8 @@ use super::{
     consumer::{ContractAction, ContractView, judge},
     dearer::{counts_from, dearer},
     document::Document,
-    fixtures::{Parties, at, record, terms},
-    record::ContractRecord,
+    fixtures::{Parties, at, copy, terms},
+    record::ContractCopy,
 };
 use crate::receipt::contract::metered;
 
@@ -140,7 +140,7 @@ struct World {
     /// The versions that were in force in a copy.
     in_force: BTreeSet<String>,
     /// Contracts as they were read: verifying takes time.
-    records: RefCell<Vec<(Contract, Arc<ContractRecord>)>>,
+    records: RefCell<Vec<(Contract, Arc<ContractCopy>)>>,
 }
 
 fn priced(price: u8) -> BTreeMap<String, PriceList> {
@@ -176,12 +176,12 @@ impl World {
         self.consume.max_prices = most.and_then(|most| priced(most).remove("default"));
     }
 
-    fn record(&self, contract: &Contract) -> Arc<ContractRecord> {
+    fn record(&self, contract: &Contract) -> Arc<ContractCopy> {
         let mut known = self.records.borrow_mut();
         if let Some((_, record)) = known.iter().find(|(one, _)| one == contract) {
             return record.clone();
         }
-        let read = record(contract);
+        let read = copy(contract);
         if known.len() > 40 {
             known.remove(0);
         }
@@ -316,11 +316,9 @@ impl World {
 
     /// The consumer judges, and carries out at most so many writes.
     fn judge(&mut self, writes: usize) -> Result<bool, TestCaseError> {
-        let records = |all: &BTreeMap<String, Contract>| -> BTreeMap<String, Arc<ContractRecord>> {
-            all.iter().map(|(name, contract)| (name.clone(), self.record(contract))).collect()
-        };
-        let (contracts, copies) = (records(&self.contracts), records(&self.copies));
-        let nothing = BTreeMap::new();
+        let at_provider = |contract: &Contract| Arc::new(ContractCopy::clone(&self.record(contract)).into_at_provider());
+        let contracts = self.contracts.iter().map(|(name, contract)| (name.clone(), at_provider(contract))).collect();
+        let copies = self.copies.iter().map(|(name, contract)| (name.clone(), self.record(contract))).collect();
         let peering = self.peering.to_string();
         let view = ContractView {
             identity: &self.parties.consumer,
@@ -331,8 +329,8 @@ impl World {
             decisions: &self.decisions,
             contracts: &contracts,
             copies: &copies,
-            offers: &nothing,
-            offer_copies: &nothing,
+            offers: &BTreeMap::new(),
+            offer_copies: &BTreeMap::new(),
             steady: true,
             now: self.now,
         };

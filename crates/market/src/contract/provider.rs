@@ -19,7 +19,7 @@ use super::{
     document::{Document, DocumentError},
     duties::{ended_early, missing},
     earlier::full_until,
-    record::{ContractRecord, SignedTerms, superfluous},
+    record::{IssuedContract, SignedTerms, superfluous},
     standing::{deadline, is_reopened, live, may_propose},
     wanted::{Names, WantedTerms},
     whole_seconds,
@@ -41,7 +41,7 @@ pub struct Case<'a> {
     pub wanted: Option<WantedTerms>,
     /// What is offered now, by pool; `None` while the offers are withdrawn.
     pub offered: Option<BTreeMap<String, ResourceList>>,
-    pub records: &'a [Arc<ContractRecord>],
+    pub records: &'a [Arc<IssuedContract>],
     /// Decisions of persons here, by contract.
     pub decisions: &'a BTreeMap<String, ContractDecision>,
     /// Why the receipts of a contract (its ID) count as not answered.
@@ -106,7 +106,7 @@ impl ContractPlan {
         self.next = self.next.into_iter().chain(time).min();
     }
 
-    fn write(&mut self, record: &ContractRecord, spec: ContractSpec) {
+    fn write(&mut self, record: &IssuedContract, spec: ContractSpec) {
         if spec != record.spec {
             self.writes.push(ContractWrite { name: record.name.clone(), spec, exists: true });
         }
@@ -158,7 +158,7 @@ impl Case<'_> {
         Names { contract, version, previous, provider, consumer, peering: self.peering.map(str::to_owned) }
     }
 
-    fn next_spec(&self, record: &ContractRecord, found: &mut Vec<Finding>, plan: &mut ContractPlan) -> ContractSpec {
+    fn next_spec(&self, record: &IssuedContract, found: &mut Vec<Finding>, plan: &mut ContractPlan) -> ContractSpec {
         let mut spec = record.spec.clone();
         self.mark_in_force(record, &mut spec, plan);
         match record.signed() {
@@ -187,7 +187,7 @@ impl Case<'_> {
     }
 
     /// Takes over the consumer's signatures.
-    fn mark_in_force(&self, record: &ContractRecord, spec: &mut ContractSpec, plan: &mut ContractPlan) {
+    fn mark_in_force(&self, record: &IssuedContract, spec: &mut ContractSpec, plan: &mut ContractPlan) {
         if let Some(counts) = self.counts_later(record) {
             plan.note(Some(counts));
             let signature = record.amendment().and_then(|terms| terms.countersignature.clone());
@@ -223,7 +223,7 @@ impl Case<'_> {
 
     /// Time from which an amendment counts that the consumer has signed, if that is later. The delay begins when this cluster sees the
     /// signature.
-    fn counts_later(&self, record: &ContractRecord) -> Option<Timestamp> {
+    fn counts_later(&self, record: &IssuedContract) -> Option<Timestamp> {
         let amendment = record.amendment().filter(|terms| terms.countersignature.is_some())?;
         let replaced = &record.current.as_ref().ok()?.document.terms;
         let signed = record.spec.pending.as_ref()?.signed.as_ref().map_or(whole_seconds(self.now), |time| time.0);
@@ -231,7 +231,7 @@ impl Case<'_> {
     }
 
     /// Replaces a proposal that nobody has signed, if the policy says something else now.
-    fn replace_proposal(&self, record: &ContractRecord, spec: &mut ContractSpec, plan: &mut ContractPlan) {
+    fn replace_proposal(&self, record: &IssuedContract, spec: &mut ContractSpec, plan: &mut ContractPlan) {
         let (Some(policy), Some(wanted), Ok(current)) = (self.policy(), &self.wanted, &record.current) else { return };
         let terms = &current.document.terms;
         let is_current = terms.peering.as_deref() == self.peering && !wanted.differ_from(terms);
@@ -248,7 +248,7 @@ impl Case<'_> {
     /// Proposes an amendment, changes the one that is proposed, or takes it back.
     fn amend(
         &self,
-        record: &ContractRecord,
+        record: &IssuedContract,
         signed: &ContractTerms,
         digest: &str,
         spec: &mut ContractSpec,
@@ -317,7 +317,7 @@ impl Case<'_> {
     }
 
     /// The end of a contract, if something ends it now.
-    fn end(&self, record: &ContractRecord, plan: &mut ContractPlan) -> Option<ContractEnd> {
+    fn end(&self, record: &IssuedContract, plan: &mut ContractPlan) -> Option<ContractEnd> {
         let announced = whole_seconds(self.now);
         let ends = |by, cause, seconds: u32, reason: String| ContractEnd {
             by,
@@ -337,7 +337,7 @@ impl Case<'_> {
             let reason = decision.reason.clone().unwrap_or_else(|| "a person at the provider ends it".to_owned());
             return Some(ends(Party::Provider, EndCause::Requested, notice, reason));
         }
-        if let Some(request) = &record.status.end_requested {
+        if let Some(request) = &record.status.unverified().end_requested {
             return Some(ends(Party::Consumer, cause_of_consumer(request.cause), notice, request.reason.clone()));
         }
         if !self.asks {
@@ -386,7 +386,7 @@ impl Case<'_> {
     fn doubtful(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         let live = live(self.records, self.now).filter(|record| record.spec.ended.is_none());
-        if let (Some(terms), Some(offered), true) = (live.and_then(ContractRecord::signed), &self.offered, self.asks) {
+        if let (Some(terms), Some(offered), true) = (live.and_then(IssuedContract::signed), &self.offered, self.asks) {
             for pool in terms.terms.pools.iter().filter(|_| terms.terms.commitment == Commitment::Guaranteed) {
                 let missing = missing(&pool.resources, offered.get(&pool.name));
                 found.extend(missing.map(|text| Finding::new(Party::Provider, BreachKind::CapacityMissing, &pool.name, text)));
@@ -402,8 +402,9 @@ impl Case<'_> {
         let over = self.records.iter().filter(|record| record.is_over(self.now) && record.spec.in_force_since.is_some());
         // Who asks for nothing any more has no reason to answer.
         let over = over.filter(|_| self.asks);
-        for record in over.filter(|record| self.is_heard && record.status.phase != ContractPhase::Ended) {
-            let message = format!("the consumer answers {:?} after the end", record.status.phase);
+        let answers = over.filter(|_| self.is_heard).map(|record| (record, record.status.unverified().phase));
+        for (record, phase) in answers.filter(|(_, phase)| *phase != ContractPhase::Ended) {
+            let message = format!("the consumer answers {phase:?} after the end");
             found.push(Finding::new(Party::Consumer, BreachKind::EndNotAccepted, &record.name, message));
         }
         found

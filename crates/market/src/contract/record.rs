@@ -1,7 +1,7 @@
 //! A contract as it is read from an API server. Its signatures are verified once for each change.
 
 use jiff::Timestamp;
-use liqo_api::{Contract, ContractSignature, ContractSpec, ContractStatus};
+use liqo_api::{Claimed, Contract, ContractSignature, ContractSpec, ContractStatus};
 
 use super::{
     ENDED_KEPT, MAX_ENDED,
@@ -16,23 +16,31 @@ pub struct SignedTerms {
     pub countersignature: Option<ContractSignature>,
 }
 
-/// A contract with its verified parts.
+/// A contract with its verified parts. Who reads it wrote the spec, the status, both or none of them: see the three names below.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ContractRecord {
+pub struct ContractRecord<Spec = ContractSpec, Status = ContractStatus> {
     pub name: String,
     pub uid: String,
     pub created: Timestamp,
     pub deleting: bool,
-    pub spec: ContractSpec,
-    pub status: ContractStatus,
+    pub spec: Spec,
+    pub status: Status,
     /// The terms, or why they are not believed.
     pub current: Result<SignedTerms, String>,
     /// The amendment, or why it is not believed.
     pub pending: Option<Result<SignedTerms, String>>,
 }
 
-impl ContractRecord {
-    pub fn of(contract: Contract) -> Self {
+/// A contract in the cluster of its provider, which wrote the spec.
+pub type IssuedContract = ContractRecord<ContractSpec, Claimed<ContractStatus>>;
+/// The consumer's copy of a contract, in its own cluster.
+pub type ContractCopy = ContractRecord;
+/// A contract at the provider, as the consumer sees it. It wrote the status once, but reads it where another owner may have changed it.
+pub type ContractAtProvider = ContractRecord<Claimed<ContractSpec>, Claimed<ContractStatus>>;
+
+impl ContractCopy {
+    /// Reads the consumer's own copy.
+    pub fn copy(contract: Contract) -> Self {
         let Contract { metadata, spec, status } = contract;
         let status = status.unwrap_or_default();
         // The provider keeps a copy of the signature, so that nobody can take his back.
@@ -57,6 +65,52 @@ impl ContractRecord {
         }
     }
 
+    /// What its provider has of it in its own cluster, where the consumer wrote the status.
+    pub fn into_issued(self) -> IssuedContract {
+        self.marked(|spec| spec, Claimed::new)
+    }
+
+    /// What the consumer sees of it at the provider.
+    pub fn into_at_provider(self) -> ContractAtProvider {
+        self.marked(Claimed::new, Claimed::new)
+    }
+
+    /// The object in Kubernetes' form.
+    pub fn contract(&self) -> Contract {
+        let mut contract = Contract::new(&self.name, self.spec.clone());
+        contract.status = Some(self.status.clone());
+        contract
+    }
+}
+
+impl IssuedContract {
+    /// Reads a contract in the cluster of its provider. The consumer wrote the status.
+    pub fn issued(contract: Contract) -> Self {
+        ContractCopy::copy(contract).into_issued()
+    }
+}
+
+impl ContractAtProvider {
+    /// Reads a contract at the provider.
+    pub fn at_provider(contract: Claimed<Contract>) -> Self {
+        ContractCopy::copy(contract.into_unverified()).into_at_provider()
+    }
+}
+
+impl<Status> ContractRecord<ContractSpec, Status> {
+    /// Whether its end has passed.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.spec.ended.as_ref().is_some_and(|end| end.at.0 <= now)
+    }
+}
+
+impl<Spec, Status> ContractRecord<Spec, Status> {
+    /// The same record, with marks on what a peer wrote.
+    fn marked<S, T>(self, spec: impl Fn(Spec) -> S, status: impl Fn(Status) -> T) -> ContractRecord<S, T> {
+        let Self { name, uid, created, deleting, current, pending, .. } = self;
+        ContractRecord { name, uid, created, deleting, spec: spec(self.spec), status: status(self.status), current, pending }
+    }
+
     /// The terms that both signed.
     pub fn signed(&self) -> Option<&Document> {
         self.current.as_ref().ok().filter(|terms| terms.countersignature.is_some()).map(|terms| &terms.document)
@@ -65,18 +119,6 @@ impl ContractRecord {
     /// The amendment, if it can be read.
     pub fn amendment(&self) -> Option<&SignedTerms> {
         self.pending.as_ref()?.as_ref().ok()
-    }
-
-    /// Whether its end has passed.
-    pub fn is_over(&self, now: Timestamp) -> bool {
-        self.spec.ended.as_ref().is_some_and(|end| end.at.0 <= now)
-    }
-
-    /// The object in Kubernetes' form.
-    pub fn contract(&self) -> Contract {
-        let mut contract = Contract::new(&self.name, self.spec.clone());
-        contract.status = Some(self.status.clone());
-        contract
     }
 }
 
@@ -92,16 +134,16 @@ pub fn superfluous<'a>(ended: impl Iterator<Item = (&'a str, Timestamp)>, now: T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::fixtures::{Parties, record, terms};
+    use crate::contract::fixtures::{Parties, issued, terms};
 
     #[test]
     fn a_consumer_cannot_take_its_signature_back() {
         let parties = Parties::new();
         let mut contract = parties.in_force(&terms(&parties));
         contract.status = Some(ContractStatus::default());
-        assert!(record(&contract).signed().is_some());
+        assert!(issued(&contract).signed().is_some());
         contract.spec.countersignature = None;
-        assert!(record(&contract).signed().is_none());
+        assert!(issued(&contract).signed().is_none());
     }
 
     #[test]
@@ -116,9 +158,9 @@ mod tests {
             countersignature: None,
             signed: None,
         });
-        assert_eq!(record(&contract).amendment().unwrap().countersignature, None);
+        assert_eq!(issued(&contract).amendment().unwrap().countersignature, None);
         let signature = parties.document(&next).countersign(&parties.consumer);
         contract.status.as_mut().unwrap().pending_signature = Some(signature.clone());
-        assert_eq!(record(&contract).amendment().unwrap().countersignature, Some(signature));
+        assert_eq!(issued(&contract).amendment().unwrap().countersignature, Some(signature));
     }
 }

@@ -8,13 +8,13 @@ use liqo_api::{
     Party, Provide, ProvideContract, Renewal, ResourceList, ResourceOfferSpec,
 };
 
-use super::{after, breaches::lasting, record::ContractRecord};
+use super::{after, breaches::lasting, record::IssuedContract};
 
 /// What the contracts of one consumer mean for its offers.
 #[derive(Clone, Debug, Default)]
 pub struct Standing<'a> {
     /// The contract that is proposed or in force.
-    pub live: Option<&'a ContractRecord>,
+    pub live: Option<&'a IssuedContract>,
     /// The terms that both signed. They bind prices, classes and notice.
     pub bound: Option<&'a ContractTerms>,
     /// The terms whose amounts are reserved.
@@ -34,7 +34,7 @@ pub struct Standing<'a> {
 }
 
 impl<'a> Standing<'a> {
-    pub fn of(provide: Option<&Provide>, records: &'a [Arc<ContractRecord>], reopened: bool, now: Timestamp) -> Self {
+    pub fn of(provide: Option<&Provide>, records: &'a [Arc<IssuedContract>], reopened: bool, now: Timestamp) -> Self {
         let policy = provide.and_then(|provide| provide.contract.as_ref());
         let over = records.iter().filter(|record| record.is_over(now) && !record.spec.ended.as_ref().is_some_and(is_by_policy));
         let over = over.map(|record| record.name.as_str()).collect();
@@ -109,13 +109,13 @@ fn is_by_policy(end: &ContractEnd) -> bool {
 }
 
 /// The contract that is proposed or in force: the newest one that is not over.
-pub fn live(records: &[Arc<ContractRecord>], now: Timestamp) -> Option<&ContractRecord> {
+pub fn live(records: &[Arc<IssuedContract>], now: Timestamp) -> Option<&IssuedContract> {
     let open = records.iter().filter(|record| !record.deleting && !record.is_over(now));
     open.max_by_key(|record| (record.created, record.name.as_str())).map(Arc::as_ref)
 }
 
 /// Until when the consumer has to sign what is proposed; `None` if nothing is.
-pub fn deadline(policy: &ProvideContract, live: &ContractRecord) -> Option<Timestamp> {
+pub fn deadline(policy: &ProvideContract, live: &IssuedContract) -> Option<Timestamp> {
     let is_signed = live.amendment().is_some_and(|terms| terms.countersignature.is_some());
     let proposed = match (&live.spec.pending, live.signed()) {
         // It waits until it counts.
@@ -128,13 +128,13 @@ pub fn deadline(policy: &ProvideContract, live: &ContractRecord) -> Option<Times
 }
 
 /// Whether no decision of a person here stands against a new contract.
-pub fn is_reopened(records: &[Arc<ContractRecord>], decisions: &BTreeMap<String, ContractDecision>) -> bool {
+pub fn is_reopened(records: &[Arc<IssuedContract>], decisions: &BTreeMap<String, ContractDecision>) -> bool {
     let ended = |name: &str| decisions.get(name).is_some_and(|decision| decision.decision == ContractAnswer::End);
     !records.iter().any(|record| ended(&record.name))
 }
 
 /// Whether the provider proposes a new contract after the last one. `reopened`: no decision of a person here stands against it.
-pub fn may_propose(policy: &ProvideContract, records: &[Arc<ContractRecord>], reopened: bool) -> bool {
+pub fn may_propose(policy: &ProvideContract, records: &[Arc<IssuedContract>], reopened: bool) -> bool {
     let last = records.iter().filter_map(|record| Some((record.spec.ended.as_ref()?, record)));
     let Some((end, _)) = last.max_by_key(|(end, record)| (end.at.0, record.name.as_str())) else { return reopened };
     match end.cause {
@@ -152,7 +152,7 @@ mod tests {
     use liqo_api::{Breach, BreachKind, Time};
 
     use super::*;
-    use crate::contract::fixtures::{Parties, at, record, terms};
+    use crate::contract::fixtures::{Parties, at, issued, terms};
 
     fn provide(contract: ProvideContract) -> Provide {
         Provide { contract: Some(contract), ..Provide::default() }
@@ -169,10 +169,10 @@ mod tests {
         let parties = Parties::new();
         let policy = provide(ProvideContract::default());
         assert!(Standing::of(Some(&policy), &[], true, at(0)).waits_for_proposal);
-        let proposed = [record(&parties.proposal(&terms(&parties)))];
+        let proposed = [issued(&parties.proposal(&terms(&parties)))];
         let standing = Standing::of(Some(&policy), &proposed, true, at(1001));
         assert!(standing.may_have_offers() && !standing.of_offer("default").unwrap().in_force);
-        let signed = [record(&parties.in_force(&terms(&parties)))];
+        let signed = [issued(&parties.in_force(&terms(&parties)))];
         let standing = Standing::of(Some(&policy), &signed, true, at(1001));
         assert!(standing.of_offer("default").unwrap().in_force);
         assert!(!standing.of_offer("gold").unwrap().in_force, "the terms do not contain that pool");
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn an_unsigned_contract_keeps_or_loses_the_offer_as_the_policy_says() {
         let parties = Parties::new();
-        let proposed = [record(&parties.proposal(&terms(&parties)))];
+        let proposed = [issued(&parties.proposal(&terms(&parties)))];
         let keeps = provide(ProvideContract { sign_within_seconds: 100, ..ProvideContract::default() });
         let loses = provide(ProvideContract {
             if_not_signed: IfNotSigned::WithdrawOffer,
@@ -200,7 +200,7 @@ mod tests {
         let guaranteed = ContractTerms { commitment: Commitment::Guaranteed, ..terms(&parties) };
         let policy = provide(ProvideContract { commitment: Commitment::Guaranteed, ..ProvideContract::default() });
         let reserved = |contract: &liqo_api::Contract, now| {
-            let records = [record(contract)];
+            let records = [issued(contract)];
             Standing::of(Some(&policy), &records, true, at(now)).reserved("default").is_some()
         };
         assert!(!reserved(&parties.proposal(&guaranteed), 1001), "a proposal that nobody signs costs others nothing");
@@ -220,12 +220,12 @@ mod tests {
         let parties = Parties::new();
         let mut ending = parties.in_force(&terms(&parties));
         ending.spec.ended = Some(end(EndCause::Requested, 2000));
-        let records = [record(&ending)];
+        let records = [issued(&ending)];
         let policy = provide(ProvideContract::default());
         let standing = Standing::of(Some(&policy), &records, true, at(1500));
         assert_eq!((standing.may_have_offers(), standing.ends_at, standing.next), (false, Some(at(2000)), Some(at(2000))));
         ending.spec.ended = Some(end(EndCause::PolicyChanged, 2000));
-        let records = [record(&ending)];
+        let records = [issued(&ending)];
         let standing = Standing::of(Some(&Provide::default()), &records, true, at(1500));
         assert!(standing.may_have_offers() && standing.of_offer("default").unwrap().in_force);
         let standing = Standing::of(Some(&Provide::default()), &records, true, at(2000));
@@ -238,7 +238,7 @@ mod tests {
         let keeps = |by, provide: &Provide| {
             let mut ending = parties.in_force(&terms(&parties));
             ending.spec.ended = Some(ContractEnd { by, ..end(EndCause::PolicyChanged, 2000) });
-            let records = [record(&ending)];
+            let records = [issued(&ending)];
             let standing = Standing::of(Some(provide), &records, true, at(1500));
             (standing.may_have_offers(), standing.ends_at)
         };
@@ -261,7 +261,7 @@ mod tests {
             until: None,
             message: String::new(),
         }];
-        let records = [record(&contract)];
+        let records = [issued(&contract)];
         let in_force = |on_breach| {
             let policy = provide(ProvideContract { on_breach, ..ProvideContract::default() });
             Standing::of(Some(&policy), &records, true, at(1001)).of_offer("default").unwrap().in_force
@@ -276,7 +276,7 @@ mod tests {
             let mut contract = parties.in_force(&terms(&parties));
             contract.spec.ended = Some(end(cause, 2000));
             let policy = ProvideContract { renewal, ..ProvideContract::default() };
-            may_propose(&policy, &[record(&contract)], reopened)
+            may_propose(&policy, &[issued(&contract)], reopened)
         };
         assert!(follows(EndCause::PeriodOver, Renewal::Automatic, true));
         assert!(!follows(EndCause::PeriodOver, Renewal::None, true));

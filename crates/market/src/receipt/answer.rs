@@ -1,7 +1,7 @@
 //! The consumer: whether it signs a receipt.
 
 use liqo_api::ReceiptPhase::{Disputed, Signed};
-use liqo_api::{ClusterId, Dispute, Receipt, ReceiptSignature, ReceiptStatus};
+use liqo_api::{Claimed, ClusterId, Dispute, Receipt, ReceiptSignature, ReceiptStatus};
 use liqo_metering::receipt::{Contract, contradiction, period_of, statement_difference};
 use liqo_metering::{Tolerance, Usage, compare};
 use liqo_signing::ClusterIdentity;
@@ -15,14 +15,14 @@ pub struct Evidence<'a> {
     /// The contract, from this cluster's copy.
     pub contract: Option<&'a Contract>,
     /// The provider's entries of the period, or why they cannot be read.
-    pub theirs: &'a Result<Usage, String>,
+    pub theirs: &'a Claimed<Result<Usage, String>>,
     /// This cluster's own entries.
     pub ours: &'a Usage,
     pub tolerance: Tolerance,
 }
 
 /// The answer to a receipt.
-pub fn answer(receipt: &Receipt, evidence: &Evidence<'_>, identity: &ClusterIdentity) -> ReceiptStatus {
+pub fn answer(receipt: Claimed<&Receipt>, evidence: &Evidence<'_>, identity: &ClusterIdentity) -> ReceiptStatus {
     match check(receipt, evidence, identity) {
         Ok(signed) => agreement(signed.countersign(identity)),
         Err((message, dispute)) => disagreement(&message, dispute),
@@ -42,7 +42,7 @@ pub(super) fn disagreement(message: &str, dispute: Option<Dispute>) -> ReceiptSt
 
 /// The receipt, if it is right. Otherwise what is wrong, with the pods that differ.
 fn check(
-    receipt: &Receipt,
+    receipt: Claimed<&Receipt>,
     evidence: &Evidence<'_>,
     identity: &ClusterIdentity,
 ) -> Result<SignedReceipt, (String, Option<Dispute>)> {
@@ -54,7 +54,8 @@ fn check(
     if let Some(message) = contradiction(statement) {
         return Err(wrong(message));
     }
-    let theirs = evidence.theirs.as_ref().map_err(|why| wrong(format!("the provider's entries cannot be read: {why}")))?;
+    let theirs =
+        evidence.theirs.unverified().as_ref().map_err(|why| wrong(format!("the provider's entries cannot be read: {why}")))?;
     if theirs.entries().any(|entry| entry.from.at < period.start || entry.until.at > period.end()) {
         return Err(wrong("the provider's entries are not all in the period".to_owned()));
     }
@@ -109,11 +110,11 @@ mod tests {
             let evidence = Evidence {
                 provider: self.provider.id(),
                 contract: Some(&self.contract),
-                theirs: &self.theirs,
+                theirs: &Claimed::new(self.theirs.clone()),
                 ours: &self.ours,
                 tolerance: Tolerance::default(),
             };
-            let status = answer(&self.receipt, &evidence, &self.consumer);
+            let status = answer(Claimed::new(&self.receipt), &evidence, &self.consumer);
             if let Some(signature) = &status.signature {
                 SignedReceipt::read(&self.receipt.spec.document).unwrap().check(signature).unwrap();
             }

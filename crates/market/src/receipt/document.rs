@@ -2,7 +2,7 @@
 
 use liqo_api::ReceiptPhase::{self, Disputed, Pending, Signed};
 use liqo_api::{
-    ClusterId, RECEIPT_PAYLOAD_TYPE, Receipt, ReceiptSignature, ReceiptStatement, consumer_of_tenant_namespace,
+    Claimed, ClusterId, RECEIPT_PAYLOAD_TYPE, Receipt, ReceiptSignature, ReceiptStatement, consumer_of_tenant_namespace,
     provider_namespace,
 };
 use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError, Signature};
@@ -89,7 +89,8 @@ impl SignedReceipt {
     }
 
     /// Reads a receipt between two clusters. Whoever reads its statement afterwards reads what was signed.
-    pub fn between(parties: &ReceiptParties, receipt: &Receipt) -> Result<Self, ReceiptError> {
+    pub fn between(parties: &ReceiptParties, receipt: Claimed<&Receipt>) -> Result<Self, ReceiptError> {
+        let receipt = *receipt.unverified();
         let signed = Self::read(&receipt.spec.document)?;
         if signed.statement != receipt.spec.statement {
             return Err(ReceiptError::CopyDiffers);
@@ -101,7 +102,8 @@ impl SignedReceipt {
     }
 
     /// The consumer's valid signature, if the receipt has one: the kept one, or the one that the consumer shows.
-    pub fn countersignature<'a>(&self, receipt: &'a Receipt) -> Option<&'a ReceiptSignature> {
+    pub fn countersignature<'a>(&self, receipt: Claimed<&'a Receipt>) -> Option<&'a ReceiptSignature> {
+        let receipt = *receipt.unverified();
         let shown = receipt.status.as_ref().and_then(|status| status.signature.as_ref());
         let all = [receipt.spec.countersignature.as_ref(), shown];
         all.into_iter().flatten().find(|signature| self.check(signature).is_ok())
@@ -123,12 +125,12 @@ impl SignedReceipt {
 }
 
 /// The answer to a receipt between two clusters. Both signatures make it signed, never a word.
-pub fn answered_phase(parties: &ReceiptParties, receipt: &Receipt) -> ReceiptPhase {
+pub fn answered_phase(parties: &ReceiptParties, receipt: Claimed<&Receipt>) -> ReceiptPhase {
     let signed = SignedReceipt::between(parties, receipt);
     if signed.is_ok_and(|signed| signed.countersignature(receipt).is_some()) {
         return Signed;
     }
-    match receipt.status.as_ref().map(|status| status.phase) {
+    match receipt.unverified().status.as_ref().map(|status| status.phase) {
         Some(Disputed) => Disputed,
         _ => Pending,
     }
@@ -199,18 +201,18 @@ pub mod tests {
             Receipt::new("r", liqo_api::ReceiptSpec { document, statement: read.statement.clone(), countersignature: None });
         let mut status = liqo_api::ReceiptStatus { phase: Signed, ..liqo_api::ReceiptStatus::default() };
         receipt.status = Some(status.clone());
-        assert_eq!(answered_phase(&parties, &receipt), Pending, "a word is no signature");
+        assert_eq!(answered_phase(&parties, Claimed::new(&receipt)), Pending, "a word is no signature");
         status.signature = Some(read.countersign(&consumer));
         receipt.status = Some(status);
-        assert_eq!(answered_phase(&parties, &receipt), Signed);
+        assert_eq!(answered_phase(&parties, Claimed::new(&receipt)), Signed);
 
         // Two throw-away keys sign whatever they like.
         let other = ReceiptParties { provider: ClusterIdentity::generate().unwrap().id().clone(), ..parties.clone() };
-        assert_eq!(answered_phase(&other, &receipt), Pending);
+        assert_eq!(answered_phase(&other, Claimed::new(&receipt)), Pending);
         // Real signatures of an old receipt, below a statement that nobody signed.
         receipt.spec.statement.totals.insert("EUR".to_owned(), "1000000".parse().unwrap());
-        assert_eq!(answered_phase(&parties, &receipt), Pending);
-        assert_eq!(SignedReceipt::between(&parties, &receipt), Err(ReceiptError::CopyDiffers));
+        assert_eq!(answered_phase(&parties, Claimed::new(&receipt)), Pending);
+        assert_eq!(SignedReceipt::between(&parties, Claimed::new(&receipt)), Err(ReceiptError::CopyDiffers));
     }
 
     #[test]

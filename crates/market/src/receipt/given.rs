@@ -4,7 +4,7 @@
 //! has its own records of the period, it compares them again instead.
 
 use liqo_api::ReceiptPhase::Signed;
-use liqo_api::{Receipt, ReceiptStatus};
+use liqo_api::{Claimed, Receipt, ReceiptSpec, ReceiptStatus};
 use liqo_metering::receipt::{period_of, receipt_name};
 
 use super::answer::{agreement, disagreement};
@@ -21,12 +21,12 @@ pub struct OwnEvidence<'a> {
 }
 
 /// The answer that this cluster gave already to a receipt at its provider. `None`: it has to compare.
-pub fn given(found: &Receipt, parties: &ReceiptParties, own: OwnEvidence<'_>) -> Option<ReceiptStatus> {
-    if let Some(copy) = own.copy.filter(|copy| answered_phase(parties, copy) == Signed) {
-        if copy.spec.document != found.spec.document || copy.spec.statement != found.spec.statement {
+pub fn given(found: Claimed<&Receipt>, parties: &ReceiptParties, own: OwnEvidence<'_>) -> Option<ReceiptStatus> {
+    if let Some(copy) = own.copy.filter(|copy| answered_phase(parties, Claimed::new(copy)) == Signed) {
+        if !shows_same(found, copy) {
             return Some(disagreement("this cluster signed another receipt of the same period", None));
         }
-        return signed_answer(copy, parties);
+        return signed_answer(Claimed::new(copy), parties);
     }
     if own.has_records {
         return None;
@@ -47,32 +47,44 @@ pub enum CopyStep {
 
 /// What to do with the copy now that a receipt of the same name was found at the provider. A copy that this cluster signed is never
 /// replaced, neither by another receipt of the period nor by one of a contract whose names are the same.
-pub fn copy_step(copy: Option<&Receipt>, found: &Receipt, parties: &ReceiptParties) -> CopyStep {
+pub fn copy_step(copy: Option<&Receipt>, found: Claimed<&Receipt>, parties: &ReceiptParties) -> CopyStep {
     let Some(copy) = copy else { return CopyStep::Write };
-    let is_same = copy.spec.document == found.spec.document;
-    match answered_phase(parties, copy) {
-        _ if is_same && copy.spec.statement == found.spec.statement => CopyStep::Write,
+    let has_same_document = found.map(|found| &found.spec.document).says(&&copy.spec.document);
+    match answered_phase(parties, Claimed::new(copy)) {
+        _ if shows_same(found, copy) => CopyStep::Write,
         Signed => CopyStep::Keep,
-        _ if is_same => CopyStep::Write,
+        _ if has_same_document => CopyStep::Write,
         _ => CopyStep::Replace,
     }
 }
 
 /// Whether an answer of the provider is the object that was asked for: the receipt of this period, under its name.
-pub fn is_asked_for(found: &Receipt, of: &ContractPeriod) -> bool {
+pub fn is_asked_for(found: Claimed<&Receipt>, of: &ContractPeriod) -> bool {
+    let found = *found.unverified();
     let statement = &found.spec.statement;
     let found_of = period_of(&statement.period).map(|period| (statement.contract.clone(), period));
     found_of.as_ref() == Some(of) && found.metadata.name.as_deref() == Some(&receipt_name(&of.0, of.1))
 }
 
-fn signed_answer(receipt: &Receipt, parties: &ReceiptParties) -> Option<ReceiptStatus> {
+/// The spec of the copy of a receipt that was answered so. What this cluster disputes is stored as the provider shows it: whoever reads it
+/// verifies it again, and says what is wrong with it.
+pub fn copied(found: Claimed<&Receipt>, answer: &ReceiptStatus) -> ReceiptSpec {
+    ReceiptSpec { countersignature: answer.signature.clone(), ..found.unverified().spec.clone() }
+}
+
+/// Whether the provider shows the document and the statement of this cluster's copy.
+fn shows_same(found: Claimed<&Receipt>, copy: &Receipt) -> bool {
+    found.map(|found| (&found.spec.document, &found.spec.statement)).says(&(&copy.spec.document, &copy.spec.statement))
+}
+
+fn signed_answer(receipt: Claimed<&Receipt>, parties: &ReceiptParties) -> Option<ReceiptStatus> {
     let signed = SignedReceipt::between(parties, receipt).ok()?;
     signed.countersignature(receipt).cloned().map(agreement)
 }
 
 #[cfg(test)]
 mod tests {
-    use liqo_api::{ReceiptPhase, ReceiptSpec};
+    use liqo_api::ReceiptPhase;
     use liqo_metering::{Period, Usage};
     use liqo_signing::ClusterIdentity;
 
@@ -104,7 +116,7 @@ mod tests {
         }
 
         fn given(&self, found: &Receipt, copy: Option<&Receipt>, has_records: bool) -> Option<ReceiptPhase> {
-            given(found, &self.parties, OwnEvidence { copy, has_records }).map(|status| status.phase)
+            given(Claimed::new(found), &self.parties, OwnEvidence { copy, has_records }).map(|status| status.phase)
         }
     }
 
@@ -149,17 +161,17 @@ mod tests {
         let mut asked = world.signed_by(&world.consumer, "u p 0 3600 cpu=1\n");
         let of = (asked.spec.statement.contract.clone(), Period::at(0, 3600));
         asked.metadata.name = Some(receipt_name(&of.0, of.1));
-        assert!(is_asked_for(&asked, &of));
+        assert!(is_asked_for(Claimed::new(&asked), &of));
         let mut named_b = asked.clone();
         named_b.metadata.name = Some("receipt-01234567-197001010100".to_owned());
-        assert!(!is_asked_for(&named_b, &of), "GET A was answered with B");
+        assert!(!is_asked_for(Claimed::new(&named_b), &of), "GET A was answered with B");
         // The names of objects have 8 characters of the contract's ID only.
         let mut twin = asked.clone();
         twin.spec.statement.contract = format!("{}{}", &of.0[..8], "f".repeat(24));
-        assert!(!is_asked_for(&twin, &of));
+        assert!(!is_asked_for(Claimed::new(&twin), &of));
 
         let other = world.signed_by(&world.consumer, "u p 0 3600 cpu=2\n");
-        let step = |copy: Option<&Receipt>, found: &Receipt| copy_step(copy, found, &world.parties);
+        let step = |copy: Option<&Receipt>, found: &Receipt| copy_step(copy, Claimed::new(found), &world.parties);
         assert_eq!((step(None, &other), step(Some(&asked), &asked)), (CopyStep::Write, CopyStep::Write));
         assert_eq!(step(Some(&asked), &other), CopyStep::Keep);
         assert_eq!(step(Some(&asked), &twin), CopyStep::Keep, "the same document below another statement");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use liqo_api::{MeteringSettings, Receipt, ReceiptPhase, ReceiptSignature, UsageRecord};
+use liqo_api::{Claimed, MeteringSettings, Receipt, ReceiptPhase, ReceiptSignature, UsageRecord};
 use liqo_metering::Period;
 use liqo_metering::receipt::{period_of, receipt_name};
 
@@ -67,22 +67,23 @@ impl RecordHead {
 
 impl ReceiptHead {
     /// Reads a receipt between two clusters. `None` if its name is not that of its contract and period.
-    pub fn reduce(parties: &ReceiptParties, receipt: &Receipt) -> Option<Self> {
+    pub fn reduce(parties: &ReceiptParties, claimed: Claimed<&Receipt>) -> Option<Self> {
+        let receipt = *claimed.unverified();
         let statement = &receipt.spec.statement;
         let of = (statement.contract.clone(), period_of(&statement.period)?);
         if receipt.metadata.name.as_deref() != Some(&receipt_name(&of.0, of.1)) {
             return None;
         }
         let created = receipt.metadata.creation_timestamp.as_ref().map(|created| created.0).unwrap_or_default();
-        let phase = answered_phase(parties, receipt);
+        let phase = answered_phase(parties, claimed);
         let is_kept =
-            phase == ReceiptPhase::Signed && kept_signature(parties, receipt).as_ref() == receipt.spec.countersignature.as_ref();
+            phase == ReceiptPhase::Signed && kept_signature(parties, claimed).as_ref() == receipt.spec.countersignature.as_ref();
         Some(Self { of, created, phase, is_kept })
     }
 }
 
 /// The consumer's valid signature, as `spec.countersignature` has to keep it.
-pub fn kept_signature(parties: &ReceiptParties, receipt: &Receipt) -> Option<ReceiptSignature> {
+pub fn kept_signature(parties: &ReceiptParties, receipt: Claimed<&Receipt>) -> Option<ReceiptSignature> {
     SignedReceipt::between(parties, receipt).ok()?.countersignature(receipt).cloned()
 }
 
@@ -215,9 +216,11 @@ mod tests {
         let mut object = Receipt::new(&name, liqo_api::ReceiptSpec { document, statement, countersignature: None });
         object.status = Some(liqo_api::ReceiptStatus { signature: Some(signature), ..liqo_api::ReceiptStatus::default() });
         let parties = ReceiptParties { provider: contract.provider, consumer: contract.consumer };
-        let head = |object: &Receipt| ReceiptHead::reduce(&parties, object).map(|head| (head.phase, head.is_kept)).unwrap();
+        let head = |object: &Receipt| {
+            ReceiptHead::reduce(&parties, Claimed::new(object)).map(|head| (head.phase, head.is_kept)).unwrap()
+        };
         assert_eq!(head(&object), (ReceiptPhase::Signed, false));
-        object.spec.countersignature = kept_signature(&parties, &object);
+        object.spec.countersignature = kept_signature(&parties, Claimed::new(&object));
         let phase = ReceiptPhase::Disputed;
         object.status = Some(liqo_api::ReceiptStatus { phase, ..liqo_api::ReceiptStatus::default() });
         assert_eq!(head(&object), (ReceiptPhase::Signed, true), "the consumer took it back from the status");

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use liqo_api::ReceiptPhase;
+use liqo_api::{Claimed, ReceiptPhase};
 use liqo_metering::Seconds;
 
 use super::issue::{ContractPeriod, ReceiptHead, RecordHead};
@@ -22,11 +22,12 @@ pub type Ends = BTreeMap<String, Seconds>;
 pub fn unclaimed(
     records: &[RecordHead],
     copies: &[&ReceiptHead],
-    theirs: &[&ReceiptHead],
+    theirs: &[&Claimed<ReceiptHead>],
     ends: &Ends,
     now: Seconds,
 ) -> Vec<ContractPeriod> {
-    let known: BTreeSet<&ContractPeriod> = copies.iter().chain(theirs).map(|receipt| &receipt.of).collect();
+    let shown = theirs.iter().map(|receipt| &receipt.unverified().of);
+    let known: BTreeSet<&ContractPeriod> = copies.iter().map(|receipt| &receipt.of).chain(shown).collect();
     let mut signed: BTreeMap<&str, Seconds> = BTreeMap::new();
     // What only the provider shows deletes no evidence.
     for receipt in copies.iter().filter(|receipt| receipt.phase == ReceiptPhase::Signed) {
@@ -85,10 +86,12 @@ mod tests {
     fn a_receipt_that_only_the_provider_shows_deletes_no_records() {
         let (records, theirs) =
             ([record(60, true)], [receipt("c", 180, ReceiptPhase::Signed), receipt("c", 60, ReceiptPhase::Pending)]);
-        let found =
-            |copies: &[&ReceiptHead], theirs: &[&ReceiptHead]| unclaimed(&records, copies, theirs, &Ends::new(), 1000).len();
-        assert_eq!((found(&[], &[&theirs[0]]), found(&[&theirs[0]], &[])), (0, 1));
-        assert_eq!(found(&[&theirs[0]], &[&theirs[1]]), 0, "a receipt is still to be answered");
+        let found = |copies: &[&ReceiptHead], theirs: &[ReceiptHead]| {
+            let theirs: Vec<Claimed<ReceiptHead>> = theirs.iter().cloned().map(Claimed::new).collect();
+            unclaimed(&records, copies, &theirs.iter().collect::<Vec<_>>(), &Ends::new(), 1000).len()
+        };
+        assert_eq!((found(&[], &theirs[..1]), found(&[&theirs[0]], &[])), (0, 1));
+        assert_eq!(found(&[&theirs[0]], &theirs[1..]), 0, "a receipt is still to be answered");
     }
 
     #[test]

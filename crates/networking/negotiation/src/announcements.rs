@@ -18,8 +18,9 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ClusterId, DirectPath, GatewayAddress, MAX_BEHIND, MAX_DIRECT, MAX_DIRECT_ADDRESSES, MAX_DIRECT_NAMESPACES, MAX_WAY_LEN,
-    NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, labels, tenant_namespace,
+    Claimed, ClusterId, DirectPath, GatewayAddress, MAX_BEHIND, MAX_DIRECT, MAX_DIRECT_ADDRESSES, MAX_DIRECT_NAMESPACES,
+    MAX_WAY_LEN, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, labels,
+    tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection, Peers, Queue,
@@ -113,7 +114,14 @@ impl Announcements {
         let _guard = stop.clone().drop_guard();
         let queue = self.queue.clone();
         let changed = move |_: &Key, _: Option<&_>, _: Option<&_>| queue.add_after((), PEER_CHANGE_DELAY);
-        let cache = Cache::watch_provider(&connection, only_ours(), stop, stored_len, read, changed);
+        let cache = Cache::watch_provider(
+            &connection,
+            only_ours(),
+            stop,
+            stored_len,
+            |config: Claimed<_>| read(config.into_unverified()),
+            changed,
+        );
         let mut health = connection.health.clone();
         let follow = async {
             // Until then the announcement read over the former connection counts.

@@ -11,7 +11,7 @@ use axum::{
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::{Api, api::ListParams, runtime::watcher};
-use liqo_api::{ClusterId, Key, ResourceOffer};
+use liqo_api::{Claimed, ClusterId, Key, ResourceOffer};
 use liqo_controller_runtime::{
     Cache, Health, PeerConnection, Peers, Tcp,
     cache::{parsed_len, whole},
@@ -63,7 +63,14 @@ fn connect(peers: &Peers, seed: u8, server: SocketAddr) -> PeerConnection {
 
 fn secrets(connection: &PeerConnection) -> Cache<Secret> {
     let stop = connection.ended.child_token();
-    Cache::watch_provider(connection, watcher::Config::default(), stop, parsed_len::<Secret>, whole::<Secret>, |_, _, _| ())
+    Cache::watch_provider(
+        connection,
+        watcher::Config::default(),
+        stop,
+        parsed_len::<Secret>,
+        |secret: Claimed<_>| whole(secret.into_unverified()),
+        |_, _, _| (),
+    )
 }
 
 /// A body without an end.

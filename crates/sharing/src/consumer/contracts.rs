@@ -11,7 +11,7 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ClusterId, Consume, Contract, ContractPhase, ContractStatus, ForeignCluster, ResourceOffer, annotations, labels,
+    Claimed, ClusterId, Consume, Contract, ContractPhase, ContractStatus, ForeignCluster, ResourceOffer, annotations, labels,
     provider_namespace,
 };
 use liqo_controller_runtime::{
@@ -29,18 +29,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{at_provider, provider_of};
-use crate::{Error, FIELD_MANAGER, SETTLE_DELAY, breach_reports::BreachReports};
+use crate::{ContractHere, Error, FIELD_MANAGER, SETTLE_DELAY, breach_reports::BreachReports};
 use liqo_market::contract::{
     TOLERANCE,
     breaches::Doubts,
     consumer::{ContractAction, ContractJudgement, ContractView, judge},
-    record::ContractRecord,
+    record::{ContractAtProvider, ContractCopy, ContractRecord},
 };
 
 /// The contracts of one provider, as this cluster sees them there.
 pub struct WatchedContracts {
     /// Started with the first offer under a contract: older providers do not know the kind.
-    cache: OnceLock<Cache<ContractRecord>>,
+    cache: OnceLock<Cache<ContractAtProvider>>,
     stop: CancellationToken,
     /// Since when the provider has answered without a break.
     reachable_since: Mutex<Option<Instant>>,
@@ -62,19 +62,24 @@ impl WatchedContracts {
         since.is_some_and(|since| since.elapsed() >= TOLERANCE.unsigned_abs())
     }
 
-    fn cache(&self, connection: &PeerConnection, queue: &Queue<ClusterId>) -> &Cache<ContractRecord> {
+    fn cache(&self, connection: &PeerConnection, queue: &Queue<ClusterId>) -> &Cache<ContractAtProvider> {
         self.cache.get_or_init(|| {
             let (queue, id) = (queue.clone(), connection.cluster_id.clone());
             Cache::watch_provider(
                 connection,
                 Config::default(),
                 self.stop.clone(),
-                |record: &ContractRecord| 3 * (parsed_len(&record.spec) + parsed_len(&record.status)),
-                |contract: Contract| Some(ContractRecord::of(contract)),
+                stored_len,
+                |contract| Some(ContractRecord::at_provider(contract)),
                 move |_, _, _| queue.add_after(id.clone(), SETTLE_DELAY),
             )
         })
     }
+}
+
+/// Estimated memory in bytes: a contract is there as it was read, and its documents are there as they were parsed.
+fn stored_len(record: &ContractAtProvider) -> usize {
+    3 * (parsed_len(record.spec.unverified()) + parsed_len(record.status.unverified()))
 }
 
 /// What the judgement of one provider's contracts needs.
@@ -86,7 +91,7 @@ pub struct Seen<'a> {
     pub peering: &'a str,
     pub connection: &'a PeerConnection,
     pub watched: &'a WatchedContracts,
-    pub offers: &'a BTreeMap<String, Arc<ResourceOffer>>,
+    pub offers: &'a BTreeMap<String, Arc<Claimed<ResourceOffer>>>,
     pub offer_copies: &'a BTreeMap<String, Arc<ResourceOffer>>,
 }
 
@@ -95,7 +100,7 @@ pub struct ConsumerContracts {
     context: Context,
     identity: Arc<ClusterIdentity>,
     /// All contracts in this cluster: copies, and our own ones.
-    contracts: Cache<ContractRecord>,
+    contracts: Cache<ContractHere>,
     queue: Queue<ClusterId>,
     /// What this process has seen that may become a breach, by provider and contract.
     doubts: Mutex<HashMap<ClusterId, BTreeMap<String, Doubts>>>,
@@ -106,7 +111,7 @@ impl ConsumerContracts {
     pub fn new(
         context: Context,
         identity: Arc<ClusterIdentity>,
-        contracts: Cache<ContractRecord>,
+        contracts: Cache<ContractHere>,
         queue: Queue<ClusterId>,
     ) -> Self {
         let (doubts, reports) = (Mutex::default(), BreachReports::default());
@@ -117,17 +122,22 @@ impl ConsumerContracts {
         self.contracts.synced().await
     }
 
-    fn copies(&self, id: &ClusterId) -> BTreeMap<String, Arc<ContractRecord>> {
+    fn copies(&self, id: &ClusterId) -> BTreeMap<String, Arc<ContractCopy>> {
         let all = self.contracts.all().into_iter();
-        all.filter(|(key, _)| provider_of(&key.namespace).as_ref() == Some(id)).map(|(key, copy)| (key.name, copy)).collect()
+        let of_provider = all.filter(|(key, _)| provider_of(&key.namespace).as_ref() == Some(id));
+        let copy = |(key, contract): (Key, Arc<ContractHere>)| match contract.as_ref() {
+            ContractHere::Copy(copy) => Some((key.name, copy.clone())),
+            ContractHere::Issued(_) => None,
+        };
+        of_provider.filter_map(copy).collect()
     }
 
     /// Judges the contracts of a provider; nothing while they are not known.
     pub async fn judge(&self, seen: &Seen<'_>) -> ContractJudgement {
         let copies = self.copies(seen.id);
-        let lacks_end = |copy: &ContractRecord| copy.spec.in_force_since.is_some() && copy.spec.ended.is_none();
-        let open = |copy: &Arc<ContractRecord>| copy.status.phase != ContractPhase::Ended || lacks_end(copy);
-        let concerned = seen.offers.values().any(|offer| offer.spec.contract.is_some()) || copies.values().any(open);
+        let lacks_end = |copy: &ContractCopy| copy.spec.in_force_since.is_some() && copy.spec.ended.is_none();
+        let open = |copy: &Arc<ContractCopy>| copy.status.phase != ContractPhase::Ended || lacks_end(copy);
+        let concerned = seen.offers.values().any(|offer| offer.unverified().spec.contract.is_some()) || copies.values().any(open);
         if !concerned {
             return ContractJudgement::default();
         }
@@ -135,7 +145,7 @@ impl ConsumerContracts {
         if !cache.is_synced() {
             return ContractJudgement::default();
         }
-        let contracts: BTreeMap<String, Arc<ContractRecord>> =
+        let contracts: BTreeMap<String, Arc<ContractAtProvider>> =
             cache.all().into_iter().map(|(key, record)| (key.name, record)).collect();
         let view = ContractView {
             identity: &self.identity,
@@ -157,7 +167,7 @@ impl ConsumerContracts {
         };
         let namespace = provider_namespace(seen.id);
         for copy in copies.values() {
-            self.reports.tell(&self.context, seen.id, &namespace, copy).await;
+            self.reports.tell(&self.context, seen.id, &namespace, copy, &copy.status.breaches).await;
         }
         judgement
     }

@@ -11,7 +11,7 @@ use std::{
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    Accept, ClusterId, Consume, LargestPods, MAX_PATH_LEN, NO_NEW_PODS, OfferAcceptedReason, OfferDecision, OfferPhase,
+    Accept, Claimed, ClusterId, Consume, LargestPods, MAX_PATH_LEN, NO_NEW_PODS, OfferAcceptedReason, OfferDecision, OfferPhase,
     PriceList, RequestedResources, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
 };
 use liqo_quantity::{ResourceArgument, priced_unit, unit_of};
@@ -95,7 +95,7 @@ pub struct Judgement {
 /// Judges all offers of a provider. `no_offer_message` is the provider's own explanation of why it offers nothing.
 pub fn judge(
     intent: &BorrowingIntent,
-    offers: &BTreeMap<String, Arc<ResourceOffer>>,
+    offers: &BTreeMap<String, Arc<Claimed<ResourceOffer>>>,
     local: &LocalObjects,
     no_offer_message: Option<&str>,
 ) -> Judgement {
@@ -106,7 +106,8 @@ pub fn judge(
     let has_node = |name: &str| local.nodes.get(name).is_some_and(|node| !node.deleting);
     // Reads one offer more than allowed, to report that there are too many. Offers with a node come first, so the limits of the
     // policy never take an existing node away in favour of a new one.
-    let mut read: Vec<(usize, (&String, &Arc<ResourceOffer>))> = offers.iter().take(MAX_POOLS + 1).enumerate().collect();
+    let read = offers.iter().take(MAX_POOLS + 1).map(|(name, offer)| (name, offer.unverified()));
+    let mut read: Vec<(usize, (&String, &ResourceOffer))> = read.enumerate().collect();
     read.sort_by_key(|(number, (name, _))| (!has_node(name), *number));
     for (number, (name, offer)) in read {
         let verdict = if number < MAX_POOLS {

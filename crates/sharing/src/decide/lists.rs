@@ -22,7 +22,7 @@ use super::{
     snapshot::{ContractFacts, Mode, Plan, Replacements, Snapshot},
     tethering, upstream,
 };
-use liqo_market::contract::record::ContractRecord;
+use liqo_market::contract::record::{ContractRecord, IssuedContract};
 
 /// Objects from the API server. Additional objects do no harm: they are filtered out, as from a watch.
 #[derive(Default)]
@@ -48,11 +48,11 @@ fn reduced<O: Resource, K>(objects: Vec<O>, reduce: impl Fn(O) -> Option<K>) -> 
     objects.into_iter().filter_map(|object| Some((Key::of(&object), Arc::new(reduce(object)?)))).collect()
 }
 
-fn records(contracts: Vec<Contract>) -> HashMap<String, Vec<Arc<ContractRecord>>> {
-    let mut all: HashMap<String, Vec<Arc<ContractRecord>>> = HashMap::new();
+fn records(contracts: Vec<Contract>) -> HashMap<String, Vec<Arc<IssuedContract>>> {
+    let mut all: HashMap<String, Vec<Arc<IssuedContract>>> = HashMap::new();
     for contract in contracts {
         let namespace = contract.metadata.namespace.clone().unwrap_or_default();
-        all.entry(namespace).or_default().push(Arc::new(ContractRecord::of(contract)));
+        all.entry(namespace).or_default().push(Arc::new(ContractRecord::issued(contract)));
     }
     all
 }

@@ -29,7 +29,7 @@ use super::{
 use liqo_market::contract::{
     breaches::Doubts,
     provider::ContractWrite,
-    record::ContractRecord,
+    record::IssuedContract,
     standing::{Standing, is_reopened},
 };
 
@@ -76,7 +76,7 @@ pub struct ContractFacts {
     /// The key that signs contracts. Without it, none is written.
     pub identity: Option<Arc<ClusterIdentity>>,
     /// The contracts of each tenant namespace.
-    pub records: HashMap<String, Vec<Arc<ContractRecord>>>,
+    pub records: HashMap<String, Vec<Arc<IssuedContract>>>,
     /// Tenant namespaces that have a new contract which `records` do not show yet: another one would be too many.
     pub unseen: HashSet<String>,
     /// Decisions of persons here, for each peer, by contract.
@@ -91,7 +91,7 @@ pub struct ContractFacts {
 
 impl ContractFacts {
     /// The contracts in a tenant namespace.
-    pub(crate) fn of(&self, namespace: &str) -> &[Arc<ContractRecord>] {
+    pub(crate) fn of(&self, namespace: &str) -> &[Arc<IssuedContract>] {
         self.records.get(namespace).map(Vec::as_slice).unwrap_or_default()
     }
 }

@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::policies::PolicyPeer;
 use liqo_api::{
-    ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptSpec, ReceiptStatus, annotations, labels, provider_namespace,
+    Claimed, ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, annotations, labels, provider_namespace,
 };
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::peers::call;
@@ -23,14 +23,14 @@ use liqo_signing::ClusterIdentity;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{Papers, Records, of_provider, provider::contracts};
+use super::{Papers, Records, RecordsAtProvider, of_provider, provider::contracts};
 use crate::consumer::provider_of;
 use crate::peer_conditions::PeerConditions;
 use crate::{Error, FIELD_MANAGER};
 use liqo_market::receipt::answer::{Evidence, answer};
 use liqo_market::receipt::counted::{is_compared_again, is_counted, superseded};
 use liqo_market::receipt::document::ReceiptParties;
-use liqo_market::receipt::given::{CopyStep, OwnEvidence, copy_step, given, is_asked_for};
+use liqo_market::receipt::given::{CopyStep, OwnEvidence, copied, copy_step, given, is_asked_for};
 use liqo_market::receipt::issue::{Action, ContractPeriod, ReceiptHead, RecordHead, decide, surplus};
 use liqo_market::receipt::settle::{SettledUntil, due, is_allowed};
 use liqo_market::receipt::unclaimed::{Ends, unclaimed};
@@ -65,22 +65,30 @@ struct AtProvider {
     connection: Arc<PeerConnection>,
     parties: ReceiptParties,
     /// Started with the first contract: older providers do not know the kind.
-    receipts: OnceLock<Cache<ReceiptHead>>,
+    receipts: OnceLock<Cache<Claimed<ReceiptHead>>>,
     stop: CancellationToken,
 }
 
+/// A receipt to look at. What the provider says of it decides only whether this cluster reads it again.
+struct ReceiptAtProvider {
+    of: ContractPeriod,
+    phase: ReceiptPhase,
+    /// The copy here.
+    copy: Option<Arc<ReceiptHead>>,
+}
+
 impl AtProvider {
-    fn receipts(&self, queue: &Queue<String>) -> &Cache<ReceiptHead> {
+    fn receipts(&self, queue: &Queue<String>) -> &Cache<Claimed<ReceiptHead>> {
         self.receipts.get_or_init(|| {
             let (queue, namespace) = (queue.clone(), provider_namespace(&self.connection.cluster_id));
             Cache::watch_provider(
                 &self.connection,
                 Config::default(),
                 self.stop.clone(),
-                |receipt| size_of::<ReceiptHead>() + receipt.of.0.len(),
+                |receipt| size_of::<ReceiptHead>() + receipt.unverified().of.0.len(),
                 {
                     let parties = self.parties.clone();
-                    move |receipt: Receipt| ReceiptHead::reduce(&parties, &receipt)
+                    move |receipt: Claimed<Receipt>| ReceiptHead::reduce(&parties, receipt.by_ref()).map(Claimed::new)
                 },
                 move |_, _, _| queue.add_after(namespace.clone(), crate::SETTLE_DELAY),
             )
@@ -142,12 +150,12 @@ impl Controller {
         if let Some(at_provider) = &at_provider {
             let receipts = self.to_handle(namespace, at_provider);
             if let Some(compared) = self.disputed().get_mut(namespace) {
-                compared.retain(|of, _| receipts.iter().any(|(receipt, _)| receipt.of == *of));
+                compared.retain(|of, _| receipts.iter().any(|receipt| receipt.of == *of));
             }
             let mut again = 0;
-            for (receipt, copy) in receipts {
-                let is_disputed = |head: &ReceiptHead| head.phase == ReceiptPhase::Disputed;
-                if is_disputed(&receipt) && copy.as_deref().is_some_and(is_disputed) {
+            for receipt in receipts {
+                let is_disputed = |phase| phase == ReceiptPhase::Disputed;
+                if is_disputed(receipt.phase) && receipt.copy.as_ref().is_some_and(|copy| is_disputed(copy.phase)) {
                     if !self.has_records(namespace, &receipt.of) {
                         continue;
                     }
@@ -161,7 +169,7 @@ impl Controller {
                         continue;
                     }
                 }
-                match self.handle(&provider, namespace, at_provider, &receipt, copy.as_deref()).await {
+                match self.handle(&provider, namespace, at_provider, &receipt).await {
                     Ok(true) => {}
                     Ok(false) => next = sooner(next, INCOMPLETE_RETRY),
                     Err(error) => failures.push(error),
@@ -171,24 +179,29 @@ impl Controller {
         let settled = self.settle(namespace, &mut failures).await;
         self.clean_up(namespace, &settled, &mut failures).await;
         if let Some(at_provider) = &at_provider {
-            failures.extend(self.let_go(&provider, namespace, at_provider, &settled).await.err());
+            failures.extend(self.let_go(namespace, at_provider, &settled).await.err());
         }
         crate::first(failures)?;
         Ok(next)
     }
 
     /// The receipts at a provider with their copies here, as far as this cluster keeps copies: the provider may keep more of them.
-    fn to_handle(&self, namespace: &str, at_provider: &AtProvider) -> Vec<(Arc<ReceiptHead>, Option<Arc<ReceiptHead>>)> {
+    fn to_handle(&self, namespace: &str, at_provider: &AtProvider) -> Vec<ReceiptAtProvider> {
         let copies = self.papers.receipts(namespace);
         let copies: BTreeMap<&ContractPeriod, &Arc<ReceiptHead>> = copies.iter().map(|copy| (&copy.of, copy)).collect();
-        let receipts: Vec<Arc<ReceiptHead>> =
-            at_provider.receipts(&self.queue).all().into_iter().map(|(_, receipt)| receipt).collect();
+        let all = at_provider.receipts(&self.queue).all();
+        let receipts: Vec<&ReceiptHead> = all.iter().map(|(_, receipt)| receipt.unverified()).collect();
         let all: BTreeSet<&ContractPeriod> = copies.keys().copied().chain(receipts.iter().map(|receipt| &receipt.of)).collect();
         let config = self.context.config();
         let surplus: BTreeSet<&ContractPeriod> =
             surplus(all.into_iter(), &config.spec.metering, self.context.now()).into_iter().collect();
         let kept = receipts.iter().filter(|receipt| !surplus.contains(&receipt.of));
-        kept.map(|receipt| (receipt.clone(), copies.get(&receipt.of).copied().cloned())).collect()
+        kept.map(|receipt| ReceiptAtProvider {
+            of: receipt.of.clone(),
+            phase: receipt.phase,
+            copy: copies.get(&receipt.of).copied().cloned(),
+        })
+        .collect()
     }
 
     /// Adds what complete periods cost to the settled costs of their contracts.
@@ -217,7 +230,7 @@ impl Controller {
         let Some(live) = api.get_opt(&key.name).await.step("read", "Contract", key)? else { return Ok(Seconds::MAX) };
         let mut settled = Settled::of(live.metadata.annotations.as_ref());
         let due = due(&contract.id, records, settled.until);
-        let own = Records { api: namespaced(&self.context.client, &key.namespace), namespace: &key.namespace, provider: None };
+        let own = Records::here(&self.context.client, &key.namespace);
         for period in &due {
             let usage = own.usage(&(contract.id.clone(), *period)).await?.unwrap_or_else(|error| {
                 tracing::warn!(contract = %key, error, "own usage records cannot be read, and count for no budget");
@@ -261,24 +274,16 @@ impl Controller {
     }
 
     /// Deletes the records of periods for which no receipt comes any more.
-    async fn let_go(
-        &self,
-        provider: &ClusterId,
-        namespace: &str,
-        at_provider: &AtProvider,
-        settled: &SettledUntil,
-    ) -> Result<(), Error> {
+    async fn let_go(&self, namespace: &str, at_provider: &AtProvider, settled: &SettledUntil) -> Result<(), Error> {
         let records = self.heads(namespace);
         let (copies, theirs) = (self.papers.receipts(namespace), at_provider.receipts(&self.queue).all());
         let copies: Vec<&ReceiptHead> = copies.iter().map(AsRef::as_ref).collect();
-        let theirs: Vec<&ReceiptHead> = theirs.iter().map(|(_, receipt)| receipt.as_ref()).collect();
+        let theirs: Vec<&Claimed<ReceiptHead>> = theirs.iter().map(|(_, receipt)| receipt.as_ref()).collect();
         let mut found = unclaimed(&records, &copies, &theirs, &self.ends(namespace), self.context.now().as_second());
         found.retain(|of| is_allowed(&Action::DeleteRecords(of.clone()), &records, settled));
-        let connection = &at_provider.connection;
-        let api = namespaced(&connection.client, &connection.tenant_namespace);
-        let theirs = Records { api, namespace: &connection.tenant_namespace, provider: Some(provider) };
+        let theirs = RecordsAtProvider::of(&at_provider.connection);
         for of in found.iter().take(MAX_ASKED) {
-            if !theirs.exist(of).await? {
+            if !theirs.exist(of).await?.unverified() {
                 tracing::debug!(namespace, contract = of.0, period = of.1.name(), "no receipt comes for these usage records");
                 self.papers.delete_records(&self.context.client, namespace, of).await?;
             }
@@ -292,73 +297,70 @@ impl Controller {
         provider: &ClusterId,
         namespace: &str,
         at_provider: &AtProvider,
-        receipt: &ReceiptHead,
-        copy: Option<&ReceiptHead>,
+        receipt: &ReceiptAtProvider,
     ) -> Result<bool, Error> {
-        let is_signed = |head: &ReceiptHead| head.phase == ReceiptPhase::Signed;
-        let has_signed = copy.is_some_and(is_signed);
-        if has_signed && is_signed(receipt) {
+        let (of, copy) = (&receipt.of, receipt.copy.as_deref());
+        let has_signed = copy.is_some_and(|copy| copy.phase == ReceiptPhase::Signed);
+        if has_signed && receipt.phase == ReceiptPhase::Signed {
             return Ok(true);
         }
-        if !has_signed && !self.is_counted(namespace, &receipt.of) {
+        if !has_signed && !self.is_counted(namespace, of) {
             return Ok(false);
         }
         let connection = &at_provider.connection;
         let theirs: Api<Receipt> = namespaced(&connection.client, &connection.tenant_namespace);
-        let key = Key::new(&connection.tenant_namespace, receipt_name(&receipt.of.0, receipt.of.1));
+        let key = Key::new(&connection.tenant_namespace, receipt_name(&of.0, of.1));
         let Some(found) = of_provider(provider, call(theirs.get_opt(&key.name)).await.step("read", "Receipt", &key))? else {
             return Ok(true);
         };
-        if !is_asked_for(&found, &receipt.of) {
+        let found = Claimed::new(found);
+        if !is_asked_for(found.by_ref(), of) {
             tracing::warn!(%provider, receipt = key.name, "the provider answered with another receipt than the one asked for");
             return Ok(true);
         }
         let own: Api<Receipt> = namespaced(&self.context.client, namespace);
         let own = own.get_opt(&key.name).await.step("read", "Receipt", Key::new(namespace, &key.name))?;
-        let evidence = OwnEvidence { copy: own.as_ref(), has_records: self.has_records(namespace, &receipt.of) };
-        let status = match given(&found, &at_provider.parties, evidence) {
+        let evidence = OwnEvidence { copy: own.as_ref(), has_records: self.has_records(namespace, of) };
+        let status = match given(found.by_ref(), &at_provider.parties, evidence) {
             Some(given) => given,
-            None => self.answer(provider, namespace, connection, &receipt.of, &found).await?,
+            None => self.answer(provider, namespace, connection, of, found.by_ref()).await?,
         };
         if status.phase == ReceiptPhase::Disputed {
             let now = self.context.now();
-            self.disputed().entry(namespace.to_owned()).or_default().insert(receipt.of.clone(), now);
+            self.disputed().entry(namespace.to_owned()).or_default().insert(of.clone(), now);
         }
-        if found.status.as_ref() != Some(&status) {
+        if !found.by_ref().map(|found| found.status.as_ref()).says(&Some(&status)) {
             let written = call(put_status(&theirs, FIELD_MANAGER, &key.name, &status)).await;
             of_provider(provider, written.step("write the status of", "Receipt", &key))?;
             tracing::info!(%provider, receipt = key.name, answer = ?status.phase, message = status.message, "receipt answered");
         }
-        self.store_copy(&at_provider.parties, namespace, own.as_ref(), found, &status).await?;
+        self.store_copy(&at_provider.parties, &key.name, own.as_ref(), found.by_ref(), &status).await?;
         Ok(true)
     }
 
     async fn store_copy(
         &self,
         parties: &ReceiptParties,
-        namespace: &str,
+        name: &str,
         own: Option<&Receipt>,
-        found: Receipt,
+        found: Claimed<&Receipt>,
         status: &ReceiptStatus,
     ) -> Result<(), Error> {
-        let step = copy_step(own, &found, parties);
-        let name = found.metadata.name.unwrap_or_default();
-        let key = Key::new(namespace, &name);
-        let api: Api<Receipt> = namespaced(&self.context.client, namespace);
-        match step {
+        let key = Key::new(provider_namespace(&parties.provider), name);
+        let api: Api<Receipt> = namespaced(&self.context.client, &key.namespace);
+        match copy_step(own, found, parties) {
             CopyStep::Write => {}
             CopyStep::Replace => {
-                delete_if_present(&api, &name, &DeleteParams::default()).await.step("delete", "Receipt", &key)?;
+                delete_if_present(&api, name, &DeleteParams::default()).await.step("delete", "Receipt", &key)?;
             }
             CopyStep::Keep => {
                 tracing::warn!(receipt = %key, "the provider shows another receipt than the one that this cluster signed");
                 return Ok(());
             }
         }
-        let spec = ReceiptSpec { countersignature: status.signature.clone(), ..found.spec };
-        let copy = marked(Receipt::new(&name, spec), labels::PROVIDER_ID, &parties.provider);
+        let copy = marked(Receipt::new(name, copied(found, status)), labels::PROVIDER_ID, &parties.provider);
         put(&api, FIELD_MANAGER, &copy, false).await.step("write", "Receipt", &key)?;
-        put_status(&api, FIELD_MANAGER, &name, status).await.step("write the status of", "Receipt", &key)?;
+        put_status(&api, FIELD_MANAGER, name, status).await.step("write the status of", "Receipt", &key)?;
         Ok(())
     }
 
@@ -390,11 +392,10 @@ impl Controller {
         namespace: &str,
         connection: &PeerConnection,
         of: &ContractPeriod,
-        receipt: &Receipt,
+        receipt: Claimed<&Receipt>,
     ) -> Result<ReceiptStatus, Error> {
-        let api = namespaced(&connection.client, &connection.tenant_namespace);
-        let theirs = Records { api, namespace: &connection.tenant_namespace, provider: Some(provider) }.usage(of).await?;
-        let own = Records { api: namespaced(&self.context.client, namespace), namespace, provider: None };
+        let theirs = RecordsAtProvider::of(connection).usage(of).await?;
+        let own = Records::here(&self.context.client, namespace);
         let ours = own.usage(of).await?;
         let ours = ours.unwrap_or_else(|error| {
             tracing::warn!(namespace, error, "this cluster's own usage records cannot be read, and count as none");

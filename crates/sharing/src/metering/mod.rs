@@ -13,11 +13,11 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::ObjectList;
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
-use liqo_api::{ClusterId, PeeringPolicy, Receipt, UsageRecord, labels};
+use liqo_api::{Claimed, ClusterId, PeeringPolicy, Receipt, UsageRecord, labels};
 use liqo_controller_runtime::conditions::namespaced;
 use liqo_controller_runtime::peers::{PeerError, call};
 use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present, unless_changed};
-use liqo_controller_runtime::{Cache, Context, Key, Queue};
+use liqo_controller_runtime::{Cache, Context, Key, PeerConnection, Queue};
 use liqo_metering::Usage;
 use liqo_metering::receipt::{period_label, receipt_name};
 use liqo_signing::ClusterIdentity;
@@ -108,7 +108,7 @@ pub(crate) fn watch_receipts(
     let own = context.cluster_id.clone();
     let reduce = move |receipt: Receipt| {
         let parties = ReceiptParties::of_namespace(&own, receipt.metadata.namespace.as_deref()?)?;
-        ReceiptHead::reduce(&parties, &receipt)
+        ReceiptHead::reduce(&parties, Claimed::new(&receipt))
     };
     let (all, config) = (Api::<Receipt>::all(context.client.clone()), Config::default().labels(peer_label));
     Cache::watch(all, config, stop.clone(), reduce, move |key, _, _| changed(key))
@@ -129,7 +129,7 @@ async fn keep_signature(context: &Context, namespace: &str, of: &ContractPeriod)
     // The cache may be behind: what the status has now is what can be kept.
     let Some(live) = api.get_opt(&key.name).await.step("read", "Receipt", &key)? else { return Ok(()) };
     let parties = ReceiptParties::of_namespace(&context.cluster_id, namespace);
-    let Some(signature) = parties.and_then(|parties| kept_signature(&parties, &live)) else { return Ok(()) };
+    let Some(signature) = parties.and_then(|parties| kept_signature(&parties, Claimed::new(&live))) else { return Ok(()) };
     let patch = json!({
         "metadata": { "resourceVersion": live.metadata.resource_version }, "spec": { "countersignature": signature },
     });
@@ -138,7 +138,7 @@ async fn keep_signature(context: &Context, namespace: &str, of: &ContractPeriod)
     Ok(())
 }
 
-/// The usage records in a namespace of this cluster, or of a provider.
+/// The usage records in a namespace of this cluster, or of a provider: see [`RecordsAtProvider`].
 struct Records<'a> {
     api: Api<UsageRecord>,
     namespace: &'a str,
@@ -146,7 +146,32 @@ struct Records<'a> {
     provider: Option<&'a ClusterId>,
 }
 
-impl Records<'_> {
+/// The usage records in our namespace of a provider.
+struct RecordsAtProvider<'a>(Records<'a>);
+
+impl<'a> RecordsAtProvider<'a> {
+    fn of(connection: &'a PeerConnection) -> Self {
+        let (api, namespace) = (namespaced(&connection.client, &connection.tenant_namespace), &connection.tenant_namespace);
+        Self(Records { api, namespace, provider: Some(&connection.cluster_id) })
+    }
+
+    /// The provider's entries of a period.
+    async fn usage(&self, of: &ContractPeriod) -> Result<Claimed<Result<Usage, String>>, Error> {
+        self.0.usage(of).await.map(Claimed::new)
+    }
+
+    /// Whether the provider has records of a period.
+    async fn exist(&self, of: &ContractPeriod) -> Result<Claimed<bool>, Error> {
+        Ok(Claimed::new(!self.0.page(&of_period(of).limit(1)).await?.items.is_empty()))
+    }
+}
+
+impl<'a> Records<'a> {
+    /// Those of this cluster.
+    fn here(client: &Client, namespace: &'a str) -> Self {
+        Self { api: namespaced(client, namespace), namespace, provider: None }
+    }
+
     /// The entries of a period, or why they cannot be read. The outer error is one of the request.
     async fn usage(&self, of: &ContractPeriod) -> Result<Result<Usage, String>, Error> {
         let (mut usage, mut length) = (Usage::default(), 0);
@@ -172,11 +197,6 @@ impl Records<'_> {
             }
         }
         Ok(Err(format!("they take more than {MAX_PAGES} pages")))
-    }
-
-    /// Whether there are records of a period.
-    async fn exist(&self, of: &ContractPeriod) -> Result<bool, Error> {
-        Ok(!self.page(&of_period(of).limit(1)).await?.items.is_empty())
     }
 
     async fn page(&self, params: &ListParams) -> Result<ObjectList<UsageRecord>, Error> {

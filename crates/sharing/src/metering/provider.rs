@@ -88,7 +88,7 @@ pub(super) async fn issue(
     contract: &Contract,
     period: Period,
 ) -> Result<(), Error> {
-    let records = Records { api: namespaced(&context.client, namespace), namespace, provider: None };
+    let records = Records::here(&context.client, namespace);
     let usage = records.usage(&(contract.id.clone(), period)).await?;
     let key = Key::new(namespace, receipt_name(&contract.id, period));
     let document = usage.and_then(|usage| {

@@ -19,11 +19,11 @@ use tokio::time::Instant;
 
 use super::lock;
 use crate::{
-    Error, FIELD_MANAGER,
+    ContractHere, Error, FIELD_MANAGER,
     breach_reports::BreachReports,
     decide::snapshot::{ContractChange, ContractFacts},
 };
-use liqo_market::contract::{breaches::Doubts, record::ContractRecord};
+use liqo_market::contract::{breaches::Doubts, record::IssuedContract};
 use liqo_market::receipt::{issue::ReceiptHead, unanswered::unanswered};
 
 /// How long the watch may take to show a new contract.
@@ -34,7 +34,7 @@ pub struct ProviderContracts {
     context: Context,
     identity: Arc<ClusterIdentity>,
     /// All contracts in this cluster, including copies of those that it received.
-    contracts: Cache<ContractRecord>,
+    contracts: Cache<ContractHere>,
     /// The receipts that this cluster wrote.
     receipts: Cache<ReceiptHead>,
     /// The contract that was created last in each tenant namespace, until the watch shows it.
@@ -50,7 +50,7 @@ impl ProviderContracts {
     pub fn new(
         context: Context,
         identity: Arc<ClusterIdentity>,
-        contracts: Cache<ContractRecord>,
+        contracts: Cache<ContractHere>,
         receipts: Cache<ReceiptHead>,
     ) -> Self {
         let (created, doubts, problems) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -62,7 +62,7 @@ impl ProviderContracts {
     }
 
     pub fn facts(&self, decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>) -> ContractFacts {
-        let mut records: HashMap<String, Vec<Arc<ContractRecord>>> = HashMap::new();
+        let mut records: HashMap<String, Vec<Arc<IssuedContract>>> = HashMap::new();
         for (key, record) in self.of_consumers() {
             records.entry(key.namespace).or_default().push(record);
         }
@@ -90,9 +90,12 @@ impl ProviderContracts {
         }
     }
 
-    fn of_consumers(&self) -> impl Iterator<Item = (Key, Arc<ContractRecord>)> {
+    fn of_consumers(&self) -> impl Iterator<Item = (Key, Arc<IssuedContract>)> {
         let all = self.contracts.all().into_iter();
-        all.filter(|(key, _)| consumer_of_tenant_namespace(&key.namespace).is_some())
+        all.filter_map(|(key, contract)| match contract.as_ref() {
+            ContractHere::Issued(record) => Some((key, record.clone())),
+            ContractHere::Copy(_) => None,
+        })
     }
 
     /// Writes the contracts of a plan.
@@ -116,11 +119,12 @@ impl ProviderContracts {
         for (consumer, problem) in problems.iter().filter(|(consumer, problem)| known.get(*consumer) != Some(*problem)) {
             tracing::warn!(%consumer, problem, "no contract, or no change of it, can be proposed");
         }
-        let all: Vec<(Key, Arc<ContractRecord>)> = self.of_consumers().collect();
+        let all: Vec<(Key, Arc<IssuedContract>)> = self.of_consumers().collect();
         self.reports.retain(|uid| all.iter().any(|(_, record)| record.uid == uid));
         for (key, record) in &all {
             if let Some(consumer) = consumer_of_tenant_namespace(&key.namespace) {
-                self.reports.tell(&self.context, &consumer, &key.namespace, record).await;
+                let of_consumer = &record.status.unverified().breaches;
+                self.reports.tell(&self.context, &consumer, &key.namespace, record, of_consumer).await;
             }
         }
     }

@@ -2,7 +2,7 @@ use liqo_api::{BreachKind, Contract, ContractEnd, EarlierTerms, OfferContract, P
 
 use super::*;
 use crate::{
-    contract::fixtures::{PEERING, Parties, at, record, terms},
+    contract::fixtures::{PEERING, Parties, at, at_provider, copy, terms},
     tests::{list, offer_of},
 };
 
@@ -78,9 +78,10 @@ impl World {
     }
 
     fn judge(&mut self, seconds: i64) -> ContractJudgement {
-        let records =
-            |all: &BTreeMap<String, Contract>| all.iter().map(|(name, contract)| (name.clone(), record(contract))).collect();
-        let (contracts, copies) = (records(&self.contracts), records(&self.copies));
+        let contracts = self.contracts.iter().map(|(name, contract)| (name.clone(), at_provider(contract))).collect();
+        let copies = self.copies.iter().map(|(name, contract)| (name.clone(), copy(contract))).collect();
+        let offers = self.offers.iter().map(|(pool, offer)| (pool.clone(), Arc::new(Claimed::new(ResourceOffer::clone(offer)))));
+        let offers = offers.collect();
         let view = ContractView {
             identity: &self.parties.consumer,
             provider: self.parties.provider.id(),
@@ -90,7 +91,7 @@ impl World {
             decisions: &self.decisions,
             contracts: &contracts,
             copies: &copies,
-            offers: &self.offers,
+            offers: &offers,
             offer_copies: &self.offer_copies,
             steady: self.steady,
             now: at(seconds),
@@ -131,7 +132,7 @@ impl World {
     }
 
     fn amend(&mut self, change: impl FnOnce(&mut ContractTerms)) {
-        let current = record(&self.contracts[NAME]).current.clone().unwrap().document;
+        let current = at_provider(&self.contracts[NAME]).current.clone().unwrap().document;
         let mut next = ContractTerms { version: current.terms.version + 1, previous: Some(current.digest), ..current.terms };
         change(&mut next);
         let document = Document::compose(&self.parties.provider, &next).unwrap();
@@ -162,7 +163,7 @@ fn acceptable_terms_are_signed_and_copied() {
     let judgement = world.step(1500);
     assert!(matches!(judgement.stances[NAME], Stance::Signed { .. }));
     assert_eq!(world.status().phase, ContractPhase::InForce);
-    assert!(record(&world.contracts[NAME]).signed().is_some());
+    assert!(at_provider(&world.contracts[NAME]).signed().is_some());
     assert_eq!(world.copies[NAME].spec, world.contracts[NAME].spec);
     assert!(world.is_settled(1600));
 }
@@ -178,7 +179,7 @@ fn a_person_decides_where_the_policy_says_so_on_the_terms_that_it_saw() {
     world.decisions.get_mut(NAME).unwrap().terms = Some("f".repeat(64));
     world.step(1600);
     assert_eq!(world.status().phase, ContractPhase::AwaitingDecision, "it saw other terms");
-    let digest = record(&world.contracts[NAME]).current.clone().unwrap().document.digest;
+    let digest = at_provider(&world.contracts[NAME]).current.clone().unwrap().document.digest;
     world.decisions.get_mut(NAME).unwrap().terms = Some(digest);
     world.step(1700);
     assert_eq!(world.status().phase, ContractPhase::InForce);
@@ -391,7 +392,7 @@ fn a_signature_that_only_the_provider_shows_does_not_count() {
     world.contracts.insert(NAME.to_owned(), first);
     world.step(2003);
     let copy = &world.copies[NAME];
-    assert_eq!((copy.spec.terms.version, record(copy).signed().is_some()), (2, true));
+    assert_eq!((copy.spec.terms.version, at_provider(copy).signed().is_some()), (2, true));
     assert_eq!(world.breaches(), [(BreachKind::TermsNotSigned, true)]);
 }
 
@@ -429,7 +430,7 @@ fn terms_in_force_are_replaced_only_by_an_amendment() {
         world.contract().spec.terms = next.spec.terms;
         world.step(2000);
         let copy = &world.copies[NAME];
-        assert_eq!((copy.spec.terms.version, record(copy).signed().is_some()), (1, true), "the copy stays");
+        assert_eq!((copy.spec.terms.version, at_provider(copy).signed().is_some()), (1, true), "the copy stays");
         assert_eq!(world.status().signature.map(|signature| signature.version), Some(1));
     }
 }
@@ -439,7 +440,7 @@ fn an_amendment_is_signed_within_the_limits_and_must_follow_the_version_in_force
     let mut world = World::signed(|_| ());
     world.amend(|terms| terms.notice_seconds = 60);
     world.step(2000);
-    assert!(record(&world.contracts[NAME]).amendment().unwrap().countersignature.is_some());
+    assert!(at_provider(&world.contracts[NAME]).amendment().unwrap().countersignature.is_some());
     assert!(world.is_settled(2100));
 
     let mut world = World::signed(|_| ());
@@ -547,7 +548,7 @@ fn a_status_that_the_provider_wiped_is_written_again() {
     world.contract().status = None;
     world.contract().spec.countersignature = None;
     world.step(2000);
-    assert!(record(&world.contracts[NAME]).signed().is_some());
+    assert!(at_provider(&world.contracts[NAME]).signed().is_some());
     assert_eq!(world.breaches(), []);
 }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     contract::{
-        fixtures::{PEERING, Parties, at, record, terms},
+        fixtures::{PEERING, Parties, at, issued, terms},
         wanted::PoolNow,
     },
     tests::list,
@@ -62,7 +62,7 @@ impl World {
     }
 
     fn decide(&mut self, seconds: i64) -> ContractPlan {
-        let records: Vec<Arc<ContractRecord>> = self.contracts.iter().map(record).collect();
+        let records: Vec<Arc<IssuedContract>> = self.contracts.iter().map(issued).collect();
         let amounts = list("cpu=4, memory=8Gi, pods=10");
         let pool = PoolNow { name: "default".to_owned(), resources: amounts, prices: self.prices.clone() };
         let case = Case {
@@ -103,7 +103,7 @@ impl World {
     /// The consumer signs what is proposed.
     fn sign(&mut self) {
         let contract = self.contracts.last_mut().unwrap();
-        let (record, status) = (record(contract), contract.status.get_or_insert_default());
+        let (record, status) = (issued(contract), contract.status.get_or_insert_default());
         let sign = |document: &Document| Some(document.countersign(&self.parties.consumer));
         status.signature = record.current.as_ref().ok().and_then(|terms| sign(&terms.document));
         status.pending_signature = record.amendment().and_then(|terms| sign(&terms.document));
@@ -179,13 +179,13 @@ fn a_change_of_the_policy_is_an_amendment_that_counts_when_it_is_signed() {
     assert_eq!(contract.spec.terms.notice_seconds, 300, "the old terms go on");
     let pending = contract.spec.pending.clone().unwrap();
     assert_eq!((pending.terms.version, pending.terms.notice_seconds), (2, 60));
-    assert_eq!(pending.terms.previous, Some(record(&contract).signed().unwrap().digest.clone()));
+    assert_eq!(pending.terms.previous, Some(issued(&contract).signed().unwrap().digest.clone()));
     assert!(world.is_settled(2100));
     world.sign();
     let contract = world.step(2200);
     assert_eq!((contract.spec.terms.version, contract.spec.terms.notice_seconds), (2, 60));
     assert_eq!((contract.spec.in_force_since.clone(), &contract.spec.pending), (Some(Time(at(2200))), &None));
-    assert!(record(&contract).signed().is_some() && world.is_settled(2300));
+    assert!(issued(&contract).signed().is_some() && world.is_settled(2300));
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn a_dearer_version_counts_when_the_notice_is_over_after_the_signature_and_a_che
     assert_eq!(world.versions(5299), (1, Some(2)));
     let counts = world.step(5300);
     assert_eq!((counts.spec.terms.version, counts.spec.in_force_since.clone()), (2, Some(Time(at(5300)))));
-    assert!(record(&counts).signed().is_some() && world.is_settled(5400));
+    assert!(issued(&counts).signed().is_some() && world.is_settled(5400));
     world.sells("0.03");
     assert_eq!(world.step(6000).spec.pending.unwrap().terms.counts_after_seconds, None);
     world.sign();

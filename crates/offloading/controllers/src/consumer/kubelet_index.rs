@@ -65,7 +65,7 @@ fn is_node(consumer: &Consumer, virtual_node: &Key, node: &str) -> bool {
 fn remote_pod(peer: &PeerState, local: &LocalPod) -> Option<RemotePod> {
     let remote = peer.remote()?;
     // Until then, a pod of this name at the provider is somebody else's.
-    if !has_remote_pod(remote.shadow(&local.uid)?.phase) {
+    if !has_remote_pod(*remote.shadow(&local.uid)?.phase.unverified()) {
         return None;
     }
     let namespace = remote.mapped(&local.key.namespace)?;

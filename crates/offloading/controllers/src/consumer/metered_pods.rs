@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, Key, ResourceList, provider_namespace};
+use liqo_api::{Claimed, ClusterId, Key, ResourceList, provider_namespace};
 use liqo_metering::observation::{never_charged, parts_with_witnesses};
 use liqo_metering::spending::Account;
 use liqo_metering::{Charges, Entry, Observation, Period, Seconds, Voucher};
@@ -61,7 +61,7 @@ impl Consumer {
     /// Remembers what a pod used under a shadow pod that somebody removed, before it is sent again: the next one has charges of its own.
     pub fn store_former(&self, peer: &PeerState, pod: &LocalPod) {
         let (Some(contract), Some(charges)) = (self.contract(&peer.id), peer.seen_charges(&pod.uid)) else { return };
-        let first = charges_of(Some(&charges.charges)).and_then(|charges| charges.from()).unwrap_or_default();
+        let first = charges_of(Some(charges.charges.unverified())).and_then(|charges| charges.from()).unwrap_or_default();
         let entries = self.entries(peer, pod, &contract, Some(self.context.now().as_second()));
         self.recorder.store(&provider_namespace(&peer.id), &format!("{}/{first}", pod.uid), entries);
         peer.forget_charges(&pod.uid);
@@ -72,8 +72,8 @@ impl Consumer {
         if self.contract(&peer.id).is_none() {
             return true;
         }
-        if charges_of(shadow.charges.as_deref()).is_none() {
-            let voucher = self.read_voucher(peer, uid, shadow.voucher.as_deref());
+        if !shows_charges(shadow) {
+            let voucher = self.read_voucher(peer, uid, &shadow.voucher);
             return voucher.is_none_or(|voucher| self.store_uncharged(peer, uid, &voucher.pool));
         }
         if let Some(pod) = peer.left_pod(uid) {
@@ -87,7 +87,7 @@ impl Consumer {
     /// Remembers what a pod was charged before it is resized. Its voucher will have the amounts, if it has one.
     pub fn store_before_resize(&self, peer: &PeerState, pod: &LocalPod, shadow: &Shadow) {
         let Some(contract) = self.contract(&peer.id) else { return };
-        if charges_of(shadow.charges.as_deref()).is_none() {
+        if !shows_charges(shadow) {
             return;
         }
         let now = self.context.now().as_second();
@@ -97,9 +97,9 @@ impl Consumer {
 
     /// What this cluster writes into the shadow pod of a pod, to know the pod again when it is gone here. `former`: what the shadow pod
     /// has already. `None` without a contract.
-    pub fn voucher(&self, provider: &ClusterId, pod: &LocalPod, pool: &str, former: Option<&str>) -> Option<String> {
+    pub fn voucher(&self, provider: &ClusterId, pod: &LocalPod, pool: &str, former: Claimed<Option<&str>>) -> Option<String> {
         let contract = self.contract(provider)?;
-        let former = former.and_then(|former| self.voucher_key.read(provider.as_str(), &pod.uid, former));
+        let former = self.voucher_key.read(provider.as_str(), &pod.uid, former);
         let sent = former.as_ref().map_or_else(|| sent_at(pod).as_second(), |former| former.sent);
         let former = former.map(|former| former.amounts).unwrap_or_default();
         let amounts = chargeable(pod, contract.charge, contract.limit_percentage, &former);
@@ -162,38 +162,38 @@ impl Consumer {
         gone: Option<Seconds>,
         now: Seconds,
     ) -> Vec<Entry> {
-        let Some(voucher) = self.read_voucher(peer, uid, shadow.voucher.as_deref()) else { return Vec::new() };
+        let Some(voucher) = self.read_voucher(peer, uid, &shadow.voucher) else { return Vec::new() };
         if !self.recorder.may_have_run_on(&provider_namespace(&peer.id), uid, voucher.sent) {
             return Vec::new();
         }
         let Voucher { namespace, pool, sent, amounts } = voucher;
-        let charges = charges_of(shadow.charges.as_deref()).unwrap_or_default();
+        let charges = shadow.charges.by_ref().map(|text| charges_of(text.as_deref()).unwrap_or_default());
         let charged_until = shadow.deleted_at.map(end_of_charges_at);
-        let (namespace, pool, asked, charges) = (&namespace, &pool, &amounts, &charges);
+        let (namespace, pool, asked, charges) = (&namespace, &pool, &amounts, charges.by_ref());
         Observation { uid, namespace, pool, sent, gone, charged_until, asked, charges }.entries(now, self.clock_tolerance())
     }
 
     /// What this cluster vouched for.
-    fn read_voucher(&self, peer: &PeerState, uid: &str, voucher: Option<&str>) -> Option<Voucher> {
-        self.voucher_key.read(peer.id.as_str(), uid, voucher?)
+    fn read_voucher(&self, peer: &PeerState, uid: &str, voucher: &Claimed<Option<Box<str>>>) -> Option<Voucher> {
+        self.voucher_key.read(peer.id.as_str(), uid, voucher.by_ref().map(|text| text.as_deref()))
     }
 
     /// The pool that a local pod uses: that of its virtual node or, when that is gone, the one that this cluster vouched for.
     fn pool_of(&self, peer: &PeerState, pod: &LocalPod) -> String {
         let pool = self.virtual_nodes.get(&pod.virtual_node).map(|node| node.spec.pool.clone());
-        let vouched = || self.read_voucher(peer, &pod.uid, peer.seen_charges(&pod.uid)?.voucher.as_deref());
+        let vouched = || self.read_voucher(peer, &pod.uid, &peer.seen_charges(&pod.uid)?.voucher);
         pool.or_else(|| Some(vouched()?.pool)).unwrap_or_else(|| pod.virtual_node.name.clone())
     }
 
     /// The entries of a local pod, which is gone at the provider or not.
     fn entries(&self, peer: &PeerState, pod: &LocalPod, contract: &MeteredContract, gone: Option<Seconds>) -> Vec<Entry> {
-        let seen = peer.seen_charges(&pod.uid);
-        let charges = charges_of(seen.as_ref().map(|seen| seen.charges.as_ref())).unwrap_or_default();
-        let voucher = self.read_voucher(peer, &pod.uid, seen.as_ref().and_then(|seen| seen.voucher.as_deref()));
+        let seen = peer.seen_charges(&pod.uid).unwrap_or_default();
+        let charges = seen.charges.map(|text| charges_of(Some(&text)).unwrap_or_default());
+        let voucher = self.read_voucher(peer, &pod.uid, &seen.voucher);
         let former = voucher.map(|voucher| voucher.amounts).unwrap_or_default();
         let (pool, asked) = (self.pool_of(peer, pod), chargeable(pod, contract.charge, contract.limit_percentage, &former));
         let (sent, now) = (sent_at(pod).as_second(), self.context.now().as_second());
-        let charged_until = seen.and_then(|seen| seen.deleted_at).map(end_of_charges_at);
+        let charged_until = seen.deleted_at.map(end_of_charges_at);
         let observation = Observation {
             uid: &pod.uid,
             namespace: &pod.key.namespace,
@@ -202,15 +202,20 @@ impl Consumer {
             gone,
             charged_until,
             asked: &asked,
-            charges: &charges,
+            charges: charges.by_ref(),
         };
         observation.entries(now, self.clock_tolerance())
     }
 }
 
 /// A provider charges nothing when the grace is over after the deletion of the shadow pod. It may be a while until its manager says so.
-fn end_of_charges_at(deleted: Timestamp) -> Seconds {
-    end_of_charges(deleted).as_second()
+fn end_of_charges_at(deleted: Option<Timestamp>) -> Option<Seconds> {
+    deleted.map(|deleted| end_of_charges(deleted).as_second())
+}
+
+/// Whether the provider shows charges that can be read.
+fn shows_charges(shadow: &Shadow) -> bool {
+    charges_of(shadow.charges.unverified().as_deref()).is_some()
 }
 
 /// Charges that cannot be read count as none.

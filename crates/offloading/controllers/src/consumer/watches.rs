@@ -22,7 +22,8 @@ use kube::{
 use liqo_api::policies::without_status;
 use liqo_api::reflection::is_denied;
 use liqo_api::{
-    ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PeeringPolicy, ResourceOffer, VirtualNode, labels,
+    Claimed, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, PeeringPolicy, ResourceOffer, VirtualNode,
+    labels,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection,
@@ -239,7 +240,7 @@ pub fn remote(
         config.clone(),
         stop.clone(),
         parsed_len::<NamespaceMap>,
-        whole::<NamespaceMap>,
+        |map: Claimed<NamespaceMap>| whole(map.into_unverified()),
         move |_, old, new| enqueue(triggers::namespace_map(old.map(AsRef::as_ref), new.map(AsRef::as_ref))),
     );
     let changed = || {
@@ -256,7 +257,7 @@ pub fn remote(
         config.clone(),
         stop.clone(),
         ReflectionRecord::stored_len,
-        ReflectionRecord::of_object,
+        |object: Claimed<_>| ReflectionRecord::of_object(object.into_unverified()),
         changed(),
     );
     let reflected = config.labels(&format!("{}=true", labels::REFLECTED));
@@ -265,7 +266,7 @@ pub fn remote(
         reflected,
         stop.clone(),
         ReflectionRecord::stored_len,
-        ReflectionRecord::of_secret,
+        |secret: Claimed<_>| ReflectionRecord::of_secret(secret.into_unverified()),
         changed(),
     );
     RemoteState { connection, shadows, maps, objects, secrets, event_watches: Mutex::default(), stop: stop.clone() }

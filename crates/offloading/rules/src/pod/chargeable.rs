@@ -100,7 +100,7 @@ fn amounts_of(pod: &LocalPod, charge: Charge, limit_percentage: u32) -> (Vec<Res
 
 #[cfg(test)]
 mod tests {
-    use liqo_api::Key;
+    use liqo_api::{Claimed, Key};
     use serde_json::json;
 
     use super::*;
@@ -123,7 +123,7 @@ mod tests {
         });
         let shadow = |status: Value| {
             let object = json!({ "metadata": { "name": "u" }, "spec": { "namespace": "demo", "pool": "default", "pod": "{}" }, "status": status });
-            Shadow::of(serde_json::from_value(object).unwrap()).unwrap()
+            Shadow::of(Claimed::new(serde_json::from_value(object).unwrap())).unwrap()
         };
         let (pending, created) =
             (shadow(json!({ "phase": "Pending" })), shadow(json!({ "phase": "Created", "pod": { "phase": "Pending" } })));

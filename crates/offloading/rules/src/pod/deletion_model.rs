@@ -10,7 +10,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use liqo_api::{Charge, Key, ShadowPod, finalizers, labels};
+use liqo_api::{Charge, Claimed, Key, ShadowPod, finalizers, labels};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -288,7 +288,7 @@ impl World {
         let object = |pod: &Value| LocalPod::of(serde_json::from_value(pod.clone()).unwrap(), &Key::new("t", "default"));
         let home = self.seen_local.as_ref().and_then(object);
         let parsed = |shadow: &Value| serde_json::from_value::<ShadowPod>(shadow.clone()).unwrap();
-        let shadow = self.consumers_shadow.as_ref().and_then(|shadow| local_state::Shadow::of(parsed(shadow)));
+        let shadow = self.consumers_shadow.as_ref().and_then(|shadow| local_state::Shadow::of(Claimed::new(parsed(shadow))));
         let facts = Facts {
             home: home.as_ref(),
             shadow: shadow.as_ref(),

@@ -60,7 +60,7 @@ pub(crate) fn replace_word(text: &str, word: &str, with: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use liqo_api::Key;
+    use liqo_api::{Claimed, Key};
     use serde_json::{Value, json};
 
     use super::*;
@@ -100,7 +100,7 @@ mod tests {
             let carried = json!({ "metadata": { "name": "web" }, "spec": {} }).to_string();
             let shadow: Value = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": { "name": "u" },
                 "spec": { "namespace": "demo", "pool": "default", "pod": carried }, "status": status });
-            Arc::new(Shadow::of(serde_json::from_value(shadow).unwrap()).unwrap())
+            Arc::new(Shadow::of(Claimed::new(serde_json::from_value(shadow).unwrap())).unwrap())
         };
         let told = of_shadow(shadow(&format!("{derived}: invalid"), &format!("secret \"{derived}\" not found")), Some(&pod));
         assert_eq!(told, shadow("same: invalid", "secret \"same\" not found"));

@@ -283,7 +283,7 @@ pub fn decide(facts: &Facts) -> Decision {
         (PeerState::Answers, Some(grace), shadow) => deletion(facts, home, grace, shadow),
         (PeerState::Answers, None, Some(shadow)) if !home.finished => running(facts, home, shadow),
         (PeerState::Answers, None, None) if !home.finished => not_sent(facts, home),
-        (PeerState::Answers, None, Some(shadow)) if home.lacks_ends && shadow.phase.is_final() => {
+        (PeerState::Answers, None, Some(shadow)) if home.lacks_ends && shadow.phase.unverified().is_final() => {
             Decision::of([Action::PatchLocalStatus])
         }
         // The shadow pod of a pod that has ended stays: it is the reason why the pod never runs again.
@@ -360,7 +360,8 @@ fn may_delete(facts: &Facts, home: &LocalPod, grace: i64, shadow: &Shadow) -> bo
 
 /// The provider has the pod.
 fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
-    let mut decision = match shadow.phase {
+    let phase = *shadow.phase.unverified();
+    let mut decision = match phase {
         ShadowPodPhase::Lost => {
             return Decision::of([Action::Lost(or(&shadow.message, "the remote pod is gone, and its end is not known"))]);
         }
@@ -387,15 +388,15 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
             if shadow.remote_status().is_some() {
                 decision.actions.push(Action::PatchLocalStatus);
             }
-            if let Some((obstacle, stuck_for)) = facts.stuck.filter(|_| shadow.phase == ShadowPodPhase::Created) {
+            if let Some((obstacle, stuck_for)) = facts.stuck.filter(|_| phase == ShadowPodPhase::Created) {
                 not_started(facts, home, (obstacle, *stuck_for), &mut decision);
             }
             decision
         }
     };
     // Every field may still change of a remote pod that does not exist yet.
-    let whole = matches!(shadow.phase, ShadowPodPhase::Pending | ShadowPodPhase::Refused);
-    if home.differs_from(shadow) && !shadow.is_terminating() && !shadow.phase.is_final() {
+    let whole = matches!(phase, ShadowPodPhase::Pending | ShadowPodPhase::Refused);
+    if home.differs_from(shadow) && !shadow.is_terminating() && !phase.is_final() {
         decision.actions.push(Action::UpdateShadow { whole });
     }
     decision

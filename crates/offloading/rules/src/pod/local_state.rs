@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Object;
 use liqo_api::record_text::{self, MAX_POD_LEN};
-use liqo_api::{EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods, requests};
+use liqo_api::{Claimed, EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods, requests};
 use liqo_metering::charges::MAX_CHARGES_LEN;
 use liqo_metering::voucher::MAX_VOUCHER_LEN;
 use liqo_quantity::ResourceList;
@@ -244,14 +244,14 @@ pub struct Shadow {
     pub home: Key,
     pub pool: String,
     /// Since when it is being deleted, by the provider's clock.
-    pub deleted_at: Option<Timestamp>,
+    pub deleted_at: Claimed<Option<Timestamp>>,
     /// The grace in seconds that we asked for in its spec.
     pub wanted_deletion: Option<i64>,
     /// The grace in seconds that the provider uses when the shadow pod is deleted.
     pub default_grace: i64,
     /// Whether it has the finalizer that keeps it until its remote pod is gone.
     pub has_finalizer: bool,
-    pub phase: ShadowPodPhase,
+    pub phase: Claimed<ShadowPodPhase>,
     pub reason: String,
     pub message: String,
     /// The changeable fields of the carried pod, see `changeable`.
@@ -261,51 +261,53 @@ pub struct Shadow {
     /// UID of the remote pod.
     pub remote_uid: Option<String>,
     /// What the provider charges for the pod, see [`liqo_metering::Charges`].
-    pub charges: Option<Box<str>>,
+    pub charges: Claimed<Option<Box<str>>>,
     /// What this cluster wrote into it to know the pod again, if the provider left it as it was: see [`liqo_metering::voucher`].
-    pub voucher: Option<Box<str>>,
+    pub voucher: Claimed<Option<Box<str>>>,
     status: Option<Box<str>>,
 }
 
 impl Shadow {
     /// Reduces a shadow pod.
-    pub fn of(shadow: ShadowPod) -> Option<Self> {
+    pub fn of(shadow: Claimed<ShadowPod>) -> Option<Self> {
+        let shadow = shadow.into_unverified();
         let status = shadow.status.unwrap_or_default();
         let pod = record_text::read(&shadow.spec.pod, MAX_POD_LEN).unwrap_or_default();
         let own_grace = pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
         let voucher = shadow.metadata.annotations.and_then(|mut all| all.remove(annotations::VOUCHER));
         Some(Self {
-            voucher: voucher.filter(|voucher| voucher.len() <= MAX_VOUCHER_LEN).map(Into::into),
+            voucher: Claimed::new(voucher.filter(|voucher| voucher.len() <= MAX_VOUCHER_LEN).map(Into::into)),
             home: Key::new(shadow.spec.namespace, text(&pod, "/metadata/name").unwrap_or_default()),
             pool: shadow.spec.pool,
-            deleted_at: shadow.metadata.deletion_timestamp.map(|time| time.0),
+            deleted_at: Claimed::new(shadow.metadata.deletion_timestamp.map(|time| time.0)),
             wanted_deletion: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds),
             default_grace: default_grace(own_grace),
             has_finalizer: shadow.metadata.finalizers.iter().flatten().any(|name| name == finalizers::SHADOW_POD),
-            phase: status.phase,
+            phase: Claimed::new(status.phase),
             reason: status.reason.unwrap_or_default(),
             message: status.message.unwrap_or_default(),
             carried: changeable(&pod),
             uses_api_server: shadow.metadata.name.is_some_and(|uid| uses(&pod, &secret(&uid))),
             remote_uid: status.remote_uid,
-            charges: status.charges.filter(|charges| charges.len() <= MAX_CHARGES_LEN).map(Into::into),
+            charges: Claimed::new(status.charges.filter(|charges| charges.len() <= MAX_CHARGES_LEN).map(Into::into)),
             status: status.pod.map(|pod| pod.to_string().into()),
         })
     }
 
     /// Whether the provider could not create the remote pod yet, and said why.
     pub fn waits(&self) -> bool {
-        self.phase == ShadowPodPhase::Pending && !self.reason.is_empty()
+        *self.phase.unverified() == ShadowPodPhase::Pending && !self.reason.is_empty()
     }
 
     pub const fn is_terminating(&self) -> bool {
-        self.deleted_at.is_some()
+        self.deleted_at.unverified().is_some()
     }
 
     /// Estimated memory in bytes.
     pub fn stored_len(&self) -> usize {
         let texts = [&self.home.namespace, &self.home.name, &self.pool, &self.reason, &self.message, &self.carried];
-        let optional = [self.remote_uid.as_deref(), self.charges.as_deref(), self.voucher.as_deref(), self.status.as_deref()];
+        let (charges, voucher) = (self.charges.unverified().as_deref(), self.voucher.unverified().as_deref());
+        let optional = [self.remote_uid.as_deref(), charges, voucher, self.status.as_deref()];
         size_of::<Self>()
             + texts.into_iter().map(String::len).sum::<usize>()
             + optional.into_iter().flatten().map(str::len).sum::<usize>()
@@ -325,7 +327,7 @@ impl Shadow {
     /// The remote pod's status. If the provider recorded an end without a status, only the end.
     pub fn remote_status(&self) -> Option<Value> {
         let recorded = self.status.as_deref().and_then(|status| serde_json::from_str::<Value>(status).ok());
-        match (recorded, self.phase) {
+        match (recorded, *self.phase.unverified()) {
             (Some(status), _) => Some(status),
             (None, ShadowPodPhase::Succeeded) => Some(json!({ "phase": "Succeeded" })),
             (None, ShadowPodPhase::Failed) => Some(json!({ "phase": "Failed", "reason": self.reason, "message": self.message })),
@@ -525,7 +527,7 @@ mod tests {
             "spec": {"namespace": "demo", "pool": "default", "pod": r#"{"metadata": {"name": "web"}}"#},
             "status": {"phase": "Failed", "reason": "DeadlineExceeded"}}))
         .unwrap();
-        let shadow = Shadow::of(shadow).unwrap();
+        let shadow = Shadow::of(Claimed::new(shadow)).unwrap();
         assert_eq!(shadow.home, Key::new("demo", "web"));
         assert_eq!(shadow.remote_status().unwrap()["phase"], "Failed");
     }

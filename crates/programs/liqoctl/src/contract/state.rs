@@ -52,7 +52,7 @@ impl Found {
 
     /// The terms that the consumer has not signed: the proposal, or the amendment. What cannot be verified is no proposal.
     pub fn unsigned(&self) -> Option<Document> {
-        let record = ContractRecord::of(self.contract.clone());
+        let record = ContractRecord::issued(self.contract.clone());
         if record.spec.ended.is_some() && record.pending.is_none() {
             return None;
         }

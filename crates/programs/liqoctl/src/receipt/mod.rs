@@ -8,7 +8,7 @@ mod text;
 mod verify;
 
 use anyhow::bail;
-use liqo_api::{ClusterConfig, ClusterId, ForeignCluster, Receipt, ReceiptPhase};
+use liqo_api::{Claimed, ClusterConfig, ClusterId, ForeignCluster, Receipt, ReceiptPhase};
 use liqo_market::receipt::document::{ReceiptParties, SignedReceipt, answered_phase};
 use liqo_metering::{Seconds, period::GRACE};
 use serde::Serialize;
@@ -62,8 +62,8 @@ fn found(own: &ClusterId, OfPeer { id, peer, role, is_kept, name, object: receip
         Role::Provider => ReceiptParties { provider: own, consumer: id },
         Role::Consumer => ReceiptParties { provider: id, consumer: own },
     };
-    let fault = SignedReceipt::between(&parties, &receipt).err().map(|error| error.to_string());
-    Found { peer, role, is_kept, name, phase: answered_phase(&parties, &receipt), fault, receipt }
+    let fault = SignedReceipt::between(&parties, Claimed::new(&receipt)).err().map(|error| error.to_string());
+    Found { peer, role, is_kept, name, phase: answered_phase(&parties, Claimed::new(&receipt)), fault, receipt }
 }
 
 /// The receipt with this name. If this cluster is both sides of a contract, the provider's.

@@ -28,7 +28,7 @@ fn offer(hard: &str) -> ResourceOffer {
 
 fn judged(offer: ResourceOffer, local: &LocalObjects) -> Judgement {
     let name = offer.metadata.name.clone().unwrap();
-    judge(&intent(), &[(name, Arc::new(offer))].into(), local, None)
+    judge(&intent(), &[(name, Arc::new(Claimed::new(offer)))].into(), local, None)
 }
 
 /// The reason for refusing an offer with this change.
@@ -181,7 +181,7 @@ fn an_offer_from_too_far_away_is_refused_and_the_policy_says_how_far() {
     let through = |hops: u8, consume: Consume| {
         let mut offer = offer("cpu=4");
         (offer.spec.hops, offer.spec.path) = (hops, (MILAN..MILAN + hops).map(cluster).collect());
-        let offers = [("default".to_owned(), Arc::new(offer))].into();
+        let offers = [("default".to_owned(), Arc::new(Claimed::new(offer)))].into();
         let actions = judge(&under(consume), &offers, &LocalObjects::default(), None).actions;
         actions.into_iter().find_map(|action| match action {
             Action::Answer(_, ResourceOfferStatus { phase, message }) => Some((phase, message.unwrap_or_default())),
@@ -201,7 +201,7 @@ fn a_node_whose_provider_becomes_a_broker_stays_as_long_as_its_pods_have_their_n
     let (mut offer, local) = settled("cpu=4");
     (offer.spec.hops, offer.spec.path) = (2, (MILAN..MILAN + 2).map(cluster).collect());
     let judged = |offer: &ResourceOffer| {
-        let offers = [("default".to_owned(), Arc::new(offer.clone()))].into();
+        let offers = [("default".to_owned(), Arc::new(Claimed::new(offer.clone())))].into();
         judge(&under(Consume { max_hops: 1, ..Consume::default() }), &offers, &local, None).actions
     };
     assert!(judged(&offer).contains(&Action::DeleteNode("default".to_owned())));
@@ -226,7 +226,7 @@ fn a_node_takes_over_the_labels_that_the_policy_allows_and_the_answer_names_the_
     let judged_by = |allowed: &[&str]| {
         let mut intent = intent();
         intent.consume.as_mut().unwrap().node_labels = allowed.iter().map(|&pattern| pattern.to_owned()).collect();
-        let offers = BTreeMap::from([("default".to_owned(), Arc::new(offer.clone()))]);
+        let offers = BTreeMap::from([("default".to_owned(), Arc::new(Claimed::new(offer.clone())))]);
         let actions = judge(&intent, &offers, &LocalObjects::default(), None).actions;
         let (Some(Action::ApplyNode(node)), Some(Action::Answer(_, status))) = (actions.first(), actions.last()) else {
             panic!("{actions:?}")
@@ -292,12 +292,12 @@ fn resources_that_no_node_can_have_are_left_out() {
 
 #[test]
 fn a_provider_cannot_create_more_nodes_than_the_maximum() {
-    let offers: BTreeMap<String, Arc<ResourceOffer>> = (0..100)
+    let offers: BTreeMap<String, Arc<Claimed<ResourceOffer>>> = (0..100)
         .map(|number| {
             let mut pool = offer("cpu=1");
             pool.spec.pool = format!("pool-{number:03}");
             pool.metadata.name = Some(pool.spec.pool.clone());
-            (pool.spec.pool.clone(), Arc::new(pool))
+            (pool.spec.pool.clone(), Arc::new(Claimed::new(pool)))
         })
         .collect();
     let actions = judge(&intent(), &offers, &LocalObjects::default(), None).actions;
@@ -318,7 +318,7 @@ fn verdicts(intent: &BorrowingIntent, offers: &[(&str, &str)], local: &LocalObje
     let named = |(name, hard): &(&str, &str)| {
         let mut offer = offer(hard);
         offer.spec.pool = (*name).to_owned();
-        ((*name).to_owned(), Arc::new(offer))
+        ((*name).to_owned(), Arc::new(Claimed::new(offer)))
     };
     let judgement = judge(intent, &offers.iter().map(named).collect(), local, None);
     let node = |wanted: &str| {
@@ -360,9 +360,11 @@ fn a_manual_policy_asks_the_user_and_keeps_what_was_accepted_before() {
     );
     manual.decisions.clear();
     assert_eq!(verdicts(&manual, &offers[2..], &used), [judged_as("default", OfferPhase::Accepted, "")]);
-    let judgement = judge(&manual, &[("b".to_owned(), Arc::new(offer("cpu=1")))].into(), &LocalObjects::default(), None);
+    let judgement =
+        judge(&manual, &[("b".to_owned(), Arc::new(Claimed::new(offer("cpu=1"))))].into(), &LocalObjects::default(), None);
     assert_eq!(judgement.condition.reason, "Refused");
-    let judgement = judge(&manual, &[("default".to_owned(), Arc::new(offer("cpu=1")))].into(), &LocalObjects::default(), None);
+    let judgement =
+        judge(&manual, &[("default".to_owned(), Arc::new(Claimed::new(offer("cpu=1"))))].into(), &LocalObjects::default(), None);
     assert_eq!(judgement.condition.reason, "ManualActionRequired");
     assert!(judgement.condition.message.contains("liqoctl offer accept milan default"), "{}", judgement.condition.message);
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use liqo_api::{
-    ClusterId, Consume, Key, Quantity, RequestedResources, ResourceOffer, labels, provider_namespace, tenant_namespace,
+    Claimed, ClusterId, Consume, Key, Quantity, RequestedResources, ResourceOffer, labels, provider_namespace, tenant_namespace,
 };
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
@@ -127,7 +127,8 @@ impl World {
     }
 
     fn judge(&mut self, from: usize, to: usize) -> bool {
-        let (offers, copies) = (self.offers(from, to), provider_namespace(&id(from)));
+        let claimed = |(pool, offer): (String, Arc<ResourceOffer>)| (pool, Arc::new(Claimed::new(ResourceOffer::clone(&offer))));
+        let (offers, copies) = (self.offers(from, to).into_iter().map(claimed).collect(), provider_namespace(&id(from)));
         let consumer = &mut self.clusters[to];
         let here = consumer.snapshot.offers.iter().filter(|(key, _)| key.namespace == copies);
         let nodes = consumer.nodes.iter().filter(|((provider, _), _)| *provider == from);

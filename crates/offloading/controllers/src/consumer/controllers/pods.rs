@@ -230,7 +230,7 @@ fn may_run_here(consumer: &Consumer, namespace: &str) -> Option<bool> {
 fn stuck(peer: &PeerState, remote: &RemoteState, pod: &LocalPod, shadow: &Shadow) -> Option<(Obstacle, Duration)> {
     // The report of a start may not be written here yet.
     let is_started = || shadow.remote_status().is_some_and(|status| has_started(&status));
-    let waiting = pod.waiting.as_ref().filter(|_| shadow.phase == ShadowPodPhase::Created && !is_started());
+    let waiting = pod.waiting.as_ref().filter(|_| *shadow.phase.unverified() == ShadowPodPhase::Created && !is_started());
     let obstacle = waiting.and_then(|waiting| {
         let missing = missing(peer, remote, &Reference::needed_by(pod));
         Obstacle::of_waiting(waiting, missing.as_ref(), has_needed(remote, pod))

@@ -201,6 +201,7 @@ async fn secret_with_token(
 
 #[cfg(test)]
 mod tests {
+    use liqo_api::Claimed;
     use serde_json::{Value, json};
 
     use super::*;
@@ -223,7 +224,7 @@ mod tests {
             "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": { "name": "u" },
             "spec": { "namespace": "demo", "pool": "default", "pod": pod.to_string() },
             "status": { "phase": "Created", "pod": { "phase": "Running" } } });
-        Shadow::of(serde_json::from_value(shadow).unwrap()).unwrap()
+        Shadow::of(Claimed::new(serde_json::from_value(shadow).unwrap())).unwrap()
     }
 
     fn facts<'a>(pod: &'a LocalPod, shadow: &'a Shadow) -> Facts<'a> {

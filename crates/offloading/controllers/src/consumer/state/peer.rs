@@ -8,7 +8,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, MappedNamespacePhase, NamespaceMap};
+use liqo_api::{Claimed, ClusterId, MappedNamespacePhase, NamespaceMap};
 use liqo_controller_runtime::{Cache, Health, Key, PeerConnection, Queue};
 use liqo_metering::Charges;
 use parking_lot::{Mutex, RwLock};
@@ -165,13 +165,13 @@ struct PodMemory {
 }
 
 /// What the provider charges for a pod that was on one of its virtual nodes.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub struct SeenCharges {
-    pub charges: Arc<str>,
+    pub charges: Claimed<Arc<str>>,
     /// What this cluster wrote into the shadow pod, if the provider left it as it was.
-    pub voucher: Option<Box<str>>,
+    pub voucher: Claimed<Option<Box<str>>>,
     /// When its shadow pod was deleted.
-    pub deleted_at: Option<Timestamp>,
+    pub deleted_at: Claimed<Option<Timestamp>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -408,7 +408,7 @@ impl PeerState {
     /// The watch shows the shadow pod of this pod, or that it is gone. The end that it told then is kept while somebody waits for it.
     pub fn shadow_seen(&self, uid: &str, gone: Option<&Arc<Shadow>>) {
         let is_awaited = || self.pod(uid).is_some_and(|pod| pod.has_finalizers && !pod.finished);
-        let end = gone.filter(|shadow| shadow.phase.is_final() && is_awaited());
+        let end = gone.filter(|shadow| shadow.phase.unverified().is_final() && is_awaited());
         self.remember(uid, |pod| {
             pod.sent = None;
             pod.end = end.cloned();
@@ -431,17 +431,18 @@ impl PeerState {
 
     /// The watch shows what the provider charges for a pod.
     pub fn saw_charges(&self, pod: &LocalPod, shadow: &Shadow) {
-        if shadow.voucher.is_some() && !self.is_vouched(&pod.uid) {
+        if shadow.voucher.unverified().is_some() && !self.is_vouched(&pod.uid) {
             self.remember(&pod.uid, |pod| pod.vouched = true);
         }
-        let Some(charges) = &shadow.charges else { return };
+        let Some(charges) = shadow.charges.unverified() else { return };
         let is_same = |known: &SeenCharges| {
-            *known.charges == **charges && known.deleted_at == shadow.deleted_at && known.voucher == shadow.voucher
+            **known.charges.unverified() == **charges && known.deleted_at == shadow.deleted_at && known.voucher == shadow.voucher
         };
         if self.recall(&pod.uid, |pod| pod.charges.as_ref().map(is_same)) != Some(true) {
             let known = self.seen_charges(&pod.uid).map(|known| known.charges);
             // What was signed already cannot change.
-            let charges = known.filter(|known| !continues(charges, known)).unwrap_or_else(|| Arc::from(charges.as_ref()));
+            let known = known.filter(|known| !continues(charges, known.unverified()));
+            let charges = known.unwrap_or_else(|| Claimed::new(Arc::from(charges.as_ref())));
             let seen = SeenCharges { charges, voucher: shadow.voucher.clone(), deleted_at: shadow.deleted_at };
             self.remember(&pod.uid, |memory| memory.charges = Some(seen));
         }

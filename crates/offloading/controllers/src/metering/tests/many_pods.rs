@@ -5,6 +5,7 @@
 //! after their start.
 
 use jiff::SignedDuration;
+use liqo_api::Claimed;
 use liqo_controller_runtime::Clock;
 use liqo_metering::observation::parts_with_witnesses;
 use liqo_metering::{Charges, Observation, SeenPod, Tolerance, compare};
@@ -140,8 +141,17 @@ impl World {
         let charges = &self.pods[n].seen_by_consumer;
         // The shadow pod says when it was deleted.
         let charged_until = Some(self.stories[n].due()).filter(|due| clock >= *due);
-        Observation { uid: &uid, namespace: "demo", pool: "p", sent, gone, charged_until, asked: &asked, charges }
-            .entries(clock, CLOCKS)
+        Observation {
+            uid: &uid,
+            namespace: "demo",
+            pool: "p",
+            sent,
+            gone,
+            charged_until: Claimed::new(charged_until),
+            asked: &asked,
+            charges: Claimed::new(charges),
+        }
+        .entries(clock, CLOCKS)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Every state of a pod, as sentences.
 
-use liqo_api::{Key, ShadowPod};
+use liqo_api::{Claimed, Key, ShadowPod};
 use serde_json::{Value, json};
 
 use super::*;
@@ -50,7 +50,7 @@ fn shadow(changes: Value) -> Shadow {
         "status": {"phase": "Created", "pod": {"phase": "Running"}}});
     json_patch::merge(&mut shadow, &changes);
     shadow["spec"]["pod"] = shadow["spec"]["pod"].to_string().into();
-    Shadow::of(serde_json::from_value::<ShadowPod>(shadow).unwrap()).unwrap()
+    Shadow::of(Claimed::new(serde_json::from_value::<ShadowPod>(shadow).unwrap())).unwrap()
 }
 
 fn facts<'a>(home: Option<&'a LocalPod>, shadow: Option<&'a Shadow>) -> Facts<'a> {

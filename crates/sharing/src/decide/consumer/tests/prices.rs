@@ -21,7 +21,7 @@ fn limited() -> BorrowingIntent {
 }
 
 fn judge_one(intent: &BorrowingIntent, offer: &ResourceOffer, local: &LocalObjects) -> Judgement {
-    judge(intent, &[("default".to_owned(), Arc::new(offer.clone()))].into(), local, None)
+    judge(intent, &[("default".to_owned(), Arc::new(Claimed::new(offer.clone())))].into(), local, None)
 }
 
 fn answer(judgement: &Judgement) -> ResourceOfferStatus {

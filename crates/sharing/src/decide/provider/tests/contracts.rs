@@ -4,13 +4,25 @@ use proptest::{collection::vec, prelude::*};
 
 use super::*;
 use crate::decide::snapshot::ContractFacts;
-use liqo_api::{Consume, Contract, ContractAnswer, ContractDecision, ContractPhase, ContractStatus, RequestedGranularity, Time};
+use liqo_api::{
+    Claimed, Consume, Contract, ContractAnswer, ContractDecision, ContractPhase, ContractSpec, ContractStatus,
+    RequestedGranularity, Time,
+};
 use liqo_market::contract::{
     breaches::Doubts,
     consumer::{ContractAction, ContractView, judge},
     fixtures::{PEERING, Parties, at},
-    record::ContractRecord,
+    record::{ContractCopy, ContractRecord, IssuedContract},
 };
+
+/// The contract with this answer of the consumer, as it is read again.
+fn stored<Status>(record: &ContractRecord<ContractSpec, Status>, answer: &ContractStatus) -> ContractCopy {
+    let mut contract = Contract::new(&record.name, record.spec.clone());
+    contract.metadata.uid = Some(record.uid.clone());
+    contract.metadata.creation_timestamp = Some(Time(record.created));
+    contract.status = Some(answer.clone());
+    ContractRecord::copy(contract)
+}
 
 /// Milan with 10 cpu and rome as its consumer; both have keys. Turin has no contract.
 struct World {
@@ -18,7 +30,7 @@ struct World {
     provider: Snapshot,
     consume: Consume,
     decisions: BTreeMap<String, ContractDecision>,
-    copies: BTreeMap<String, Arc<ContractRecord>>,
+    copies: BTreeMap<String, Arc<ContractCopy>>,
     offer_copies: BTreeMap<String, Arc<ResourceOffer>>,
     doubts: BTreeMap<String, Doubts>,
     /// Whether rome's connection has worked for long.
@@ -71,11 +83,11 @@ impl World {
         self.consume.max_prices = serde_json::from_value(max).unwrap();
     }
 
-    fn records(&self) -> &[Arc<ContractRecord>] {
+    fn records(&self) -> &[Arc<IssuedContract>] {
         self.provider.contracts.of(&tenant_namespace(self.parties.consumer.id()))
     }
 
-    fn live(&self) -> Option<&Arc<ContractRecord>> {
+    fn live(&self) -> Option<&Arc<IssuedContract>> {
         self.records().iter().find(|record| !record.is_over(self.provider.wall_time))
     }
 
@@ -107,8 +119,8 @@ impl World {
             let mut contract = Contract::new(&change.write.name, change.write.spec);
             contract.metadata.uid = Some(change.write.name.clone());
             contract.metadata.creation_timestamp = Some(Time(known.as_ref().map_or(created, |known| known.created)));
-            contract.status = known.map(|known| known.status.clone());
-            all.push(Arc::new(ContractRecord::of(contract)));
+            contract.status = known.map(|known| known.status.unverified().clone());
+            all.push(Arc::new(ContractRecord::issued(contract)));
         }
         for key in std::mem::take(&mut plan.contract_deletions) {
             self.provider.contracts.records.entry(key.namespace).or_default().retain(|record| record.name != key.name);
@@ -120,8 +132,11 @@ impl World {
     /// Rome's turn. Returns whether it wrote anything.
     fn rome(&mut self) -> bool {
         let namespace = self.namespace();
-        let (contracts, offers) =
-            (self.records().iter().map(|record| (record.name.clone(), record.clone())).collect(), self.offers());
+        let at_provider = |record: &IssuedContract| Arc::new(stored(record, record.status.unverified()).into_at_provider());
+        let contracts = self.records().iter().map(|record| (record.name.clone(), at_provider(record))).collect();
+        let own = self.offers();
+        let offers =
+            own.iter().map(|(pool, offer)| (pool.clone(), Arc::new(Claimed::new(ResourceOffer::clone(offer))))).collect();
         let now = at(self.provider.wall_time.as_second() + self.ahead);
         let view = ContractView {
             identity: &self.parties.consumer,
@@ -139,33 +154,26 @@ impl World {
         };
         let actions = judge(&view, &mut self.doubts).actions;
         let wrote = !actions.is_empty();
-        let renewed = |record: &ContractRecord, change: &dyn Fn(&mut Contract)| {
-            let mut contract = record.contract();
-            contract.metadata.uid = Some(record.uid.clone());
-            contract.metadata.creation_timestamp = Some(Time(record.created));
-            change(&mut contract);
-            Arc::new(ContractRecord::of(contract))
-        };
         for action in actions {
             match action {
                 ContractAction::ApplyCopy(name, spec) => {
                     let mut copy = Contract::new(&name, *spec);
                     copy.status = self.copies.get(&name).map(|copy| copy.status.clone());
-                    self.copies.insert(name, Arc::new(ContractRecord::of(copy)));
+                    self.copies.insert(name, Arc::new(ContractRecord::copy(copy)));
                 }
                 ContractAction::AnswerCopy(name, status) => {
                     let copy = self.copies.get_mut(&name).unwrap();
-                    *copy = renewed(copy, &|contract| contract.status = Some(status.clone()));
+                    *copy = Arc::new(stored(copy, &status));
                 }
                 ContractAction::DeleteCopy { name, .. } => drop(self.copies.remove(&name)),
                 ContractAction::Answer(name, status) => {
                     let all = self.provider.contracts.records.get_mut(&namespace).unwrap();
                     let record = all.iter_mut().find(|record| record.name == name).unwrap();
-                    *record = renewed(record, &|contract| contract.status = Some(status.clone()));
+                    *record = Arc::new(stored(record, &status).into_issued());
                 }
             }
         }
-        self.offer_copies = offers;
+        self.offer_copies = own;
         wrote
     }
 
@@ -185,7 +193,8 @@ impl World {
     }
 
     fn breaches(&self) -> Vec<String> {
-        let lists = self.records().iter().flat_map(|record| record.spec.breaches.iter().chain(&record.status.breaches));
+        let lists =
+            self.records().iter().flat_map(|record| record.spec.breaches.iter().chain(&record.status.unverified().breaches));
         let of_copies = self.copies.values().flat_map(|copy| &copy.status.breaches);
         lists.chain(of_copies).map(|breach| format!("{:?} by the {}: {}", breach.kind, breach.by, breach.message)).collect()
     }
@@ -278,7 +287,7 @@ fn pools_of_a_contract_in_force_stay_whatever_the_consumer_asks_for() {
         assert_eq!((pools(&world), world.breaches()), (vec![kept.to_owned()], Vec::new()));
         assert_eq!(reason(&world).as_deref(), Some("BoundByContract"));
         // When it is over, the next contract has the other pools.
-        let ended = |record: &Arc<ContractRecord>| {
+        let ended = |record: &Arc<IssuedContract>| {
             (record.name.clone(), ContractDecision { decision: ContractAnswer::End, terms: None, reason: None })
         };
         let decisions = world.records().iter().map(ended).collect();
@@ -397,7 +406,7 @@ fn a_guarantee_that_cannot_be_kept_is_a_breach_that_both_find() {
     world.settle();
     assert_eq!(world.offered(), "cpu=4, pods=4");
     let record = world.live().unwrap();
-    assert!(record.spec.breaches.iter().chain(&record.status.breaches).all(|breach| breach.until.is_some()));
+    assert!(record.spec.breaches.iter().chain(&record.status.unverified().breaches).all(|breach| breach.until.is_some()));
 }
 
 #[test]
@@ -416,8 +425,8 @@ fn an_end_with_notice_withdraws_the_offers_at_that_time() {
     world.settle();
     // The provider proposes another contract, and the consumer's person has to decide.
     assert!(!world.in_force());
-    assert_eq!(world.records()[0].status.phase, ContractPhase::Ended);
-    assert_eq!(world.records()[1].status.phase, ContractPhase::AwaitingDecision);
+    assert_eq!(world.records()[0].status.unverified().phase, ContractPhase::Ended);
+    assert_eq!(world.records()[1].status.unverified().phase, ContractPhase::AwaitingDecision);
     assert_eq!(world.breaches(), [""; 0]);
 }
 
@@ -505,13 +514,13 @@ impl World {
             Event::Rome(None) => self.decisions.clear(),
             Event::Rome(Some(which)) => {
                 let decision = [ContractAnswer::Accept, ContractAnswer::Refuse, ContractAnswer::End][usize::from(*which)];
-                let decided = |record: &Arc<ContractRecord>| {
+                let decided = |record: &Arc<IssuedContract>| {
                     (record.name.clone(), ContractDecision { decision, terms: None, reason: None })
                 };
                 self.decisions = self.records().iter().map(decided).collect();
             }
             Event::Milan(ends) => {
-                let ended = |record: &Arc<ContractRecord>| {
+                let ended = |record: &Arc<IssuedContract>| {
                     let decision = ContractDecision { decision: ContractAnswer::End, terms: None, reason: None };
                     (record.name.clone(), decision)
                 };
@@ -597,7 +606,7 @@ proptest! {
                     prop_assert_eq!(&offer.spec.resource_quota.hard, guaranteed);
                 }
             }
-            let statuses: Vec<&ContractStatus> = live.iter().map(|record| &record.status).collect();
+            let statuses: Vec<&ContractStatus> = live.iter().map(|record| record.status.unverified()).collect();
             for (status, record) in statuses.iter().zip(&live) {
                 let in_force = record.spec.in_force_since.is_some();
                 prop_assert!(!in_force || record.signed().is_some(), "{status:?}");

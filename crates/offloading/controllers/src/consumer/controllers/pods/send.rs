@@ -10,7 +10,7 @@ use kube::{
     core::{PartialObjectMeta, Request},
 };
 use liqo_api::record_text::{self, MAX_POD_LEN};
-use liqo_api::{OffloadedReason, ShadowPod, VirtualNode, annotations, finalizers, labels, pods, rfc3339};
+use liqo_api::{Claimed, OffloadedReason, ShadowPod, VirtualNode, annotations, finalizers, labels, pods, rfc3339};
 use liqo_controller_runtime::{
     Cache,
     peers::{PeerError, call},
@@ -218,7 +218,7 @@ impl Pass<'_> {
 
     /// Creates the shadow pod. Returns when to try again, if the provider's API server does not accept it.
     async fn create(&self, remote: &RemoteState, node: &VirtualNode, record: String) -> Result<Option<Duration>, RequestError> {
-        let voucher = self.consumer.voucher(&self.peer.id, self.pod, &node.spec.pool, None);
+        let voucher = self.consumer.voucher(&self.peer.id, self.pod, &node.spec.pool, Claimed::default());
         let mut annotations = json!({ annotations::HOME_NAME: self.pod.key.name });
         if let Some(voucher) = voucher {
             annotations[annotations::VOUCHER] = voucher.into();
@@ -336,7 +336,7 @@ impl Pass<'_> {
             }
         };
         let mut patch = json!({ "spec": { "pod": record } });
-        let former = shadow.and_then(|shadow| shadow.voucher.as_deref());
+        let former = shadow.map(|shadow| shadow.voucher.by_ref().map(|text| text.as_deref())).unwrap_or_default();
         if let Some(voucher) = self.consumer.voucher(&self.peer.id, self.pod, &node.spec.pool, former) {
             patch["metadata"]["annotations"][annotations::VOUCHER] = voucher.into();
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::{Method, Response};
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
-use liqo_api::ClusterId;
+use liqo_api::{Claimed, ClusterId};
 use liqo_controller_runtime::{Health, PeerConnection, watch};
 use liqo_metering::{Voucher, VoucherKey};
 
@@ -330,7 +330,7 @@ async fn a_pod_that_the_api_server_removed_together_with_its_shadow_pod_is_store
     let (pod, shadow, charges) = ended_pod();
     let (consumer, peer, calls, _healthy) = metered(None, json!([])).await;
     peer.pod_changed(None, Some(&pod));
-    peer.saw_charges(&pod, &Shadow::of(serde_json::from_value(shadow).unwrap()).unwrap());
+    peer.saw_charges(&pod, &Shadow::of(Claimed::new(serde_json::from_value(shadow).unwrap())).unwrap());
     peer.pod_changed(Some(&pod), None);
     let open = crate::metering::Side::open(
         &crate::consumer::metered_pods::ConsumerSide(consumer.clone()),
@@ -420,19 +420,19 @@ async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
 async fn a_shadow_pod_says_what_its_consumer_needs_to_know_it_again() {
     let (pod, ..) = ended_pod();
     let consumer = started(api_server(with_contract(here(&json!({}))), |_, _| std::future::ready(true)));
-    until(|| consumer.voucher(&provider(), &pod, "default", None)).await;
-    let written = consumer.voucher(&provider(), &pod, "default", None).unwrap();
-    let read = voucher_key().read(provider().as_str(), "u", &written).unwrap();
+    until(|| consumer.voucher(&provider(), &pod, "default", Claimed::default())).await;
+    let written = consumer.voucher(&provider(), &pod, "default", Claimed::default()).unwrap();
+    let read = voucher_key().read(provider().as_str(), "u", Claimed::new(Some(&written))).unwrap();
     assert_eq!((read.namespace.as_str(), read.pool.as_str(), read.amounts.len()), ("demo", "default", 1));
     assert!((Timestamp::now().as_second() - 65..=Timestamp::now().as_second() - 55).contains(&read.sent));
     // After a resize it has the former amounts, too.
     let former = Voucher { sent: 5, amounts: vec![[("cpu", "7".parse().unwrap())].into_iter().collect()], ..read.clone() };
     let former = voucher_key().write(provider().as_str(), "u", &former);
-    let renewed = consumer.voucher(&provider(), &pod, "default", former.as_deref()).unwrap();
-    let renewed = voucher_key().read(provider().as_str(), "u", &renewed).unwrap();
+    let renewed = consumer.voucher(&provider(), &pod, "default", Claimed::new(former.as_deref())).unwrap();
+    let renewed = voucher_key().read(provider().as_str(), "u", Claimed::new(Some(&renewed))).unwrap();
     assert_eq!((renewed.sent, renewed.amounts.len(), renewed.amounts.last()), (5, 2, read.amounts.last()));
     let foreign = VoucherKey::derive(b"milan").write(provider().as_str(), "u", &former_of(&read));
-    let renewed = consumer.voucher(&provider(), &pod, "default", foreign.as_deref());
+    let renewed = consumer.voucher(&provider(), &pod, "default", Claimed::new(foreign.as_deref()));
     assert_eq!(renewed.as_deref(), Some(written.as_str()), "the provider adds no amounts");
     consumer.context.stop.cancel();
 }

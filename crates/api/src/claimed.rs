@@ -1,0 +1,78 @@
+//! What a peer says, before this cluster has verified it.
+
+/// What was read from an object that a peer writes.
+///
+/// Two owners who do not trust each other share objects. Whatever enters a signature, a charge, a stored copy or a decision to delete
+/// evidence comes from this cluster's own records, or from bytes that this cluster verified against its own keys and its own contract.
+/// So what a peer wrote has this type from the place where its object is read to the function that verifies it. The same struct is plain
+/// where it is this cluster's own record.
+///
+/// Three methods tell what is inside: [`unverified`](Self::unverified), [`into_unverified`](Self::into_unverified) and
+/// [`says`](Self::says). A test compares the functions that call them with `docs/trusted-fields.md`, which says what follows from each
+/// claim, and what these functions rely on instead of believing it. Everything else keeps a claim closed: there is no `Deref`, no
+/// `Display`, no serialization and no order.
+///
+/// ```compile_fail,E0609
+/// let end = liqo_api::Claimed::new((10, "requested"));
+/// println!("{}", end.1); // A field cannot be read.
+/// ```
+///
+/// ```compile_fail,E0616
+/// let end = liqo_api::Claimed::new((10, "requested"));
+/// println!("{}", end.0.1); // The value inside is private.
+/// ```
+///
+/// ```compile_fail,E0308
+/// let end = liqo_api::Claimed::new(10);
+/// let seen = std::cell::Cell::new(0);
+/// end.part(|end| { seen.set(*end); end }); // What takes a part cannot hand it to anybody else.
+/// ```
+///
+/// ```
+/// let end = liqo_api::Claimed::new((10, "requested"));
+/// let at = end.part(|end| &end.0);
+/// assert_eq!(**at.unverified(), 10);
+/// assert!(end.says(&(10, "requested")));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claimed<T>(T);
+
+impl<T> Claimed<T> {
+    /// Marks what was read from an object that a peer writes. A cluster can also pass its own record to a function that verifies.
+    pub const fn new(said: T) -> Self {
+        Self(said)
+    }
+
+    /// The same claim, borrowed.
+    pub const fn by_ref(&self) -> Claimed<&T> {
+        Claimed(&self.0)
+    }
+
+    /// A part of the claim. `part` is a function without captured variables, so that it can tell nobody what it reads.
+    pub fn part<P: ?Sized>(&self, part: fn(&T) -> &P) -> Claimed<&P> {
+        Claimed(part(&self.0))
+    }
+
+    /// What a function makes of the claim, which is no more certain. The function captures no variables, as in [`part`](Self::part).
+    pub fn map<P>(self, map: fn(T) -> P) -> Claimed<P> {
+        Claimed(map(self.0))
+    }
+
+    /// Whether the peer says exactly what this cluster says itself.
+    pub fn says(&self, own: &T) -> bool
+    where
+        T: PartialEq,
+    {
+        self.0 == *own
+    }
+
+    /// Opens the claim. Whoever calls this verifies what it says, or lets nothing follow from it but what `docs/trusted-fields.md` says.
+    pub const fn unverified(&self) -> &T {
+        &self.0
+    }
+
+    /// Opens the claim, like [`unverified`](Self::unverified), and gives away what is inside.
+    pub fn into_unverified(self) -> T {
+        self.0
+    }
+}
