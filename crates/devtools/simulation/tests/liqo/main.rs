@@ -40,6 +40,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use self::{
+    internet::WireFaults,
     users::SOON,
     world::{Start, World},
 };
@@ -76,6 +77,25 @@ async fn pods_that_wait_for_a_virtual_node_come_home_with_their_namespace() {
     assert!(rome.ready_pods("demo").await.is_empty());
     rome.unoffload("demo").await;
     world.until("they run at home", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
+}
+
+/// One Deployment after another, and of each one pod after another, would take minutes: all pods stay here, so none can go back.
+#[tokio::test(start_paused = true)]
+async fn pods_that_never_reached_a_provider_come_home_together_when_all_of_their_namespace_stay_home() {
+    let world = World::peered(Start::default()).await;
+    let rome = &world.clusters[0];
+    world.offload(0, "demo", "Remote").await;
+    world.internet.set_faults(WireFaults { broken: 1000, ..WireFaults::default() });
+    rome.deploy("demo", "web", 6).await;
+    let sent = async || rome.pods_of("web").iter().filter(|pod| pod["spec"]["nodeName"] == "milan").count();
+    world.until("the pods have the virtual node", SOON, async || sent().await == 6).await;
+    let change = Patch::Merge(json!({ "spec": { "podOffloadingStrategy": "Local" } }));
+    let offloadings = rome.api::<NamespaceOffloading>("demo");
+    offloadings.patch(NAMESPACE_OFFLOADING, &PatchParams::default(), &change).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    world.internet.set_faults(WireFaults::default());
+    // The refusal timeout is five minutes.
+    world.until("all run at home", 3 * SOON, async || rome.ready_pods("demo").await.len() == 6 && sent().await == 0).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,8 +16,9 @@ use crate::world::Cluster;
 
 /// The most pods of one controller.
 const REPLICAS: usize = 12;
-/// The last wish may move pods for this long: notice and refusal timeout are five minutes each, and one minute is added.
-const LATEST_MOVE: Duration = Duration::from_secs(360);
+/// The last wish may move pods for this long: notice and refusal timeout are five minutes each. The second pod of one owner waits for
+/// another minute, and all of it may begin half a minute late.
+const LATEST_MOVE: Duration = Duration::from_secs(390);
 
 /// Sees the changes of all clusters. Clones are the same.
 #[derive(Clone, Default)]

@@ -54,6 +54,7 @@ use liqo_offloading_rules::pod::local::Facts;
 use liqo_offloading_rules::pod::local::NamespaceState;
 use liqo_offloading_rules::pod::local::Ran;
 use liqo_offloading_rules::pod::local::decide;
+use liqo_offloading_rules::pod::local::is_namespace_here_only;
 use liqo_offloading_rules::pod::local::{Missing, Obstacle};
 use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::local_state::{JsonPod, LocalPod};
@@ -569,7 +570,7 @@ impl Pass<'_> {
 
     /// Evicts a pod that does not run at this provider, so that its controller creates another one. The provider is remembered first, so
     /// that the webhook keeps the next one away from it. A pod that came here nevertheless is replaced like one of a provider that cannot
-    /// be remembered: one for each owner in a while.
+    /// be remembered: one for each owner in a while. If all pods of the namespace stay here now, nothing needs to be remembered.
     async fn replace(
         &self,
         reason: &str,
@@ -591,7 +592,7 @@ impl Pass<'_> {
                     Remembered::No => false,
                 }
             }
-            _ => false,
+            _ => is_namespace_here_only(reason),
         };
         if !is_avoided {
             let mut replaced = self.consumer.replaced.lock();
