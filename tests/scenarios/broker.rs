@@ -19,7 +19,7 @@ use crate::{
     policies::{allocatable, apply_policy, offer},
 };
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// The notice with which milan ends to be a broker.
 const NOTICE_SECONDS: u8 = 5;
 pub const NAMESPACE: &str = "chain";
@@ -131,7 +131,7 @@ pub async fn a_deployment_runs_at_a_provider_of_the_provider(world: Arc<World>) 
 
     writes_of_a_pod(&world, &[(rome, NAMESPACE), (milan, &at_milan), (turin, &at_turin)]).await?;
     rome.delete_namespace(NAMESPACE).await?;
-    eventually("the namespaces are gone everywhere", Duration::from_secs(120), || async {
+    eventually("the namespaces are gone everywhere", Duration::from_mins(2), || async {
         let left = [milan.object(&["namespace", &at_milan]).await?, turin.object(&["namespace", &at_turin]).await?];
         Ok(left.iter().all(Option::is_none).then_some(()))
     })
@@ -395,7 +395,7 @@ async fn end_broker(world: &World) -> Result<()> {
     rome.wait_for(&["-n", NAMESPACE, "deployment/web"], "condition=Available", 60).await?;
     milan.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &notice(Value::Null)]).await?;
     rome.delete_namespace(NAMESPACE).await?;
-    eventually("the namespace is gone at the former broker", Duration::from_secs(120), || async {
+    eventually("the namespace is gone at the former broker", Duration::from_mins(2), || async {
         Ok(milan.object(&["namespace", &at_milan]).await?.is_none().then_some(()))
     })
     .await

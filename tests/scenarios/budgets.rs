@@ -14,7 +14,7 @@ const KEPT: &str = "budget-keeps";
 const MOVED: &str = "budget-moves";
 const POLICY: &str = "budgets";
 /// A round takes ten seconds, and running pods move every thirty seconds.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_mins(2);
 /// So little that any pod has spent it.
 const NOTHING: &str = "0.000000001";
 

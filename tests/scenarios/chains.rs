@@ -15,7 +15,7 @@ use crate::{
 };
 
 const NAMESPACE: &str = "long-chain";
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a dead cluster may take to show: a virtual node is not ready after 40 seconds.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -72,7 +72,7 @@ pub async fn pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_c
 
     // The customer leaves, and nothing of it stays, although turin does not know it.
     rome.liqoctl(&["unpeer", "milan", "--now", "--yes"]).await?;
-    eventually("nothing of rome is left at milan and turin", Duration::from_secs(120), || async {
+    eventually("nothing of rome is left at milan and turin", Duration::from_mins(2), || async {
         let left = [milan.object(&["namespace", &at_milan]).await?, turin.object(&["namespace", &at_turin]).await?];
         Ok(left.iter().all(Option::is_none).then_some(()))
     })

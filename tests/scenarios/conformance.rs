@@ -58,7 +58,7 @@ async fn pass(world: &World, group: &str, tests: &[&str]) -> Result<()> {
     let (passed, remote) = (results["groups"][0]["passed"].as_u64(), results["pods"]["remote"].as_u64());
     let count = Some(tests.len() as u64);
     ensure!(passed == count && remote >= count, "{results:#}");
-    eventually("the namespaces of the tests are gone", Duration::from_secs(120), || async {
+    eventually("the namespaces of the tests are gone", Duration::from_mins(2), || async {
         let namespaces = Api::<Namespace>::all(world.rome.client.clone());
         let left = namespaces.list_metadata(&ListParams::default().labels(NAMESPACE_OF_A_TEST)).await?;
         Ok(left.items.is_empty().then_some(()))

@@ -13,7 +13,7 @@ const POLICY: &str = "contracted";
 /// Short, so that ends do not take long.
 const NOTICE_SECONDS: u32 = 10;
 /// Timeout until a change gets from one cluster to the other, with time to spare on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// What milan proposes to rome: a price for a core.
 async fn propose(world: &World, price: &str) -> Result<()> {

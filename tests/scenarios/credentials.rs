@@ -262,7 +262,7 @@ fn cas_of_the_managers(world: &World) -> Result<Vec<usize>> {
 async fn the_peering_works(world: &World, what: &str) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let begun = Instant::now();
-    eventually(what, Duration::from_secs(60), || async {
+    eventually(what, Duration::from_mins(1), || async {
         ensure!(milan.try_kubectl(&["get", "--raw", "/readyz"]).await?.success, "milan's API server does not answer");
         let peer = rome.object(&["foreigncluster", "milan"]).await?.unwrap_or_default();
         let conditions = peer["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -286,14 +286,14 @@ pub async fn a_peering_heals_when_the_providers_api_server_gets_another_ca(world
     ensure!(certificates(&credential.read().await?.api_server.ca) == 1, "rome knows the second CA already");
     // As an administrator would do it: pods trust both CAs before the API server uses the second one.
     machinery.publish_cas(true).await?;
-    eventually("milan's managers trust both CAs", Duration::from_secs(60), || async {
+    eventually("milan's managers trust both CAs", Duration::from_mins(1), || async {
         let counts = cas_of_the_managers(&world)?;
         ensure!(!counts.is_empty() && counts.iter().all(|count| *count == 2), "they trust {counts:?}");
         Ok(Some(()))
     })
     .await?;
     machinery.use_next_ca(true).await?;
-    eventually("rome has the second CA", Duration::from_secs(60), || async {
+    eventually("rome has the second CA", Duration::from_mins(1), || async {
         let count = certificates(&credential.read().await?.api_server.ca);
         ensure!(count == 2, "rome has {count} CA certificates");
         Ok(Some(()))

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Time until both ends know that they have a path, or that they have none.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 const COUNTED: &str = "scenario_counted";
 const LOST: &str = "scenario_lost";
 

@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::policies::apply_policy;
 
 /// How long finding each other and peering may take.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The `ForeignCluster` of a peer.
 async fn record(cluster: &Cluster, id: &str) -> Result<Option<Value>> {

@@ -37,7 +37,7 @@ const CONTRACT_SECONDS: u32 = 60;
 /// Both clusters have the clock of this machine.
 const CLOCK_TOLERANCE_SECONDS: i64 = 5;
 /// A receipt comes up to a period and a minute after what it is about.
-const TIMEOUT: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_mins(4);
 
 /// One contract, and where both sides keep its records and receipts.
 struct Papers<'a> {

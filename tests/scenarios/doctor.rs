@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::network::connected;
 
 /// Timeout until the doctor finds a fault.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The doctor's report about rome and milan.
 struct Examination {

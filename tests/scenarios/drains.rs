@@ -51,7 +51,7 @@ pub async fn a_drain_waits_for_the_budget_of_home_also_behind_a_broker(world: Ar
     ensure!(before.len() == 2, "{} pods run at turin", before.len());
     for pod in &before {
         let namespace = pod.namespace().unwrap_or_default();
-        eventually(&format!("turin knows the budget for {namespace}"), Duration::from_secs(60), || async {
+        eventually(&format!("turin knows the budget for {namespace}"), Duration::from_mins(1), || async {
             let allowed = [
                 "-n",
                 &namespace,

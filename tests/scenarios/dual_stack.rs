@@ -117,7 +117,7 @@ pub async fn pods_and_services_have_addresses_of_both_families_on_both_sides(wor
     rome.apply(&servers(namespace, "near", "web", 1, AT_HOME)).await?;
     rome.apply(&servers(namespace, "far", "web", 1, ABROAD)).await?;
     let near = rome.ready_pods(namespace, "server=near", 1).await?.remove(0);
-    let far = eventually("the pod abroad has two addresses at home", Duration::from_secs(60), || async {
+    let far = eventually("the pod abroad has two addresses at home", Duration::from_mins(1), || async {
         let far = rome.ready_pods(namespace, "server=far", 1).await?.remove(0);
         addresses(&far)?;
         Ok(Some(far))

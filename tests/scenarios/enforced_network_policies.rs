@@ -47,7 +47,7 @@ impl Caller<'_> {
 
 /// Waits until the server of this name is ready and has an address, and returns it.
 async fn server(cluster: &Cluster, namespace: &str, name: &str) -> Result<Pod> {
-    eventually(&format!("{name} has its address"), Duration::from_secs(60), || async {
+    eventually(&format!("{name} has its address"), Duration::from_mins(1), || async {
         let pod = cluster.ready_pods(namespace, &format!("server={name}"), 1).await?.remove(0);
         Ok(ip(&pod).is_ok().then_some(pod))
     })
@@ -186,7 +186,7 @@ pub async fn packets_obey_network_policies(world: Arc<World>) -> Result<()> {
 
 pub async fn a_cluster_knows_that_it_enforces_network_policies(world: Arc<World>) -> Result<()> {
     world.enforce_network_policies().await?;
-    eventually("the test is over", Duration::from_secs(60), || async {
+    eventually("the test is over", Duration::from_mins(1), || async {
         let (status, message) = enforced(&world.milan).await?.context("no condition")?;
         ensure!(status == "True", "{status}: {message}");
         Ok(Some(()))

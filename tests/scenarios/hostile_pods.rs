@@ -95,7 +95,7 @@ pub async fn a_pod_reads_no_secret_of_the_provider_and_probes_none_of_its_nodes(
     // One that is written after the pods were created, as a replicator does.
     of_milan("later").await?;
     for (pod, secret) in [("needs-registry", "registry"), ("needs-later", "later")] {
-        eventually(&format!("{pod} waits, and says what it lacks as home calls it"), Duration::from_secs(60), || async {
+        eventually(&format!("{pod} waits, and says what it lacks as home calls it"), Duration::from_mins(1), || async {
             let status = rome.api::<Pod>(name).get(pod).await?.status.unwrap_or_default();
             let mut waiting = status.container_statuses.into_iter().flatten().filter_map(|one| one.state?.waiting?.message);
             Ok(waiting.any(|message| message == format!("secret \"{secret}\" not found")).then_some(()))
@@ -103,7 +103,7 @@ pub async fn a_pod_reads_no_secret_of_the_provider_and_probes_none_of_its_nodes(
         .await?;
     }
     // A kubelet looks after the volumes of a pod every minute or so.
-    still("no pod gets what it needs from milan", Duration::from_secs(120), false, || async {
+    still("no pod gets what it needs from milan", Duration::from_mins(2), false, || async {
         let pods = rome.pods(name, "app in (needs-registry,needs-later)").await?;
         Ok(pods.iter().any(is_ready))
     })

@@ -123,7 +123,7 @@ async fn an_intruder_is_refused(world: &World, as_turin: &Cluster, own_tenant: &
     .await?;
     ensure!(milan.object(&["-n", mapped, "pod", "intruder"]).await?.is_none(), "turin runs a pod in rome's namespace");
     turin.start_manager().await?;
-    eventually("turin's manager deletes the shadow pod that belongs to none of its pods", Duration::from_secs(60), || async {
+    eventually("turin's manager deletes the shadow pod that belongs to none of its pods", Duration::from_mins(1), || async {
         Ok(milan.object(&["-n", own_tenant, "shadowpod", NAME]).await?.is_none().then_some(()))
     })
     .await

@@ -89,7 +89,7 @@ pub async fn a_job_outlives_a_drain_at_its_provider_and_behind_a_broker(world: A
         turin.kubectl(&["uncordon", node]).await?;
     }
     for (consumer, namespace) in consumers {
-        eventually(&format!("another pod of the Job in {namespace} is ready"), Duration::from_secs(60), || async {
+        eventually(&format!("another pod of the Job in {namespace} is ready"), Duration::from_mins(1), || async {
             let status = consumer.api::<Job>(namespace).get("work").await?.status.unwrap_or_default();
             ensure!(status.failed.unwrap_or(0) == 0, "the Job in {namespace} counts the drain: {status:?}");
             let is_new = |pod: &Pod| before.iter().all(|one| one.uid() != pod.uid());

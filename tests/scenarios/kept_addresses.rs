@@ -112,7 +112,7 @@ pub async fn members_of_one_application_know_each_other_by_their_own_addresses(w
 
     keep(rome, Some(TURINS_POD_OCTET)).await?;
     keep(turin, Some(244)).await?;
-    eventually("both keep the addresses of the other", Duration::from_secs(60), || async {
+    eventually("both keep the addresses of the other", Duration::from_mins(1), || async {
         let endpoint = endpoint(rome, turin).await?.spec;
         let same = |maps: &std::collections::BTreeMap<_, _>| maps.iter().filter(|(own, other)| own == other).count();
         ensure!((same(&endpoint.imported), same(&endpoint.exported)) == (2, 2), "{endpoint:?}");
@@ -140,14 +140,14 @@ pub async fn members_of_one_application_know_each_other_by_their_own_addresses(w
 
     // While pods know the addresses, nothing moves.
     keep(rome, None).await?;
-    eventually("the change waits", Duration::from_secs(60), || async {
+    eventually("the change waits", Duration::from_mins(1), || async {
         let endpoint = endpoint(rome, turin).await?.spec;
         Ok((endpoint.waiting.len() == 2).then_some(()))
     })
     .await?;
     know_each_other(rome).await?;
     rome.end_namespace(NAMESPACE).await?;
-    eventually("the addresses are mapped again", Duration::from_secs(60), || async {
+    eventually("the addresses are mapped again", Duration::from_mins(1), || async {
         let endpoint = endpoint(rome, turin).await?.spec;
         Ok((endpoint.imported.iter().all(|(own, other)| own != other) && endpoint.waiting.is_empty()).then_some(()))
     })
@@ -167,7 +167,7 @@ pub async fn a_pod_behind_a_broker_has_one_address_also_on_the_direct_path(world
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
     keep(milan, Some(TURINS_POD_OCTET)).await?;
     keep(rome, Some(TURINS_POD_OCTET)).await?;
-    eventually("milan keeps the addresses of turin", Duration::from_secs(60), || async {
+    eventually("milan keeps the addresses of turin", Duration::from_mins(1), || async {
         Ok(keeps(milan, turin).await?.then_some(()))
     })
     .await?;
@@ -188,7 +188,7 @@ pub async fn a_pod_behind_a_broker_has_one_address_also_on_the_direct_path(world
     rome.end_namespace(broker::NAMESPACE).await?;
     keep(rome, None).await?;
     keep(milan, None).await?;
-    eventually("the addresses are mapped again", Duration::from_secs(60), || async {
+    eventually("the addresses are mapped again", Duration::from_mins(1), || async {
         Ok((!keeps(milan, turin).await? && !keeps(rome, milan).await?).then_some(()))
     })
     .await

@@ -129,7 +129,7 @@ pub async fn enforced(cluster: &Cluster) -> Result<Option<(String, String)>> {
 /// Milan does not enforce `NetworkPolicies`; all scenarios run with the explicit yes.
 pub async fn without_enforced_network_policies_a_cluster_lends_only_after_an_explicit_yes(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    eventually("the test is over", Duration::from_secs(60), || async {
+    eventually("the test is over", Duration::from_mins(1), || async {
         let (status, message) = enforced(milan).await?.context("no condition")?;
         ensure!(status == "False" && message.contains("lends nevertheless"), "{status}: {message}");
         Ok(Some(()))
@@ -165,7 +165,7 @@ pub async fn without_enforced_network_policies_a_cluster_lends_only_after_an_exp
     let said = milan.liqoctl(&["install", "--set", "lendWithoutNetworkPolicies=true"]).await?;
     ensure!(said.contains("lends nevertheless"), "{said}");
     answered("True", "Offered").await?;
-    eventually("rome has a node for milan", Duration::from_secs(60), || async {
+    eventually("rome has a node for milan", Duration::from_mins(1), || async {
         Ok(rome.object(&["node", "milan"]).await?.map(drop))
     })
     .await?;

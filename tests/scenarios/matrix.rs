@@ -25,7 +25,7 @@ async fn matrix(world: &World, others: &[&Cluster]) -> Result<(bool, Value)> {
     let output = world.rome.try_liqoctl(&arguments).await?;
     let found: Value = serde_json::from_str(&output.stdout).with_context(|| format!("no matrix: {}", output.stderr))?;
     // It waits for their end, but not for ever.
-    eventually("the namespaces of the test are gone", Duration::from_secs(60), || async {
+    eventually("the namespaces of the test are gone", Duration::from_mins(1), || async {
         let left = world.rome.kubectl(&["get", "namespaces", "-l", "network-test.liqo.io/ends-at", "-o", "name"]).await?;
         ensure!(left.trim().is_empty(), "it leaves something behind: {left}");
         Ok(Some(()))
@@ -90,7 +90,7 @@ pub async fn a_lost_gateway_is_replaced_and_connections_continue(world: Arc<Worl
     rome.apply(&servers(namespace, "far", "web", 18, ("kubernetes.io/hostname", "turin"))).await?;
     let near = rome.ready_pods(namespace, "server=near", 1).await?.remove(0);
     let at_turin = rome.remote_namespace(namespace, turin).await?;
-    let far = eventually("the pods abroad have addresses at home", Duration::from_secs(240), || async {
+    let far = eventually("the pods abroad have addresses at home", Duration::from_mins(4), || async {
         let far = rome.ready_pods(namespace, "server=far", 18).await?;
         Ok(far.iter().all(|pod| ip(pod).is_ok()).then_some(far))
     })
@@ -163,7 +163,7 @@ pub async fn leaves_reach_each_other_through_a_hub_only_if_its_policy_allows_it(
     rome.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &policy("true")]).await?;
     // Eight prefixes: rome's and those of the other leaf, for pods and for nodes, of both families.
     for leaf in [&world.milan, turin] {
-        eventually(&format!("{} sees the other one", leaf.name), Duration::from_secs(60), || async {
+        eventually(&format!("{} sees the other one", leaf.name), Duration::from_mins(1), || async {
             let endpoint = endpoint(rome, leaf).await?;
             Ok((endpoint.spec.exported.len() == 8).then_some(()))
         })

@@ -65,7 +65,7 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
         (&full("alias-2.names"), "web-0"),
     ];
     for (name, answers) in cases {
-        eventually(&format!("{answers} answers for {name}"), Duration::from_secs(60), || async {
+        eventually(&format!("{answers} answers for {name}"), Duration::from_mins(1), || async {
             let answer = exec(rome, "names", &far, &format!("timeout 10 wget -qO- http://{name}")).await?;
             ensure!(answer.contains(answers), "{answer}");
             Ok(Some(()))

@@ -11,7 +11,7 @@ use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
 
 /// Timeout until a tunnel is connected.
-const TUNNEL_TIMEOUT: Duration = Duration::from_secs(60);
+const TUNNEL_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The `TunnelEndpoint` of a peer.
 pub async fn endpoint(of: &Cluster, peer: &Cluster) -> Result<TunnelEndpoint> {
@@ -117,7 +117,7 @@ async fn two_sides(world: &World, namespace: &str) -> Result<(Pod, Pod)> {
     rome.apply(&servers(namespace, "near", "web", 1, AT_HOME)).await?;
     rome.apply(&servers(namespace, "far", "web", 1, ABROAD)).await?;
     let near = rome.ready_pods(namespace, "server=near", 1).await?.remove(0);
-    let far = eventually("the pod abroad has an address at home", Duration::from_secs(60), || async {
+    let far = eventually("the pod abroad has an address at home", Duration::from_mins(1), || async {
         let far = rome.ready_pods(namespace, "server=far", 1).await?.remove(0);
         Ok(ip(&far).is_ok().then_some(far))
     })
@@ -152,7 +152,7 @@ pub async fn two_clusters_with_the_same_ranges_agree_on_a_network(world: Arc<Wor
     let (rome, milan) = (&world.rome, &world.milan);
     connected(rome, milan).await?;
     // The first of several scenarios may come before each side has written down what the other one imports.
-    let here = eventually("both clusters know the same ranges", Duration::from_secs(60), || async {
+    let here = eventually("both clusters know the same ranges", Duration::from_mins(1), || async {
         let (here, there) = (endpoint(rome, milan).await?.spec, endpoint(milan, rome).await?.spec);
         ensure!(here.imported == there.exported && here.exported == there.imported, "{here:?} {there:?}");
         Ok(Some(here))

@@ -270,7 +270,7 @@ pub async fn what_one_file_says_holds_from_the_first_pod_on(world: Arc<World>) -
         let namespace = format!("one-file-{number}");
         let strategy = if number % 4 < 2 { "Remote" } else { "Local" };
         apply_one_file(rome, &namespace, strategy, number % 2 == 1).await?;
-        eventually("both pods have a node", Duration::from_secs(60), || async {
+        eventually("both pods have a node", Duration::from_mins(1), || async {
             let pods: Vec<Pod> = rome.api::<Pod>(&namespace).list(&ListParams::default()).await?.items;
             ensure!(pods.len() >= 2, "there are {} pods", pods.len());
             let placed = pods.iter().filter(|pod| !node_of(pod).is_empty()).count();
@@ -308,7 +308,7 @@ pub async fn unoffloading_brings_pods_home_and_removes_the_remote_namespace(worl
     rome.liqoctl(&["unoffload", "namespace", "back", "--yes"]).await?;
     let pods = rome.ready_pods("back", "app=web", 2).await?;
     ensure!(pods.iter().all(|pod| node_of(pod) == "rome-1"), "pods are still away");
-    eventually("the remote namespace is gone", Duration::from_secs(60), || async {
+    eventually("the remote namespace is gone", Duration::from_mins(1), || async {
         Ok(Api::<Namespace>::all(milan.client.clone()).get_opt(&remote).await?.is_none().then_some(()))
     })
     .await?;

@@ -79,13 +79,13 @@ pub async fn an_outage_moves_no_pod_at_first_then_shows_on_node_and_pods_and_hea
         Ok(ready["status"]["readyReplicas"].is_null().then_some(()))
     })
     .await?;
-    eventually("the pod that leaves at once has a successor at home", Duration::from_secs(60), || async {
+    eventually("the pod that leaves at once has a successor at home", Duration::from_mins(1), || async {
         let pods = rome.items(&["-n", "leaves-at-once", "pods"]).await?;
         Ok(pods.iter().any(|pod| pod["spec"]["nodeName"] == "rome-1" && pod["status"]["phase"] == "Running").then_some(()))
     })
     .await?;
     world.heal("milan").await?;
-    eventually("the node is Ready again", Duration::from_secs(60), || async {
+    eventually("the node is Ready again", Duration::from_mins(1), || async {
         Ok((node_ready(&world).await? == "True").then_some(()))
     })
     .await?;
@@ -95,7 +95,7 @@ pub async fn an_outage_moves_no_pod_at_first_then_shows_on_node_and_pods_and_hea
     .await?;
     ensure!(uids(&rome.ready_pods("outage", "app=web", 2).await?) == before, "pods were replaced");
     ensure!(uids(&rome.ready_pods("stays", "app=web", 1).await?) == staying, "the pod that stays was replaced");
-    eventually("the pod that left has ended at milan", Duration::from_secs(60), || async {
+    eventually("the pod that left has ended at milan", Duration::from_mins(1), || async {
         Ok((rome.items(&["-n", "leaves-at-once", "pods"]).await?.len() == 1).then_some(()))
     })
     .await?;
@@ -139,7 +139,7 @@ pub async fn unpeering_from_a_dead_peer_succeeds_and_leaves_nothing(world: Arc<W
     rome.end_namespace("dead").await?;
     world.heal("milan").await?;
     world.peer_rome_with_milan().await?;
-    eventually("the peer removes the rest when rome comes back", Duration::from_secs(60), || async {
+    eventually("the peer removes the rest when rome comes back", Duration::from_mins(1), || async {
         Ok(world.milan.items(&["namespaces", "-l", "liqo.io/home-namespace=dead"]).await?.is_empty().then_some(()))
     })
     .await
@@ -192,11 +192,11 @@ pub async fn an_absent_consumer_loses_endpoints_and_room_and_gets_both_back(worl
     ready(true, 30).await?;
     world.cut("rome").await?;
     ready(false, 80).await?;
-    eventually("milan says that rome is absent", Duration::from_secs(60), || async {
+    eventually("milan says that rome is absent", Duration::from_mins(1), || async {
         Ok((reason(milan, "rome", "ResourcesOffered").await? == "ConsumerAbsent").then_some(()))
     })
     .await?;
-    eventually("the pods of rome have ended, and nothing is offered to it", Duration::from_secs(60), || async {
+    eventually("the pods of rome have ended, and nothing is offered to it", Duration::from_mins(1), || async {
         let mut left = milan.items(&["-n", &pods, "pods"]).await?;
         left.extend(milan.items(&["-n", &tenant, "resourceoffers"]).await?);
         Ok(left.is_empty().then_some(()))
@@ -204,11 +204,11 @@ pub async fn an_absent_consumer_loses_endpoints_and_room_and_gets_both_back(worl
     .await?;
     world.heal("rome").await?;
     ready(true, 60).await?;
-    eventually("rome has a new offer", Duration::from_secs(60), || async {
+    eventually("rome has a new offer", Duration::from_mins(1), || async {
         Ok((reason(milan, "rome", "ResourcesOffered").await? == "Offered").then_some(()))
     })
     .await?;
-    eventually("another pod runs at milan", Duration::from_secs(120), || async {
+    eventually("another pod runs at milan", Duration::from_mins(2), || async {
         let running = rome.pods("absent-pods", "app=web").await?;
         let is_new = |pod: &&Pod| pod.metadata.uid.as_ref().is_some_and(|uid| !before.contains(uid));
         let is_running = |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");

@@ -106,7 +106,7 @@ pub async fn a_deployment_goes_to_the_cheaper_provider_and_after_a_price_change_
     ensure!(line("turin", "0.0008 EUR") && line("milan", "0.0002 EUR") && line("(total)", "0.001 EUR"), "{table}");
 
     rome.liqoctl(&["offload", "namespace", "cheapest", "--move-when-cheaper"]).await?;
-    eventually("the running pods move to the cheaper provider, one after another", Duration::from_secs(240), || async {
+    eventually("the running pods move to the cheaper provider, one after another", Duration::from_mins(4), || async {
         let pods = rome.pods("cheapest", "app=first").await?;
         Ok((pods.len() == 2 && pods.iter().all(|pod| node_of(pod) == "milan")).then_some(()))
     })

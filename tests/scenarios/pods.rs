@@ -80,7 +80,7 @@ pub async fn a_deployments_replicas_run_at_the_peer_and_are_ready_at_home(world:
     ensure!(names(&home) == names(&remote), "other names: {:?} and {:?}", names(&home), names(&remote));
     rome.wait_for(&["-n", "pods", "deployment/web"], "condition=Available", 30).await?;
     rome.delete_namespace("pods").await?;
-    eventually("the remote namespace is gone", Duration::from_secs(60), || async {
+    eventually("the remote namespace is gone", Duration::from_mins(1), || async {
         Ok(milan.items(&["namespaces", "-l", "liqo.io/home-namespace=pods"]).await?.is_empty().then_some(()))
     })
     .await
@@ -130,7 +130,7 @@ pub async fn a_deletion_takes_four_writes(world: Arc<World>) -> Result<()> {
     let all_written = |from| pods.iter().map(|pod| written(from, pod)).collect::<Result<Vec<_>>>();
     // The last details of how the pods started have arrived.
     let mut seen = (usize::MAX, Instant::now());
-    eventually("nothing is written about the pods", Duration::from_secs(60), || {
+    eventually("nothing is written about the pods", Duration::from_mins(1), || {
         let count = all_written(from).map(|writes| writes.concat().len());
         let is_quiet = count.map(|count| {
             if count != seen.0 {
@@ -143,7 +143,7 @@ pub async fn a_deletion_takes_four_writes(world: Arc<World>) -> Result<()> {
     .await?;
     let from = [rome.audit_length()?, milan.audit_length()?];
     rome.kubectl(&["-n", "writes", "scale", "deployment/web", "--replicas=0"]).await?;
-    let writes = eventually("the pods are gone, and the audit log says how", Duration::from_secs(60), || async {
+    let writes = eventually("the pods are gone, and the audit log says how", Duration::from_mins(1), || async {
         let writes = all_written(from)?;
         let are_gone = rome.pods("writes", "app=web").await?.is_empty() && writes.iter().all(|writes| writes.len() >= 4);
         Ok(are_gone.then_some(writes))
@@ -196,7 +196,7 @@ pub async fn an_ephemeral_container_runs_at_the_peer_or_shows_why_not(world: Arc
         "envFrom": [{ "configMapRef": { "name": "settings" } }] });
     let patch = Patch::Strategic(json!({ "spec": { "ephemeralContainers": [reader] } }));
     rome.api::<Pod>("ephemeral").patch_subresource("ephemeralcontainers", "web", &PatchParams::default(), &patch).await?;
-    eventually("it has its variables", Duration::from_secs(60), || async {
+    eventually("it has its variables", Duration::from_mins(1), || async {
         let say = ["-n", "ephemeral", "exec", "web", "-c", "reader", "--", "sh", "-c", "echo $WORD from $HERE"];
         Ok((rome.try_kubectl(&say).await?.stdout == "hello from ephemeral\n").then_some(()))
     })
@@ -211,7 +211,7 @@ pub async fn a_pod_that_was_deleted_at_the_peer_shows_a_restart(world: Arc<World
     rome.ready_pods("recreated", "app=web", 1).await?;
     let remote = rome.remote_namespace("recreated", milan).await?;
     milan.kubectl(&["-n", &remote, "delete", "pod", "web", "--wait=false"]).await?;
-    eventually("a restart is counted at home", Duration::from_secs(60), || async {
+    eventually("a restart is counted at home", Duration::from_mins(1), || async {
         let status = rome.api::<Pod>("recreated").get("web").await?.status.unwrap_or_default();
         let restarted = status.container_statuses.unwrap_or_default().into_iter().any(|container| {
             let last = container.last_state.and_then(|state| state.terminated).and_then(|ended| ended.reason);
@@ -307,7 +307,7 @@ pub async fn a_remote_pod_is_resized_in_place_within_the_offer(world: Arc<World>
     let remote_pod_asks_for = |cpu: &'static str| {
         let remote = &remote;
         async move {
-            eventually(&format!("the remote pod asks for {cpu}"), Duration::from_secs(60), || async {
+            eventually(&format!("the remote pod asks for {cpu}"), Duration::from_mins(1), || async {
                 let pod = milan.object(&["-n", remote, "pod", "web"]).await?.unwrap_or_default();
                 let asked = pod.pointer("/spec/containers/0/resources/requests/cpu");
                 ensure!(asked.is_some_and(|asked| asked == cpu), "{asked:?}");
@@ -317,7 +317,7 @@ pub async fn a_remote_pod_is_resized_in_place_within_the_offer(world: Arc<World>
         }
     };
     let shown = |what: &'static str, pointer: &'static str, wanted: Option<&'static str>| async move {
-        eventually(what, Duration::from_secs(60), || async {
+        eventually(what, Duration::from_mins(1), || async {
             let pod = rome.object(&["-n", "sizes", "pod", "web"]).await?.unwrap_or_default();
             let conditions = pod.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
             let pending = conditions.filter(|one| one["type"] == "PodResizePending").find_map(|one| one["reason"].as_str());

@@ -92,14 +92,14 @@ pub async fn usage_beyond_a_new_cap_is_reclaimed_after_the_notice(world: Arc<Wor
     let capped = json!({ "priority": 10, "peers": { "clusterIDs": [rome.cluster_id().await?] },
         "provide": { "percentage": 90, "caps": { "cpu": "250m" }, "noticeSeconds": 3 } });
     apply_policy(milan, "capped", capped).await?;
-    eventually("the youngest pod beyond the cap ends, and says why", Duration::from_secs(60), || async {
+    eventually("the youngest pod beyond the cap ends, and says why", Duration::from_mins(1), || async {
         let pods = rome.pods("reclaimed", "app=web").await?;
         let failed = pods.iter().filter_map(|pod| pod.status.as_ref()).filter(|status| status.phase.as_deref() == Some("Failed"));
         let reasons: Vec<_> = failed.filter_map(|status| status.reason.clone()).collect();
         Ok((!reasons.is_empty()).then_some(()))
     })
     .await?;
-    eventually("what runs fits the offer", Duration::from_secs(60), || async {
+    eventually("what runs fits the offer", Duration::from_mins(1), || async {
         let namespace = rome.remote_namespace("reclaimed", milan).await?;
         let running = milan.pods(&namespace, "app=web").await?;
         let staying = running.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
@@ -134,12 +134,12 @@ pub async fn a_node_has_a_plugins_amounts_and_follows_its_arguments(world: Arc<W
             Ok(equal.then_some(()))
         }
     };
-    eventually("the node shows exactly the plugin's amounts", Duration::from_secs(60), is("2000m")).await?;
+    eventually("the node shows exactly the plugin's amounts", Duration::from_mins(1), is("2000m")).await?;
     let first = "/spec/template/spec/containers/0/args/1";
     let edit = json!([{ "op": "replace", "path": first, "value": "--resource=cpu=1500m" }]).to_string();
     let deployment = "deployment/liqo-fixed-resources-plugin";
     milan.kubectl(&["-n", "liqo", "patch", deployment, "--type=json", "-p", &edit]).await?;
-    eventually("the node follows an edit of the arguments", Duration::from_secs(60), is("1500m")).await?;
+    eventually("the node follows an edit of the arguments", Duration::from_mins(1), is("1500m")).await?;
     milan.liqoctl(&["install", "--set", &format!("{setting}=")]).await?;
     milan.kubectl(&["delete", "-f", &world.manifests("fixed-resources"), "-n", "liqo"]).await?;
     eventually("without the plugin the nodes decide again", TIMEOUT, || async {

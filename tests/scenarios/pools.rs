@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::policies::apply_policy;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The names of the virtual nodes of a provider, by pool.
 async fn nodes(consumer: &Cluster, provider: &Cluster) -> Result<BTreeMap<String, String>> {

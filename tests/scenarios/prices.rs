@@ -131,7 +131,7 @@ pub async fn an_offer_that_costs_too_much_waits_until_the_price_falls(world: Arc
     sell(milan, eur("0.05")).await?;
     pay_at_most(turin, eur("0.04")).await?;
     turin.liqoctl(&["peer", "--no-wait", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
-    eventually("turin's offer waits because of its price", Duration::from_secs(60), || async {
+    eventually("turin's offer waits because of its price", Duration::from_mins(1), || async {
         let says = offer_accepted(turin).await?;
         let expected = "cpu costs 0.05 EUR per core and hour, and the consumer's PeeringPolicy accepts at most 0.04";
         Ok(says.is_some_and(|(reason, message)| reason == "PriceTooHigh" && message.contains(expected)).then_some(()))

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::contracts::{contract_in_force, copies, offers_need_no_contract, tenant};
 
 /// Timeout until a change gets from one cluster to the other, with time to spare on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// The namespace in the commands of the pages.
 const DEMO: &str = "demo";
 /// Short, so that ends do not take long.

@@ -201,7 +201,7 @@ pub async fn pods_of_a_stateful_set_have_their_names_in_both_clusters(world: Arc
     let at_home = rome.pods("members", "app=db").await?;
     let home_of = |name: &str| at_home.iter().find(|pod| name_of(pod) == name).and_then(|pod| pod.status.clone()?.pod_ip);
     let wanted = moved(&home_of(other).context("no address at home")?, &romes_at_milan);
-    eventually("the member at home has its name at milan", Duration::from_secs(60), || async {
+    eventually("the member at home has its name at milan", Duration::from_mins(1), || async {
         let line = format!("nslookup {other}.db.{remote}.svc.cluster.local");
         let found = rome.kubectl(&["-n", "members", "exec", inside, "--", "sh", "-c", &line]).await?;
         ensure!(found.contains(&wanted), "{found}");

@@ -126,7 +126,7 @@ async fn end_rollout(world: &World, remote: &str) -> Result<()> {
 /// Waits until the provider runs each of these local pods once, and no other.
 pub async fn runs_each_once(provider: &Cluster, remote: &str, pods: &[&Pod]) -> Result<()> {
     let uids: BTreeSet<String> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
-    eventually("the provider runs each pod once, and no other", Duration::from_secs(60), || async {
+    eventually("the provider runs each pod once, and no other", Duration::from_mins(1), || async {
         let there = provider.pods(remote, "app=web").await?;
         let mut theirs: Vec<&String> = there.iter().filter_map(|pod| pod.labels().get(labels::SHADOW_POD)).collect();
         theirs.sort();

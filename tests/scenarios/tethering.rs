@@ -17,7 +17,7 @@ use crate::{
     policies::{allocatable, apply_policy},
 };
 
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_mins(2);
 const NAMESPACE: &str = "laptop";
 const BREAK_GLASS: [&str; 3] = ["--as=kubernetes-admin", "--as-group=liqo:break-glass", "--as-group=system:masters"];
 

@@ -21,7 +21,7 @@ const NAMESPACES: [&str; 3] = ["namespaces", "-l", "!liqo.io/namespace-kind,!liq
 const TABLE_PREFIX: &str = "scenario_";
 /// As an argument of `kubectl taint`: the taint of Kubernetes' own tests, without which they leave the nodes.
 const REMOVED_TAINT: &str = "playground.liqo.io/tests-";
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The state of rome, turin and milan when they were ready. After a failed scenario it is restored.
 pub struct Baseline {

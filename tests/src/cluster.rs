@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Timeout of a command.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
+const COMMAND_TIMEOUT: Duration = Duration::from_mins(10);
 /// How long each step of a command of liqoctl that waits for managers may take.
 const LIQOCTL_TIMEOUT: &str = "6m";
 /// Environment of kubectl, which ends before it pays to collect garbage, or to use several processors. The limit is for commands that move
@@ -162,7 +162,7 @@ impl Cluster {
     pub async fn offloaded_namespace(&self, name: &str, strategy: &str) -> Result<()> {
         // A scenario before this one may have had a namespace of this name, in a run before this one if the clusters were kept.
         let namespaces = Api::<Namespace>::all(self.client.clone());
-        eventually(&format!("no former namespace {}/{name} ends any more", self.name), Duration::from_secs(120), || async {
+        eventually(&format!("no former namespace {}/{name} ends any more", self.name), Duration::from_mins(2), || async {
             let former = namespaces.get_metadata_opt(name).await?;
             Ok(former.is_none_or(|former| former.metadata.deletion_timestamp.is_none()).then_some(()))
         })
@@ -204,7 +204,7 @@ impl Cluster {
         namespaces.delete(name, &DeleteParams::default()).await?;
         self.ended.lock().push(EndedNamespace { name: name.to_owned(), uid });
         let pods = self.api::<Pod>(name);
-        eventually(&format!("the pods of {}/{name} are gone", self.name), Duration::from_secs(120), || async {
+        eventually(&format!("the pods of {}/{name} are gone", self.name), Duration::from_mins(2), || async {
             // Until the namespace controller has started, a Deployment may have pods whose creation was under way.
             pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
             Ok(pods.list_metadata(&ListParams::default()).await?.items.is_empty().then_some(()))
@@ -218,7 +218,7 @@ impl Cluster {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         for namespace in &ended {
             let EndedNamespace { name, uid } = namespace;
-            eventually(&format!("the namespace {}/{name} is gone", self.name), Duration::from_secs(120), || async {
+            eventually(&format!("the namespace {}/{name} is gone", self.name), Duration::from_mins(2), || async {
                 let now = namespaces.get_metadata_opt(name).await?;
                 Ok(now.is_none_or(|now| now.uid() != *uid).then_some(()))
             })

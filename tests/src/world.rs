@@ -348,7 +348,7 @@ impl World {
     }
 
     async fn api_server_answers(&self, cluster: &Cluster) -> Result<()> {
-        eventually("the API server answers again", Duration::from_secs(60), || async {
+        eventually("the API server answers again", Duration::from_mins(1), || async {
             Ok(cluster.try_kubectl(&["get", "--raw", "/readyz"]).await?.success.then_some(()))
         })
         .await

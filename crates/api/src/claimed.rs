@@ -9,8 +9,8 @@
 ///
 /// Three methods tell what is inside: [`unverified`](Self::unverified), [`into_unverified`](Self::into_unverified) and
 /// [`says`](Self::says). A test compares the functions that call them with `docs/trusted-fields.md`, which says what follows from each
-/// claim, and what these functions rely on instead of believing it. Everything else keeps a claim closed: there is no `Deref`, no
-/// `Display`, no serialization and no order.
+/// claim, and what these functions rely on instead of believing it. There is no `Deref`, no `Display`, no serialization and no order.
+/// Two claims can be compared, so that caches notice changes, and `{:?}` prints a claim.
 ///
 /// ```compile_fail,E0609
 /// let end = liqo_api::Claimed::new((10, "requested"));
@@ -25,13 +25,12 @@
 /// ```compile_fail,E0308
 /// let end = liqo_api::Claimed::new(10);
 /// let seen = std::cell::Cell::new(0);
-/// end.part(|end| { seen.set(*end); end }); // What takes a part cannot hand it to anybody else.
+/// end.map(|end| seen.set(end)); // What makes something else of a claim captures no variables.
 /// ```
 ///
 /// ```
 /// let end = liqo_api::Claimed::new((10, "requested"));
-/// let at = end.part(|end| &end.0);
-/// assert_eq!(**at.unverified(), 10);
+/// assert_eq!(*end.map(|end| end.0).unverified(), 10);
 /// assert!(end.says(&(10, "requested")));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,12 +47,7 @@ impl<T> Claimed<T> {
         Claimed(&self.0)
     }
 
-    /// A part of the claim. `part` is a function without captured variables, so that it can tell nobody what it reads.
-    pub fn part<P: ?Sized>(&self, part: fn(&T) -> &P) -> Claimed<&P> {
-        Claimed(part(&self.0))
-    }
-
-    /// What a function makes of the claim, which is no more certain. The function captures no variables, as in [`part`](Self::part).
+    /// What a function makes of the claim, which is no more certain. The function captures no variables, so it depends on nothing else.
     pub fn map<P>(self, map: fn(T) -> P) -> Claimed<P> {
         Claimed(map(self.0))
     }

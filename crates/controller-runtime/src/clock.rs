@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn a_simulated_clock_starts_at_its_offset_and_goes_on_with_tokios_time() {
         let clock = |started, offset| Clock::simulated(Timestamp::UNIX_EPOCH, started, SignedDuration::from_secs(offset));
-        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+        let (second, hour) = (Duration::from_secs(1), Duration::from_hours(1));
         let ahead = Instant::now() + hour;
         assert_eq!([90, -90].map(|offset| clock(ahead, offset).now().as_second()), [90, -90]);
         let behind = Instant::now().checked_sub(second).unwrap();

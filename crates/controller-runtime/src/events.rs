@@ -162,10 +162,10 @@ mod tests {
         let events = Events::new(Client::new(service, "liqo"), clock, None);
         let object = object_ref("v1", "Pod", &Key::new("demo", "web"), None);
         events.warning(&object, "Bad", "one").await;
-        advance(std::time::Duration::from_secs(300)).await;
+        advance(std::time::Duration::from_mins(5)).await;
         events.warning(&object, "Bad", "one").await;
         events.warning(&object, "Bad", "other").await;
-        advance(std::time::Duration::from_secs(300)).await;
+        advance(std::time::Duration::from_mins(5)).await;
         events.warning(&object, "Bad", "one").await;
         advance(std::time::Duration::from_secs(400)).await;
         events.warning(&object, "Bad", "one").await;

@@ -35,7 +35,7 @@ pub(crate) struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let connections = ConnectionLimits { connections: 128, unproven: 128, per_source: 16 };
-        Self { connections, head: Duration::from_secs(5), lifetime: Duration::from_secs(60) }
+        Self { connections, head: Duration::from_secs(5), lifetime: Duration::from_mins(1) }
     }
 }
 
@@ -89,8 +89,8 @@ mod tests {
 
     const LIMITS: Limits = Limits {
         connections: ConnectionLimits { connections: 4, unproven: 4, per_source: 3 },
-        head: Duration::from_secs(60),
-        lifetime: Duration::from_secs(60),
+        head: Duration::from_mins(1),
+        lifetime: Duration::from_mins(1),
     };
 
     async fn server(limits: Limits) -> (SocketAddr, JoinSet<()>) {

@@ -58,7 +58,7 @@ pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(30);
 /// How long an exceeded limit is shown. Longer than it takes to exceed it again.
 const SHOWN_FOR: Duration = Duration::from_secs(150);
 /// Minimum time between two log lines about one provider.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// What a provider sent too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -405,7 +405,7 @@ mod tests {
     async fn a_provider_sends_fast_for_a_moment_and_then_at_its_rate() {
         let now = Instant::now();
         let mut pace = Pace { paid_until: now };
-        let later = now + Duration::from_secs(3600);
+        let later = now + Duration::from_hours(1);
         assert_eq!(pace.count(BYTES_PER_SECOND * 16, later), Duration::ZERO);
         assert_eq!(pace.count(BYTES_PER_SECOND, later), Duration::from_secs(1));
         assert_eq!(pace.count(BYTES_PER_SECOND, later + Duration::from_secs(1)), Duration::from_secs(1));

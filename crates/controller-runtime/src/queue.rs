@@ -297,7 +297,7 @@ mod tests {
         queue.state().add_at(2, now + Duration::from_secs(10));
         queue.add(2);
         assert_eq!(drain(&mut queue.state(), now), [2]);
-        assert_eq!(drain(&mut queue.state(), now + Duration::from_secs(60)), Vec::<u32>::new());
+        assert_eq!(drain(&mut queue.state(), now + Duration::from_mins(1)), Vec::<u32>::new());
     }
 
     #[test]

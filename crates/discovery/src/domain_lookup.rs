@@ -22,7 +22,7 @@ pub const MAX_QUESTIONS: usize = 512;
 const MAX_STORED: usize = 2048;
 /// Bounds of the time after which a domain is asked again, whatever its records say.
 const MIN_TTL: Duration = Duration::from_secs(10);
-const MAX_TTL: Duration = Duration::from_secs(3600);
+const MAX_TTL: Duration = Duration::from_hours(1);
 /// The same if something is missing or broken.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -225,7 +225,7 @@ mod tests {
             found(&lookup),
             [("milan".into(), Ok("https://203.0.113.1:30443".into())), ("turin".into(), Ok("https://203.0.113.2:30443".into()))]
         );
-        assert_eq!(lookup.ask_again_after(), Duration::from_secs(60));
+        assert_eq!(lookup.ask_again_after(), Duration::from_mins(1));
         assert_eq!(look_up(&cluster("milan", 1, 0), &[]).ask_again_after(), MIN_TTL);
         assert_eq!(look_up(&cluster("milan", 1, u32::MAX), &[]).ask_again_after(), MAX_TTL);
     }

@@ -28,7 +28,7 @@ pub const MAX_ENTRIES_PER_CLUSTER: usize = MAX_URLS;
 pub const MAX_CLUSTERS: usize = 64;
 /// Bounds of the time for which an entry lives without being announced again.
 const MIN_TTL: Duration = Duration::from_secs(10);
-const MAX_TTL: Duration = Duration::from_secs(600);
+const MAX_TTL: Duration = Duration::from_mins(10);
 /// Maximum number of clusters in one message that count.
 const MAX_PER_MESSAGE: usize = 4;
 

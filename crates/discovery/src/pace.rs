@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Between two writes.
 const MIN_DELAY: Duration = Duration::from_secs(2);
 /// Between two writes while the list changes all the time.
-const INTERVAL: Duration = Duration::from_secs(60);
+const INTERVAL: Duration = Duration::from_mins(1);
 /// Number of writes that need not wait for the interval after a quiet time.
 const MAX_BURST: u32 = 10;
 
@@ -47,7 +47,7 @@ mod tests {
     fn the_first_change_is_written_at_once_and_many_changes_rarely() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         let (mut now, mut writes) = (start, 0);
-        while now < start + Duration::from_secs(600) {
+        while now < start + Duration::from_mins(10) {
             if pace.next(now).is_none() {
                 pace.wrote(now);
                 writes += 1;

@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn a_credential_is_renewed_at_sixty_percent_of_its_life() {
         let credential = credential();
-        assert_eq!(credential.renew_in(now()), Duration::from_secs(2160));
+        assert_eq!(credential.renew_in(now()), Duration::from_mins(36));
         assert_eq!(credential.renew_in("2026-06-01T12:40:00Z".parse().unwrap()), Duration::ZERO);
         assert!(credential.is_usable("2026-06-01T12:59:59Z".parse().unwrap()));
         assert!(!credential.is_usable("2026-06-01T13:00:00Z".parse().unwrap()));
@@ -366,7 +366,7 @@ mod tests {
         grant.expires_at = Timestamp::MAX;
         assert!(grant.renew_in(now()) > Duration::ZERO);
         let granted = Grant { expiration_seconds: u64::MAX, ..a_grant() };
-        assert_eq!(Credential::granted(granted, now()).renew_in(now()), Duration::from_secs(86_400 * 3 / 5));
+        assert_eq!(Credential::granted(granted, now()).renew_in(now()), Duration::from_mins(24 * 60 * 3 / 5));
         grant = credential();
         grant.expires_at = now();
         assert_eq!(grant.renew_in(now()), Duration::ZERO);
@@ -446,18 +446,18 @@ mod tests {
     #[test]
     fn a_token_that_lives_shorter_than_was_asked_for_is_renewed_by_its_own_lifetime() {
         let grant = Grant { token: token_of(1000, 0), expiration_seconds: 7200, ..a_grant() };
-        assert_eq!(Credential::granted(grant, now()).renew_in(now()), Duration::from_secs(600));
+        assert_eq!(Credential::granted(grant, now()).renew_in(now()), Duration::from_mins(10));
         let answer = TokenRequest {
             spec: TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() },
             status: Some(TokenRequestStatus { token: token_of(1000, 0).0, expiration_timestamp: Time(now()) }),
             ..TokenRequest::default()
         };
-        assert_eq!(credential().renewed(answer, now()).unwrap().renew_in(now()), Duration::from_secs(600));
+        assert_eq!(credential().renewed(answer, now()).unwrap().renew_in(now()), Duration::from_mins(10));
         // A token with absurd times does no harm.
         for (iat, exp) in [(i64::MIN, i64::MAX), (i64::MAX, i64::MIN), (5, 1)] {
             let token = token_with(&serde_json::json!({ "iat": iat, "exp": exp }));
             let credential = Credential::granted(Grant { token, ..a_grant() }, now());
-            assert!(credential.renew_in(now()) <= Duration::from_secs(2160));
+            assert!(credential.renew_in(now()) <= Duration::from_mins(36));
         }
     }
 
@@ -471,7 +471,7 @@ mod tests {
         };
         let later = "2026-06-01T12:50:00Z".parse().unwrap();
         let renewed = credential.renewed(answer("new"), later).unwrap();
-        assert_eq!((renewed.token.0.as_str(), renewed.renew_in(later)), ("new", Duration::from_secs(86_400 * 3 / 5)));
+        assert_eq!((renewed.token.0.as_str(), renewed.renew_in(later)), ("new", Duration::from_mins(24 * 60 * 3 / 5)));
         assert!(renewed.serves_same_clients(&credential));
         assert_eq!(credential.renewed(answer(""), later), None);
     }

@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn a_consumer_is_judged_by_what_this_process_saw() {
-        let (start, expiry) = (Instant::now(), Duration::from_secs(3600));
+        let (start, expiry) = (Instant::now(), Duration::from_hours(1));
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut heartbeat = ConsumerHeartbeat::new(Some("1".into()), start);
         assert_eq!(heartbeat.health(expiry, at(5)), ConsumerHealth::Unknown);
@@ -449,7 +449,7 @@ mod tests {
             provider.answered_with(objects::lease_version(&lease), now);
             consumer.observe(objects::lease_version(&lease), now);
             assert_eq!(provider.health(now), PeerHealth::Reachable);
-            assert_eq!(consumer.health(Duration::from_secs(60), now), ConsumerHealth::Reachable);
+            assert_eq!(consumer.health(Duration::from_mins(1), now), ConsumerHealth::Reachable);
         }
     }
 
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn approval_is_waited_for_from_the_first_request_on() {
-        let (day, now) = (Duration::from_secs(86_400), "2026-06-02T12:00:00Z".parse().unwrap());
+        let (day, now) = (Duration::from_hours(24), "2026-06-02T12:00:00Z".parse().unwrap());
         let state = |since: Option<&str>, incoming: PeeringIntent| {
             let annotations = since.map(|since| serde_json::json!({ annotations::PENDING_APPROVAL: since }));
             let spec =

@@ -276,7 +276,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let day = Duration::from_secs(86400);
+        let day = Duration::from_hours(24);
         assert_eq!(noted(&record("Auto", now), day, now), Some(*identity.public_key()));
         assert_eq!(noted(&record("Auto", Timestamp::UNIX_EPOCH), day, now), None);
         assert_eq!(noted(&record("Yes", Timestamp::UNIX_EPOCH), day, now), Some(*identity.public_key()));

@@ -36,7 +36,7 @@ const RECORD: &str = "liqo-plugin-clusters";
 /// Number of consumers that plugins are asked about at the same time.
 const CONCURRENCY: usize = 8;
 /// How often a plugin is asked although it reports no change. It may have stopped to report.
-const POLL_INTERVAL: Duration = Duration::from_secs(300);
+const POLL_INTERVAL: Duration = Duration::from_mins(5);
 /// Delay before the record is read again after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// How often Liqo tries to tell a plugin about the end of a peering if no policy names the plugin any more.

@@ -23,9 +23,9 @@ pub const SCHEME: &str = "LiqoCluster";
 /// Maximum length of what follows the scheme in bytes, three times that of [`header`].
 pub const MAX_LEN: usize = 2048;
 /// How long a statement counts.
-pub const LIFETIME: Duration = Duration::from_secs(120);
+pub const LIFETIME: Duration = Duration::from_mins(2);
 /// How far the signer's clock may be ahead.
-pub const MAX_AHEAD: Duration = Duration::from_secs(60);
+pub const MAX_AHEAD: Duration = Duration::from_mins(1);
 
 const PAYLOAD_TYPE: &str = "application/vnd.liqo.catalog-sign-in+json";
 

@@ -32,7 +32,7 @@ const USERS: usize = 3;
 /// Pods that run all the time.
 const RESIDENTS: usize = 2;
 /// A pod that is not running after this time counts as lost.
-const LOST: Duration = Duration::from_secs(120);
+const LOST: Duration = Duration::from_mins(2);
 /// The provider answers a consumer once in two seconds.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(2500);
 

@@ -147,14 +147,14 @@ pub async fn nobody_keeps_an_honest_consumer_from_renewing(world: Arc<World>) ->
 
     let busy = (Arc::into_inner(busy).context("the consumer is still busy")?, grant);
     for (key, grant) in granted.iter().chain([&busy]) {
-        eventually("the peering is ended", Duration::from_secs(60), || async {
+        eventually("the peering is ended", Duration::from_mins(1), || async {
             let answer = endpoint.end_peering(key).await?;
             ensure!(matches!(answer, PeeringAnswer::Ended {}), "{answer:?}");
             Ok(Some(()))
         })
         .await?;
         the_old_credential_is_refused(&world, key, grant).await?;
-        nothing_is_left(&world.milan, key.id().as_str(), Duration::from_secs(60)).await?;
+        nothing_is_left(&world.milan, key.id().as_str(), Duration::from_mins(1)).await?;
     }
     world.milan.liqoctl(&["token", "delete", TOKEN]).await.map(drop)
 }

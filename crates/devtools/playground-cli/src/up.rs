@@ -33,7 +33,7 @@ use crate::{
     specs,
 };
 
-const TIMEOUT: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_mins(3);
 const DEMO_STEP: &str = "Running a demo in all clusters";
 
 #[derive(Clone, Debug, Serialize)]

@@ -285,7 +285,7 @@ impl Playground {
             Supervision::Detached(program) => supervisor::start_detached(&self.instance, program)?,
         }
         let answers = || async { supervisor::ask(&self.instance, &Request::Status).await.ok() };
-        if poll(Duration::from_secs(60), answers).await.is_none() {
+        if poll(Duration::from_mins(1), answers).await.is_none() {
             let reason = format!("see {}", self.instance.supervisor_log().display());
             return Err(Error::NoSupervisor { instance: self.instance.name.clone(), reason });
         }

@@ -39,7 +39,7 @@ const SUPERVISE: &str = "LIQO_PLAYGROUND_SUPERVISE";
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
 /// The longest start or stop. Most programs wait for the API server of their cluster, which a busy machine starts in a minute.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_mins(3);
 const MIN_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// A log that is larger, in bytes, is renamed when its program restarts.

@@ -233,7 +233,7 @@ fn is_ready(node: &Node) -> bool {
 }
 
 async fn eventually<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + Duration::from_mins(1);
     while !holds().await {
         assert!(std::time::Instant::now() < deadline, "not within a minute: {what}");
         tokio::time::sleep(Duration::from_millis(100)).await;

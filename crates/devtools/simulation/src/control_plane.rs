@@ -18,9 +18,9 @@ use crate::{
 const REACTION: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 /// How long the controllers wait after writes that all failed, at first and at most.
 const RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(300);
+const LONGEST_RETRY: Duration = Duration::from_mins(5);
 /// Longer than any wait for a time that an object names.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE: Duration = Duration::from_hours(1);
 
 impl Objects for Store {
     fn list(&self, resource: &str, namespace: &str) -> Vec<Arc<Value>> {

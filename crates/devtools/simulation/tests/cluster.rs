@@ -139,9 +139,9 @@ async fn a_cluster_that_has_settled_writes_only_leases() {
     }));
     cluster.api().create(&PostParams::default(), &budget).await.unwrap();
     deploy(&cluster, 3).await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     let (before, requests) = (cluster.versions(), cluster.server.request_count());
-    tokio::time::sleep(Duration::from_secs(3600)).await;
+    tokio::time::sleep(Duration::from_hours(1)).await;
     assert_eq!(cluster.versions(), before);
     // Each of the two nodes renews its Lease every ten seconds.
     let requests = cluster.server.request_count() - requests;
@@ -155,9 +155,9 @@ async fn what_is_refused_for_good_is_tried_less_and_less_often() {
     let template = refused.spec.as_mut().unwrap().template.spec.as_mut().unwrap();
     template.service_account_name = Some("nobody".to_owned());
     cluster.api().create(&PostParams::default(), &refused).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     let requests = cluster.server.request_count();
-    tokio::time::sleep(Duration::from_secs(3600)).await;
+    tokio::time::sleep(Duration::from_hours(1)).await;
     let requests = cluster.server.request_count() - requests;
     assert!(cluster.running().await == 0 && requests < 4_000, "{requests} requests");
 }

@@ -74,13 +74,6 @@ impl ContractCopy {
     pub fn into_at_provider(self) -> ContractAtProvider {
         self.marked(Claimed::new, Claimed::new)
     }
-
-    /// The object in Kubernetes' form.
-    pub fn contract(&self) -> Contract {
-        let mut contract = Contract::new(&self.name, self.spec.clone());
-        contract.status = Some(self.status.clone());
-        contract
-    }
 }
 
 impl IssuedContract {

@@ -41,7 +41,7 @@ pub const LEASE_DURATION: Duration = Duration::from_secs(6);
 /// A Lease that says less is read as this: renewals of healthy gateways are up to [`RENEWAL_ROUND`] apart.
 const MIN_LEASE_DURATION: Duration = RENEWAL_ROUND;
 /// A Lease that says more is read as this, so that no Lease keeps a lost gateway for long.
-const MAX_LEASE_DURATION: Duration = Duration::from_secs(60);
+const MAX_LEASE_DURATION: Duration = Duration::from_mins(1);
 /// Time between two renewals.
 pub const RENEW_PERIOD: Duration = Duration::from_secs(2);
 /// Within this time every gateway renews its Lease, if the API server answers.
@@ -68,7 +68,7 @@ impl LossRule {
     /// For a process that reads the Leases once, and compares the times in them. The holders' clocks may differ from each other by
     /// seconds, and from ours by minutes.
     pub fn by_holders_clocks(lease_duration: Duration) -> Self {
-        Self { expired_after: Duration::ZERO, overtaken_by: lease_duration, abandoned_after: Duration::from_secs(300) }
+        Self { expired_after: Duration::ZERO, overtaken_by: lease_duration, abandoned_after: Duration::from_mins(5) }
     }
 
     /// For a process that reads the Leases once, and takes all times by the API server's clock. These times are truncated to the

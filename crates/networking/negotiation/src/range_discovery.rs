@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How often the ranges are discovered again.
-pub const REFRESH_PERIOD: Duration = Duration::from_secs(60);
+pub const REFRESH_PERIOD: Duration = Duration::from_mins(1);
 /// How often they are discovered again while they are not known, and how long to wait after a failure.
 pub const RETRY_DELAY: Duration = Duration::from_secs(5);
 

@@ -18,7 +18,7 @@ use crate::{Finding, Problem, Server, datagram, pattern};
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn period(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1)).min(Duration::from_secs(600))
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1)).min(Duration::from_mins(10))
 }
 
 /// Measures round trips on one connection for this time.

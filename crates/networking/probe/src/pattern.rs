@@ -10,7 +10,7 @@ use tokio::{
 /// Bytes to read or write at once.
 pub(crate) const CHUNK: usize = 256 * 1024;
 /// How long one read or write may take.
-pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Fills the buffer with the pattern's bytes from this offset on.
 pub(crate) fn fill(offset: u64, buffer: &mut [u8]) {

@@ -112,6 +112,6 @@ pub fn object(object_name: &str, content: &Value, change: impl FnOnce(&mut Value
 }
 
 pub fn policy(usage: Value) -> ConsumerPolicy {
-    let notice = Duration::from_secs(300);
+    let notice = Duration::from_mins(5);
     ConsumerPolicy { name: "partners".into(), usage: serde_json::from_value(usage).unwrap(), notice }
 }

@@ -129,7 +129,7 @@ mod tests {
         assert_eq!((0..1000).filter(|_| turns.of_strangers(NOW)).count(), 50);
         assert_eq!((0..1000).filter(|_| turns.of_strangers(NOW + Duration::from_secs(1))).count(), 5);
         drop(turns.of_consumer(&id(1), NOW));
-        drop(turns.of_consumer(&id(2), NOW + Duration::from_secs(60)));
+        drop(turns.of_consumer(&id(2), NOW + Duration::from_mins(1)));
         assert_eq!(turns.consumers.lock().len(), 1);
     }
 }

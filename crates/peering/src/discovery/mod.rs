@@ -40,7 +40,7 @@ use verification::Verification;
 /// After a step that failed.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The state is checked after this time even if nothing changed.
-const PERIOD: Duration = Duration::from_secs(60);
+const PERIOD: Duration = Duration::from_mins(1);
 
 /// The objects that discovery reads.
 pub struct Discoverer {

@@ -46,7 +46,7 @@ pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<No
             }
         }
         let idle = schedule.iter().filter(|(key, _)| !running.contains(*key)).map(|(_, known)| known.due);
-        let next = idle.min().filter(|_| lookups.len() < MAX_CONCURRENT).unwrap_or_else(|| now + Duration::from_secs(60));
+        let next = idle.min().filter(|_| lookups.len() < MAX_CONCURRENT).unwrap_or_else(|| now + Duration::from_mins(1));
         tokio::select! {
             biased;
             () = context.stop.cancelled() => return,
@@ -165,7 +165,7 @@ mod tests {
     #[tokio::test]
     async fn entries_that_somebody_removed_are_looked_up_again_soon() {
         let now = Instant::now();
-        let due = now + Duration::from_secs(3600);
+        let due = now + Duration::from_hours(1);
         let entry = SearchDomainEntry { name: "milan".into(), ..SearchDomainEntry::default() };
         let scheduled = |listed| Scheduled { domain: "example.org".into(), due, listed };
         let written = SearchDomainStatus { clusters: vec![entry.clone()], conditions: Vec::new() };

@@ -15,10 +15,10 @@ use crate::{
 /// Maximum number of calls at the same time.
 const MAX_CONCURRENT: usize = 8;
 /// A URL that answered is called again after this time.
-const PROVED_FOR: Duration = Duration::from_secs(120);
+const PROVED_FOR: Duration = Duration::from_mins(2);
 /// A URL that did not answer is called again after a delay between these, which doubles.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(2);
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
+const MAX_RETRY_DELAY: Duration = Duration::from_mins(5);
 /// Maximum length of a stored reason in characters.
 const MAX_REASON_LEN: usize = 300;
 

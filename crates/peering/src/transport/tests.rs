@@ -102,7 +102,7 @@ async fn exceeded_by(connection: &PeerConnection) -> LimitExceeded {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(Duration::from_secs(60), limit).await.expect("no limit")
+    timeout(Duration::from_mins(1), limit).await.expect("no limit")
 }
 
 async fn hostile_secrets(answer: impl Fn(Option<&str>) -> Body + Clone + Send + Sync + 'static) -> SocketAddr {
@@ -282,7 +282,7 @@ async fn followed(connection: &PeerConnection) -> (LimitExceeded, Vec<String>) {
             }
         }
     };
-    timeout(Duration::from_secs(60), late).await.expect("no new event");
+    timeout(Duration::from_mins(1), late).await.expect("no new event");
     (limit.expect("no limit"), names)
 }
 
@@ -424,7 +424,7 @@ async fn an_idle_connection_ends_by_the_clock_that_tests_steer() {
     }
     assert_eq!(callers.lock().len(), 1, "the second request uses the connection of the first one");
     tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(120)).await;
+    tokio::time::advance(Duration::from_mins(2)).await;
     tokio::time::resume();
     secrets.list(&ListParams::default()).await.unwrap();
     assert_eq!(callers.lock().len(), 2);

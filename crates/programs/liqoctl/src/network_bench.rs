@@ -32,7 +32,7 @@ use crate::{
 /// How long pods may take to become ready.
 const PODS_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long all changes of a Service may take together.
-const CHANGES_TIMEOUT: Duration = Duration::from_secs(120);
+const CHANGES_TIMEOUT: Duration = Duration::from_mins(2);
 /// Time that is kept for the steps after them.
 const RESERVED_TIME: Duration = Duration::from_secs(5);
 /// Bytes of a datagram, which fits into one packet everywhere.

@@ -93,7 +93,7 @@ mod tests {
         let looks = AtomicU32::new(0);
         let look =
             || async { Ok(if looks.fetch_add(1, Ordering::Relaxed) == 3 { Poll::Done(7) } else { Poll::NotYet("x".into()) }) };
-        assert_eq!(until("it", Duration::from_secs(60), |_| {}, look).await.unwrap(), 7);
+        assert_eq!(until("it", Duration::from_mins(1), |_| {}, look).await.unwrap(), 7);
 
         let never = || async { Ok(Poll::<()>::NotYet("the image is being pulled".into())) };
         let error = until("the pod", Duration::from_secs(1), |_| {}, never).await.unwrap_err().to_string();
@@ -111,7 +111,7 @@ mod tests {
             })
         };
         let mut said = Vec::new();
-        until("it", Duration::from_secs(60), |text| said.push(text.to_owned()), look).await.unwrap();
+        until("it", Duration::from_mins(1), |text| said.push(text.to_owned()), look).await.unwrap();
         said.dedup();
         assert_eq!(said, ["the image is being pulled"]);
     }
@@ -120,12 +120,12 @@ mod tests {
     async fn a_final_refusal_ends_the_wait_at_once_and_a_glitch_does_not() {
         let start = Instant::now();
         let refused = || async { Err::<Poll<()>, _>(give_up("the token is spent")) };
-        assert_eq!(until("x", Duration::from_secs(60), |_| {}, refused).await.unwrap_err().to_string(), "the token is spent");
+        assert_eq!(until("x", Duration::from_mins(1), |_| {}, refused).await.unwrap_err().to_string(), "the token is spent");
         assert!(start.elapsed() < Duration::from_secs(1));
 
         let looks = AtomicU32::new(0);
         let glitch =
             || async { if looks.fetch_add(1, Ordering::Relaxed) < 3 { Err(anyhow!("reset")) } else { Ok(Poll::Done(())) } };
-        until("x", Duration::from_secs(60), |_| {}, glitch).await.unwrap();
+        until("x", Duration::from_mins(1), |_| {}, glitch).await.unwrap();
     }
 }

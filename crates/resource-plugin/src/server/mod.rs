@@ -35,7 +35,7 @@ use crate::{changes::Announcer, source::ResourceSource, wire};
 pub use options::{DEFAULT_PORT, Options};
 
 /// How often a silent connection is pinged, and the timeout of the answer.
-const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
+const KEEPALIVE: (Duration, Duration) = (Duration::from_mins(1), Duration::from_secs(20));
 /// Maximum number of concurrent calls of one connection.
 const MAX_CALLS: u32 = 256;
 /// Timeout of one `read`.

@@ -18,7 +18,7 @@ use liqo_api::{Condition, GranularityAnswer, POOL_FOR_EACH_NODE, PoolBy, Provide
 use super::reduce::Request;
 
 /// Minimum time between two changes of the pools of one consumer because of what it asks for.
-pub const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(60);
+pub const MIN_CHANGE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The pools that a contract in force names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

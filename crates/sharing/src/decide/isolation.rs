@@ -11,9 +11,9 @@ const CONFIRMATION_INTERVAL: Duration = Duration::from_secs(2);
 /// The same while nothing can be tried.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The network plugin may be exchanged.
-const ENFORCED_INTERVAL: Duration = Duration::from_secs(600);
+const ENFORCED_INTERVAL: Duration = Duration::from_mins(10);
 /// Somebody may add a network plugin, and waits for offers.
-const NOT_ENFORCED_INTERVAL: Duration = Duration::from_secs(60);
+const NOT_ENFORCED_INTERVAL: Duration = Duration::from_mins(1);
 
 /// What attempts to connect to one address of a pod showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,7 +41,7 @@ const CONCURRENCY: usize = 4;
 const INCOMPLETE_RETRY: Duration = Duration::from_secs(15);
 
 /// Delay before disputed receipts are looked at again.
-const DISPUTED_RETRY: Duration = Duration::from_secs(3600);
+const DISPUTED_RETRY: Duration = Duration::from_hours(1);
 /// Maximum number of periods without a receipt about which a provider is asked at once, and of disputes that are compared again at once.
 const MAX_ASKED: usize = 8;
 

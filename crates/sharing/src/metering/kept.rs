@@ -43,11 +43,11 @@ const OF_PEER: [Limit; 2] = [Limit { objects: 1000, bytes: 16 << 20 }, Limit { o
 /// The same for all peers together.
 const OF_ALL: [Limit; 2] = [Limit { objects: 4000, bytes: 64 << 20 }, Limit { objects: 1000, bytes: 32 << 20 }];
 /// How long the API server may refuse copies before the peering ends without them.
-const MAX_REFUSED: Duration = Duration::from_secs(600);
+const MAX_REFUSED: Duration = Duration::from_mins(10);
 /// Number of objects that are copied at the same time.
 const CONCURRENCY: usize = 8;
 /// How often old copies are looked for.
-const CLEAN_UP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
+const CLEAN_UP_INTERVAL: Duration = Duration::from_hours(6);
 
 /// Keeps what both owners need when a peering has ended.
 pub struct Keeper {

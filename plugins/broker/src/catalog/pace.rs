@@ -55,7 +55,7 @@ mod tests {
         assert!(pace.admit(caller(2), now), "others are not slowed down");
         let later = now + INTERVAL * 3;
         assert_eq!((0..100).filter(|_| pace.admit(caller(1), later)).count(), 3);
-        assert_eq!((0..100).filter(|_| pace.admit(caller(1), later + Duration::from_secs(60))).count(), 20);
+        assert_eq!((0..100).filter(|_| pace.admit(caller(1), later + Duration::from_mins(1))).count(), 20);
     }
 
     #[test]

@@ -50,7 +50,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Limit for the TLS handshake, and then for the head of the request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit for one connection, with its request.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+const CONNECTION_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum size of the head of a request, in bytes. No body is read.
 const MAX_HEAD_LEN: usize = 32 * 1024;
 

@@ -189,7 +189,7 @@ async fn a_customer_reads_offers_with_its_key_and_no_other_cluster_does() {
             "{error}"
         );
     }
-    let (long, hour) = (format!("{} {}", sign_in::SCHEME, "A".repeat(sign_in::MAX_LEN + 1)), Duration::from_secs(3600));
+    let (long, hour) = (format!("{} {}", sign_in::SCHEME, "A".repeat(sign_in::MAX_LEN + 1)), Duration::from_hours(1));
     let tampered = sign(&rome).replace("LiqoCluster e", "LiqoCluster f");
     let for_turin = sign_in::header(&rome, stranger.id(), now).unwrap();
     let [old, future] = [now - hour, now + hour].map(|time| sign_in::header(&rome, &milan(), time).unwrap());

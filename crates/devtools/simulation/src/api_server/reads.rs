@@ -20,9 +20,9 @@ use super::{
 };
 
 /// How long a watch lasts that does not say so itself.
-const WATCH_TIMEOUT: Duration = Duration::from_secs(40 * 60);
+const WATCH_TIMEOUT: Duration = Duration::from_mins(40);
 /// How often a watch that wants bookmarks gets one.
-const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
 const TOO_OLD: &str = "The resourceVersion for the provided watch is too old.";
 const CONTINUATION_TOO_OLD: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
 

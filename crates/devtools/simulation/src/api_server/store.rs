@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::{Duration, Instant};
 
 /// At each end of this time, kube-apiserver lets etcd forget the changes from before its begin.
-const COMPACTION_INTERVAL: Duration = Duration::from_secs(300);
+const COMPACTION_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Where an object is: plural with group, namespace (empty for a cluster's), name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -236,6 +236,25 @@ mod tests {
     }
 
     #[test]
+    fn there_may_be_garbage_after_a_change_of_owners_finalizers_or_an_end_and_after_a_removal() {
+        let mut store = Store::default();
+        let mut may_make_garbage = |metadata: Value| {
+            let before = store.ownership();
+            store.put(key("a"), json!({ "metadata": metadata, "status": { "changed": before } }));
+            store.ownership() > before
+        };
+        assert!(!may_make_garbage(json!({})));
+        assert!(may_make_garbage(json!({ "ownerReferences": [{ "uid": "u" }] })));
+        assert!(!may_make_garbage(json!({ "ownerReferences": [{ "uid": "u" }], "labels": { "a": "b" } })));
+        assert!(may_make_garbage(json!({ "finalizers": ["foregroundDeletion"] })));
+        assert!(may_make_garbage(json!({ "finalizers": ["foregroundDeletion"], "deletionTimestamp": "now" })));
+        assert!(may_make_garbage(json!({ "deletionTimestamp": "now" })));
+        let before = store.ownership();
+        store.remove(key("a"), json!({ "metadata": {} }));
+        assert!(store.ownership() > before);
+    }
+
+    #[test]
     fn what_was_forgotten_cannot_be_listed() {
         let mut store = Store::default();
         store.put(key("a"), json!({ "metadata": {} }));
@@ -256,10 +275,10 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(2)).await;
         store.put(key("c"), json!({ "metadata": {} }));
         assert!(store.since(0).is_ok(), "the first compaction has nothing to forget");
-        tokio::time::sleep(Duration::from_secs(300)).await;
+        tokio::time::sleep(Duration::from_mins(5)).await;
         assert!(store.since(1).is_err() && store.list_at("configmaps", "n", 1).is_err());
         assert_eq!(store.since(2).ok().unwrap().count(), 1);
-        tokio::time::sleep(Duration::from_secs(3600)).await;
+        tokio::time::sleep(Duration::from_hours(1)).await;
         assert!(store.since(2).is_err());
         assert_eq!(store.since(3).ok().unwrap().count(), 0);
     }

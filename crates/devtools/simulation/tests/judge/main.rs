@@ -143,7 +143,7 @@ async fn install_crds(client: &Client) {
             let request = http::Request::get(&path).body(Vec::new()).unwrap();
             match client.request_text(request).await {
                 Ok(_) => break,
-                Err(error) => assert!(began.elapsed() < Duration::from_secs(60), "{path} is not served: {error}"),
+                Err(error) => assert!(began.elapsed() < Duration::from_mins(1), "{path} is not served: {error}"),
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

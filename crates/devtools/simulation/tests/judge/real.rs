@@ -15,7 +15,7 @@ use liqo_playground::Silent;
 
 use crate::side::Server;
 
-const START_TIMEOUT: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_mins(3);
 const STARTS: usize = 3;
 
 /// Ends with this value.

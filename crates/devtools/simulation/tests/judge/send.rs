@@ -24,7 +24,7 @@ const QUIET: Duration = Duration::from_millis(150);
 /// How long the server with fewer events gets to catch up.
 const CATCH_UP: Duration = Duration::from_secs(4);
 /// The longest wait for an answer.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// An answer, or a watch that has begun.
 pub enum Reply {

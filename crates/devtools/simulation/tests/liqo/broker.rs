@@ -160,7 +160,7 @@ async fn moved_before(home: &Cluster) -> usize {
 #[tokio::test(start_paused = true)]
 async fn pods_leave_the_nodes_that_a_pool_does_not_have_any_more_when_their_cluster_becomes_a_broker_and_ends_it() {
     const PODS: usize = 4;
-    const NOTICE: Duration = Duration::from_secs(60);
+    const NOTICE: Duration = Duration::from_mins(1);
     let world = World::start(&["rome", "milan", "turin"], Start::default()).await;
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
     world.peer_and_wait(1, 2).await;

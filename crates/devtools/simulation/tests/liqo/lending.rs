@@ -92,7 +92,7 @@ async fn when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn a_withdrawn_pool_is_drained_within_disruption_budgets() {
-    const NOTICE: Duration = Duration::from_secs(240);
+    const NOTICE: Duration = Duration::from_mins(4);
     let world = World::peered(Start::default()).await;
     let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
     // All pods start at milan and may come home later.

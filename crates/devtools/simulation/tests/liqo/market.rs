@@ -124,7 +124,7 @@ async fn away_for_ten_minutes(side: usize) {
     world.until("the pods run", SOON, async || rome.ready_pods("demo").await.len() == 2).await;
     let from = Instant::now();
     world.clusters[side].manager(1).kill();
-    tokio::time::sleep(Duration::from_secs(600)).await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
     world.clusters[side].restart_manager(1);
     let (milan, away) = (&world.clusters[1], (Instant::now() - from).as_secs_f64());
     let all = async || milan.all::<Receipt>().list(&ListParams::default()).await.unwrap().items;

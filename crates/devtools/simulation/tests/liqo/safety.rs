@@ -16,8 +16,8 @@ use crate::world::Cluster;
 
 /// The most pods of one controller.
 const REPLICAS: usize = 12;
-/// The last wish may move pods for this long: notice and refusal timeout are five minutes each. The second pod of one owner waits for
-/// another minute, and all of it may begin half a minute late.
+/// The last wish may move pods for this long. Notice and refusal timeout are five minutes each. A second pod of one owner waits for another
+/// minute (story 115: a Job of two pods). What has to be heard from a provider first takes up to half a minute.
 const LATEST_MOVE: Duration = Duration::from_secs(390);
 
 /// Sees the changes of all clusters. Clones are the same.

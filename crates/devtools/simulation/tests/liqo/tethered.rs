@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub const NAMESPACE: &str = "work";
-const RELEASE_AFTER: Duration = Duration::from_secs(60);
+const RELEASE_AFTER: Duration = Duration::from_mins(1);
 
 /// Rome and milan borrow from each other, and namespace `work` exists. Nobody is tethered yet.
 pub async fn laptop_and_office(start: Start) -> World {

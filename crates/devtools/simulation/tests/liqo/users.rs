@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// How long people wait for what takes seconds.
-pub const SOON: Duration = Duration::from_secs(120);
+pub const SOON: Duration = Duration::from_mins(2);
 
 impl World {
     /// Rome, which borrows from milan.

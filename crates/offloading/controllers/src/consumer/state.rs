@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use jiff::Timestamp;
 use liqo_api::reflection::passes;
 use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy, VirtualNode};
 use liqo_controller_runtime::{Cache, Context, Key, Queue, watch};
@@ -115,6 +116,8 @@ pub struct Consumer {
     pub peers: PeerStates,
     /// When a refused pod of this owner (a UID) was last replaced.
     pub replaced: Mutex<HashMap<String, Instant>>,
+    /// When this process first saw that the strategy of a namespace is Local, and the generation of its `NamespaceOffloading` then.
+    pub local_since: Mutex<HashMap<String, (Option<i64>, Timestamp)>>,
     /// Namespaces whose late pods are deleted.
     pub unoffloaded: Mutex<Unoffloaded>,
     /// Names and ports that were chosen for virtual nodes.

@@ -77,7 +77,7 @@ use liqo_offloading_rules::replica::record::fingerprint_of_secret;
 use liqo_offloading_rules::replica::record::object_of;
 
 /// Minimum time between two events about skipped events of a namespace: how long API servers keep events.
-const SKIPPED_INTERVAL: Duration = Duration::from_secs(3600);
+const SKIPPED_INTERVAL: Duration = Duration::from_hours(1);
 
 /// A watch at a peer is started again after this time, so that one which died silently is noticed.
 const WATCH_SECONDS: u32 = 120;
@@ -118,6 +118,7 @@ pub fn start(
         policy_sources: OnceLock::new(),
         peers,
         replaced: Mutex::default(),
+        local_since: Mutex::default(),
         unoffloaded: Mutex::default(),
         chosen: tokio::sync::Mutex::default(),
         client_authority,

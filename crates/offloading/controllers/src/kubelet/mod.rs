@@ -51,7 +51,7 @@ use usage::{NodeUsage, PodMetrics, PodMetricsList};
 use waiting_line::WaitingLine;
 
 /// An idle spliced connection is closed after this time, as by a kubelet.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
+const IDLE_TIMEOUT: Duration = Duration::from_hours(4);
 
 /// Time that callers have to learn that the API stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -32,11 +32,11 @@ use crate::server::{Certificate, TlsError};
 const SIGNER: &str = "kubernetes.io/kubelet-serving";
 /// The usages of the certificate; the signer accepts no others.
 const USAGES: [&str; 2] = ["digital signature", "server auth"];
-const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+const LIFETIME: Duration = Duration::from_hours(24);
 const SIGNER_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Delay before the next request after the signer did not sign.
-const RETRY_DELAY: Duration = Duration::from_secs(600);
+const RETRY_DELAY: Duration = Duration::from_mins(10);
 
 /// The owner of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -280,7 +280,7 @@ mod tests {
     async fn the_end_of_one_side_is_told_to_the_other() {
         let (caller, here) = duplex(64);
         let (there, mut peer) = duplex(64);
-        let joined = tokio::spawn(async move { join(here, there, None, &limits(Duration::from_secs(60))).await });
+        let joined = tokio::spawn(async move { join(here, there, None, &limits(Duration::from_mins(1))).await });
         drop(caller);
         assert_eq!(peer.read(&mut [0; 8]).await.unwrap(), 0);
         drop(peer);

@@ -27,7 +27,7 @@ pub(super) const NAME: &str = "liqo";
 /// How often to check whether somebody else changed it, or the CA changed. No watch reports that: the shared cache stores only the
 /// namespaces of the entries, nobody watches the Secret of the CA, and a certificate that is due causes no event. A replica that
 /// finds the Secret missing creates a new CA, and pods are refused until the configuration contains it.
-const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// The entries: name, strategy, and the failure policy.
 const STRATEGIES: [(&str, PodOffloadingStrategy, &str); 2] = [
     ("remote.liqo.io", PodOffloadingStrategy::Remote, "Fail"),

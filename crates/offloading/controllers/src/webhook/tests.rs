@@ -286,7 +286,7 @@ async fn a_pod_avoids_a_provider_that_refused_one_of_its_owner() {
     let store = store_with("LocalAndRemote");
     let milan = liqo_api::ClusterId::of_public_key(&[2; 32]);
     let (cluster, reason) = ((&milan, "milan"), liqo_api::OffloadedReason::NotAllowed);
-    let refusal_timeout = Duration::from_secs(300);
+    let refusal_timeout = Duration::from_mins(5);
     let refusal = NewRefusal { owner: "o", cluster, reason, cause: Cause::Lasts, refusal_timeout };
     let refusals = Refusals::default().with(refusal, now()).unwrap();
     let mut offloading = store.get(OFFLOADING);

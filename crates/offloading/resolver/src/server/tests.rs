@@ -91,7 +91,7 @@ impl Drop for Served {
 }
 
 async fn serve(upstreams: Vec<SocketAddr>) -> Served {
-    serve_with(upstreams, Timeouts { new_pod: Duration::from_secs(60), answer: Duration::from_secs(60) }).await
+    serve_with(upstreams, Timeouts { new_pod: Duration::from_mins(1), answer: Duration::from_mins(1) }).await
 }
 
 async fn serve_with(upstreams: Vec<SocketAddr>, timeouts: Timeouts) -> Served {
@@ -159,7 +159,7 @@ async fn a_question_of_a_new_pod_waits_until_the_pod_is_known() {
 async fn a_pod_that_stays_unknown_gets_no_service_of_another_namespace() {
     // The provider has a namespace of its own with that name.
     let (cluster_dns, task) = upstream(|asked| vec![answer(id(asked), AT_HOME)]).await;
-    let timeouts = Timeouts { new_pod: Duration::from_millis(50), answer: Duration::from_secs(60) };
+    let timeouts = Timeouts { new_pod: Duration::from_millis(50), answer: Duration::from_mins(1) };
     let served = serve_with(vec![cluster_dns], timeouts).await;
     know(&served.known, IpAddr::from([10, 0, 0, 9]));
     let (socket, asked) = (client(&served).await, question(1, AT_HOME));
@@ -186,7 +186,7 @@ async fn the_name_of_an_address_is_told_only_to_those_who_may_know_it() {
         vec![answer.record(&asked_name, 12, &wire(target)).edns(1232).done()]
     })
     .await;
-    let timeouts = Timeouts { new_pod: Duration::from_millis(50), answer: Duration::from_secs(60) };
+    let timeouts = Timeouts { new_pod: Duration::from_millis(50), answer: Duration::from_mins(1) };
     let served = serve_with(vec![cluster_dns], timeouts).await;
     know(&served.known, HERE);
     let turin = Mapped { consumer: ClusterId::of_public_key(&[2; 32]), home: "demo".to_owned(), terminating: false };
@@ -383,7 +383,7 @@ async fn a_name_that_is_too_long_here_does_not_exist() {
 #[tokio::test]
 async fn an_answer_takes_no_longer_than_the_client_waits() {
     let (silent, quiet) = upstream(|_| Vec::new()).await;
-    let timeouts = Timeouts { new_pod: Duration::from_secs(60), answer: Duration::from_millis(50) };
+    let timeouts = Timeouts { new_pod: Duration::from_mins(1), answer: Duration::from_millis(50) };
     let served = serve_with(vec![silent], timeouts).await;
     know(&served.known, IpAddr::from([10, 0, 0, 9]));
     let socket = client(&served).await;

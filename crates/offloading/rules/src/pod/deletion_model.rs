@@ -302,7 +302,7 @@ impl World {
             is_lent_on: self.held,
             may_run_here: Some(false),
             stuck: None,
-            refusal_timeout: Duration::from_secs(300),
+            refusal_timeout: Duration::from_mins(5),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
         };
         let decision = match (&home, &shadow) {

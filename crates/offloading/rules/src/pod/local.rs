@@ -31,10 +31,8 @@ use crate::pod::waiting::Waiting;
 /// provider's answer.
 pub const SENDING: &str = OffloadedReason::Sending.as_str();
 
-/// Whether this is why the pods of a namespace run at no provider any more. The webhook keeps new ones here.
-pub fn is_namespace_here_only(reason: &str) -> bool {
-    [OffloadedReason::NamespaceNotOffloaded, OffloadedReason::OffloadingIsLocal].map(|here| here.as_str()).contains(&reason)
-}
+/// Why the pods of a namespace run at no provider any more.
+const ENDED: [&str; 2] = [OffloadedReason::NamespaceNotOffloaded.as_str(), OffloadedReason::OffloadingIsLocal.as_str()];
 
 /// How long the watch may not show a shadow pod that we created, before the controller asks for it.
 pub const VISIBLE_WITHIN: Duration = Duration::from_secs(10);
@@ -376,7 +374,7 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
         }
         // What it waits for never comes if its namespace is not offloaded any more.
         ShadowPodPhase::Pending if shadow.waits() => match &facts.namespace {
-            NamespaceState::Refused { reason, message } if is_namespace_here_only(reason) => {
+            NamespaceState::Refused { reason, message } if ENDED.contains(reason) => {
                 refuse(facts, home, Obstacle::of(reason, message.clone()))
             }
             _ => {

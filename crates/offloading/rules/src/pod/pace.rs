@@ -66,7 +66,7 @@ mod tests {
         let later = now + Duration::from_secs(10);
         let waits = (0..1000).map(|_| pace.take("a", later).duration_since(later));
         assert_eq!(waits.filter(Duration::is_zero).count(), 100);
-        pace.take("b", later + Duration::from_secs(3600));
+        pace.take("b", later + Duration::from_hours(1));
         assert_eq!(pace.next.len(), 1, "who pauses is forgotten");
     }
 

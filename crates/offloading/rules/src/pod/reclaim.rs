@@ -14,7 +14,7 @@ use liqo_quantity::ResourceList;
 use crate::pod::admission::{Offer, Turn};
 
 /// How long the offer of a pool with pods may be missing before it counts as gone.
-pub(crate) const MISSING: Duration = Duration::from_secs(60);
+pub(crate) const MISSING: Duration = Duration::from_mins(1);
 
 /// A pod that is charged to a pool.
 #[derive(Clone, Debug, PartialEq)]

@@ -230,7 +230,7 @@ mod tests {
     }
 
     fn lasting<'a>(owner: &'a str, cluster: (&'a ClusterId, &'a str), reason: OffloadedReason) -> NewRefusal<'a> {
-        NewRefusal { owner, cluster, reason, cause: Cause::Lasts, refusal_timeout: Duration::from_secs(300) }
+        NewRefusal { owner, cluster, reason, cause: Cause::Lasts, refusal_timeout: Duration::from_mins(5) }
     }
 
     fn pod(controller: &str, revision: Option<&str>) -> Value {

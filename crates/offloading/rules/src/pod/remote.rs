@@ -49,13 +49,13 @@ use crate::pod::shadow_pod::{MAX_GRACE_SECONDS, Shadow};
 pub(crate) const DETAIL_DELAY: Duration = Duration::from_secs(1);
 
 /// How long the reported message of a refusal may be out of date while its reason stays.
-const WORDS_DELAY: Duration = Duration::from_secs(60);
+const WORDS_DELAY: Duration = Duration::from_mins(1);
 
 /// Delay before a name that another pod has is tried again.
 const NAME_TAKEN_RETRY: Duration = Duration::from_secs(10);
 
 /// Delay before a refused pod is tried again although nothing changed that could be the cause.
-pub const REFUSED_RETRY: Duration = Duration::from_secs(300);
+pub const REFUSED_RETRY: Duration = Duration::from_mins(5);
 
 /// Delay before a shadow pod is looked at again whose pod was deleted before the watch showed it.
 const UNSEEN_RETRY: Duration = Duration::from_secs(10);

@@ -31,7 +31,7 @@ const WEBHOOK_LAG: SignedDuration = SignedDuration::from_secs(20);
 
 /// For this long, no pod of a controller is deleted that was created after the first deletion: it shows that the webhook does not
 /// see new pods.
-pub const RECREATION_INTERVAL: Duration = Duration::from_secs(600);
+pub const RECREATION_INTERVAL: Duration = Duration::from_mins(10);
 
 /// A pod without a node.
 #[derive(Debug, Clone, PartialEq)]

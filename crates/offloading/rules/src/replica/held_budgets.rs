@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_budget_keeps_pods_of_a_drained_node_for_the_notice_and_no_pod_that_is_taken_back() {
-        let notice = Duration::from_secs(300);
+        let notice = Duration::from_mins(5);
         let drained = |app: &str| leaving(app, Leaving::Drained { node: "milan-1".into(), since: at(100) });
         let judged = |leaving: &[LeavingPod], second: i64| {
             let (sources, due) = limited(vec![source("web", "web"), source("db", "db")], leaving, notice, at(second));

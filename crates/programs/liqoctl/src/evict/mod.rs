@@ -231,7 +231,7 @@ mod tests {
     #[tokio::test]
     async fn a_user_who_may_not_evict_learns_it_at_once() {
         let (cluster, _) = server(&["web"], &[403; 9]);
-        let error = evicted_from_milan(&cluster, Duration::from_secs(60)).await.unwrap_err().to_string();
+        let error = evicted_from_milan(&cluster, Duration::from_mins(1)).await.unwrap_err().to_string();
         assert!(error.contains("cannot evict pod demo/web"), "{error}");
     }
 
@@ -239,7 +239,7 @@ mod tests {
     async fn an_eviction_that_fails_does_not_stop_the_others() {
         let names: Vec<String> = (0..3 * CONCURRENCY).map(|index| format!("web-{index}")).collect();
         let (cluster, evicted) = server(&names.iter().map(String::as_str).collect::<Vec<_>>(), &[403]);
-        let error = evicted_from_milan(&cluster, Duration::from_secs(60)).await.unwrap_err().to_string();
+        let error = evicted_from_milan(&cluster, Duration::from_mins(1)).await.unwrap_err().to_string();
         assert!(error.contains("cannot evict pod demo/web-"), "{error}");
         assert_eq!(evicted.lock().len(), names.len() - 1);
     }

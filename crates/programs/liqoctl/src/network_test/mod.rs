@@ -51,7 +51,7 @@ const MAX_OPEN_QUESTIONS: usize = 6;
 /// Time limit of one answer, to a short question and to a long one.
 const ANSWER_TIMEOUTS: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(40)];
 /// Time limit of one pod for all its short questions, or for one long one.
-const POD_TIMEOUT: Duration = Duration::from_secs(120);
+const POD_TIMEOUT: Duration = Duration::from_mins(2);
 /// Time that is kept for the work after the questions.
 const RESERVED_TIME: Duration = Duration::from_secs(10);
 /// Delays before failed questions are asked again: new objects take a moment to be known everywhere, and name servers usually

@@ -41,7 +41,7 @@ use crate::{
 /// Prefix of the names of namespaces.
 const NAMESPACE: &str = "network-test";
 /// Time limit until the pods are ready.
-const PODS_TIMEOUT: Duration = Duration::from_secs(120);
+const PODS_TIMEOUT: Duration = Duration::from_mins(2);
 /// Time limit until a remote pod that is ready has an address.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit until all `EndpointSlices` are up to date.

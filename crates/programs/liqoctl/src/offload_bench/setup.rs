@@ -23,7 +23,7 @@ use crate::{
 /// Components of the control plane whose client limits decide how fast a Deployment grows.
 const LIMITED: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 /// How long the namespace may take to exist at the provider.
-const OFFLOADING_TIMEOUT: Duration = Duration::from_secs(60);
+const OFFLOADING_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The clusters and namespaces in which the bench works.
 pub(super) struct Scene {

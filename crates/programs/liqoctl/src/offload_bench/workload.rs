@@ -20,7 +20,7 @@ use crate::{
 const NAME: &str = "bench";
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a single pod may take to become Ready, and then to be gone.
-const SINGLE_POD_TIMEOUT: Duration = Duration::from_secs(60);
+const SINGLE_POD_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Nothing runs on a fake node, so the image is never pulled.
 fn pod_spec(side: &Side) -> Value {

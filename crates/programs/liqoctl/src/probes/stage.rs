@@ -27,7 +27,7 @@ use crate::{
 /// Label on the objects of a run: the latest end of the run, in seconds since 1970.
 const RUN_ENDS_AT: &str = "network-test.liqo.io/ends-at";
 /// Time that a run may take to clean up, beyond its own limit.
-const CLEANUP_TIMEOUT: Duration = Duration::from_secs(300);
+const CLEANUP_TIMEOUT: Duration = Duration::from_mins(5);
 /// Name of the step that removes everything.
 const REMOVING: &str = "Removing what was created";
 
@@ -278,7 +278,7 @@ mod tests {
     #[tokio::test]
     async fn a_namespace_that_was_just_being_made_is_removed_too() {
         let (cluster, there) = server("none");
-        let stage = Stage::new(Duration::from_secs(60), false);
+        let stage = Stage::new(Duration::from_mins(1), false);
         let played = stage.play(Duration::from_millis(50), &Progress::silent(), stage.namespace(&cluster, "late", false)).await;
         let error = played.unwrap_err().to_string();
         assert!(error.contains("not finished") && !error.contains("not removed"), "{error}");

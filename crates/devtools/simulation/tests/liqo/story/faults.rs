@@ -108,7 +108,7 @@ impl Story {
     pub(super) fn cut_power(&mut self) {
         let milan = &self.world.clusters[MILAN];
         let node = self.draws.one_of(&["milan-1", "milan-2"]);
-        let (settings, time) = (milan.settings.clone(), self.draws.up_to(Duration::from_secs(120)));
+        let (settings, time) = (milan.settings.clone(), self.draws.up_to(Duration::from_mins(2)));
         settings.send_modify(|settings| _ = settings.nodes_without_power.insert(node.to_owned()));
         tokio::spawn(async move {
             tokio::time::sleep(time).await;

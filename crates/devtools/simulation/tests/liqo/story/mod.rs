@@ -43,7 +43,7 @@ const LAPTOPS: u64 = 5;
 const FIRST_PODS: usize = 50;
 const MANY_PODS: usize = 60;
 /// How long the clusters may take to come to rest, and for how long nothing changes then.
-const REST_LIMIT: Duration = Duration::from_secs(1800);
+const REST_LIMIT: Duration = Duration::from_mins(30);
 const QUIET: Duration = Duration::from_secs(90);
 /// The same if something does not hold yet: the longest that a manager waits for a better time is the refusal timeout of five minutes.
 const LONG_QUIET: Duration = Duration::from_secs(330);

@@ -47,7 +47,7 @@ use liqo_offloading_rules::replica::record::Reference;
 const CONCURRENCY: usize = 4;
 
 /// Time that the pods of a namespace have to end when it is unoffloaded. After that they are removed at once.
-const UNOFFLOAD_TIMEOUT: Duration = Duration::from_secs(120);
+const UNOFFLOAD_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Interval between two checks of an unoffloading, or of caches that are not synced yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);

@@ -54,7 +54,6 @@ use liqo_offloading_rules::pod::local::Facts;
 use liqo_offloading_rules::pod::local::NamespaceState;
 use liqo_offloading_rules::pod::local::Ran;
 use liqo_offloading_rules::pod::local::decide;
-use liqo_offloading_rules::pod::local::is_namespace_here_only;
 use liqo_offloading_rules::pod::local::{Missing, Obstacle};
 use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::local_state::{JsonPod, LocalPod};
@@ -78,13 +77,14 @@ use liqo_offloading_rules::replica::record::Reference;
 const CONCURRENCY: usize = 24;
 
 /// Minimum time between two replacements of refused pods of one owner.
-const REPLACEMENT_INTERVAL: Duration = Duration::from_secs(60);
+const REPLACEMENT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Delay between the record of a refusal and the deletion of the refused pod: by then, every replica's webhook knows it.
+/// Delay between the record of a refusal, or the strategy Local, and the deletion of the refused pod: by then, every replica's webhook knows
+/// it.
 const REMEMBERED_DELAY: Duration = Duration::from_secs(2);
 
 /// Interval between two reconciliations of a waiting pod, in case the configuration changes meanwhile.
-const MAX_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 
 /// Delay before a shadow pod without local pod is reconciled again, if the local pod turned out to exist.
 const NO_ORPHAN_RETRY: Duration = Duration::from_secs(5);
@@ -570,7 +570,8 @@ impl Pass<'_> {
 
     /// Evicts a pod that does not run at this provider, so that its controller creates another one. The provider is remembered first, so
     /// that the webhook keeps the next one away from it. A pod that came here nevertheless is replaced like one of a provider that cannot
-    /// be remembered: one for each owner in a while. If all pods of the namespace stay here now, nothing needs to be remembered.
+    /// be remembered: one for each owner in a while. Pods that are
+    /// older than the strategy Local of their namespace go together: the next ones do not tolerate virtual nodes.
     async fn replace(
         &self,
         reason: &str,
@@ -578,6 +579,7 @@ impl Pass<'_> {
         cause: Cause,
         objects: &[String],
     ) -> Result<Option<Duration>, RequestError> {
+        let now = self.consumer.context.now();
         let Some(owner) = self.pod.recreated_by(self.consumer.is_lent_on(&self.pod.key.namespace)) else { return Ok(None) };
         // Where pods run in other clusters only, the webhook keeps none away.
         let is_avoidable = may_run_here(self.consumer, &self.pod.key.namespace) == Some(true);
@@ -592,7 +594,10 @@ impl Pass<'_> {
                     Remembered::No => false,
                 }
             }
-            _ => is_namespace_here_only(reason),
+            _ => match self.local_since(now) {
+                Some(since) if now.duration_since(since).unsigned_abs() < REMEMBERED_DELAY => return Ok(Some(REMEMBERED_DELAY)),
+                since => since.is_some_and(|since| self.pod.created <= since),
+            },
         };
         if !is_avoided {
             let mut replaced = self.consumer.replaced.lock();
@@ -611,6 +616,23 @@ impl Pass<'_> {
                 Ok(None)
             }
         }
+    }
+
+    /// When this process first saw that the strategy of the namespace is Local, if it is. A younger pod came to a virtual node although its
+    /// namespace stays here, by a toleration of its own.
+    fn local_since(&self, now: Timestamp) -> Option<Timestamp> {
+        let namespace = &self.pod.key.namespace;
+        let offloading = self.consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING))?;
+        if offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local {
+            return None;
+        }
+        let generation = offloading.metadata.generation;
+        let mut known = self.consumer.local_since.lock();
+        let (of, since) = known.entry(namespace.clone()).or_insert((generation, now));
+        if *of != generation {
+            (*of, *since) = (generation, now);
+        }
+        Some(*since)
     }
 
     /// Records that pods of this owner, or that name these objects, are not sent to this provider for a while.

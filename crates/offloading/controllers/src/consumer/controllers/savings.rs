@@ -30,9 +30,9 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum number of pods of one namespace that are evicted in one round.
 const MAX_AT_ONCE: usize = 10;
 /// For this long no other pod of a controller is evicted.
-const PAUSE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_mins(1);
 /// The same, if the new pod is at another provider than the eviction was for.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(3600);
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_hours(1);
 
 /// The place of pods that come home: no virtual node has this name.
 const HOME: &str = "";

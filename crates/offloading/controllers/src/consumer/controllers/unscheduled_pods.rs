@@ -50,7 +50,7 @@ const CHANGE_RETRY: Duration = Duration::from_secs(30);
 const DELETION_RETRY: Duration = Duration::from_secs(1);
 
 /// How long a pod is remembered about which the user was told.
-const TELLING_INTERVAL: Duration = Duration::from_secs(3600);
+const TELLING_INTERVAL: Duration = Duration::from_hours(1);
 
 /// What this process did about unscheduled pods. A restart forgets it, which costs one more attempt.
 #[derive(Default)]

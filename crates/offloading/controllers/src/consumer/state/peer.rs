@@ -28,14 +28,14 @@ use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
 
 /// Delay before a pod is sent again that the provider's API server did not accept.
-const NOT_ACCEPTED_RETRY: Duration = Duration::from_secs(60);
+const NOT_ACCEPTED_RETRY: Duration = Duration::from_mins(1);
 
 /// For this long the owner of a controller's pods is not told again which limits the provider adds.
-const LIMITS_REMEMBERED: Duration = Duration::from_secs(3600);
+const LIMITS_REMEMBERED: Duration = Duration::from_hours(1);
 /// For so many owners. Others are told when one of them is forgotten.
 const MAX_LIMITS_REMEMBERED: usize = 1000;
 /// Minimum time between two events of the same reason on one object.
-const EVENT_INTERVAL: Duration = Duration::from_secs(600);
+const EVENT_INTERVAL: Duration = Duration::from_mins(10);
 
 /// A problem that may pass by itself is reported if it lasts this long.
 const PASSING: Duration = Duration::from_secs(30);

@@ -242,7 +242,7 @@ impl Cluster {
 
     /// The clock stands still until the next call.
     fn set_clock(&mut self, now: Seconds) {
-        let an_hour_ahead = Instant::now() + Duration::from_secs(3600);
+        let an_hour_ahead = Instant::now() + Duration::from_hours(1);
         let clock = Clock::simulated(Timestamp::from_second(now).unwrap(), an_hour_ahead, SignedDuration::ZERO);
         Arc::get_mut(&mut self.recorder).unwrap().context.clock = clock;
     }

@@ -35,9 +35,9 @@ use crate::provider::state::{Error, Provider};
 /// How many tenants are reconciled at the same time.
 const WORKERS: usize = 4;
 /// How often the contents of a namespace are checked again.
-const CHECK_INTERVAL: Duration = Duration::from_secs(600);
+const CHECK_INTERVAL: Duration = Duration::from_mins(10);
 /// How often a refused name is tried again.
-const REFUSED_RETRY: Duration = Duration::from_secs(60);
+const REFUSED_RETRY: Duration = Duration::from_mins(1);
 /// Rounds of planning and acting. Creating a namespace takes three.
 const MAX_ROUNDS: usize = 4;
 const FIELD_MANAGER: &str = "liqo-offloading";

@@ -43,19 +43,19 @@ const PAGE_SIZE: u32 = 50;
 /// The same for a `ConfigMap` or Secret, which may take a MiB.
 const LARGE_PAGE_SIZE: u32 = 10;
 /// How often a group is checked although nothing changed.
-const CHECK_INTERVAL: Duration = Duration::from_secs(300);
+const CHECK_INTERVAL: Duration = Duration::from_mins(5);
 /// How often objects without room are tried again.
-const QUOTA_RETRY: Duration = Duration::from_secs(60);
+const QUOTA_RETRY: Duration = Duration::from_mins(1);
 /// Delay before another namespace of the consumer, which lost its room, is looked at.
 const QUOTA_DELAY: Duration = Duration::from_secs(5);
 /// How often a name that is taken is tried again.
-const NAME_TAKEN_RETRY: Duration = Duration::from_secs(60);
+const NAME_TAKEN_RETRY: Duration = Duration::from_mins(1);
 /// How often a replica is checked that is being deleted, or is young and has no address yet.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// Age up to which a replica counts as young.
-const MAX_YOUNG_AGE: Duration = Duration::from_secs(900);
+const MAX_YOUNG_AGE: Duration = Duration::from_mins(15);
 /// How often an older replica without an address is checked.
-const ADDRESS_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+const ADDRESS_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Runs until the context's `stop`.
 pub async fn run(provider: Arc<Provider>) {

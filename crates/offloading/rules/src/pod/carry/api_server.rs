@@ -35,7 +35,7 @@ const MAX_TOKEN_SECONDS: i64 = 3600;
 /// The API server issues no token with a shorter lifetime.
 const MIN_TOKEN_SECONDS: i64 = 600;
 /// Minimum time between two tokens of a pod, whatever the provider says about the first.
-const MIN_RENEWAL_INTERVAL: Duration = Duration::from_secs(60);
+const MIN_RENEWAL_INTERVAL: Duration = Duration::from_mins(1);
 /// A pod that does not require its home API server waits at most this long for the network to a new provider.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -8,7 +8,7 @@ use crate::pod::carry::{outgoing, outgoing_part};
 use crate::pod::eviction;
 use crate::pod::local_state::{changed, with_unchanged};
 
-const TIMEOUT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_mins(5);
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()

@@ -10,10 +10,10 @@ use super::{PullStep, Rate, RemoteEvent};
 const MAX_HELD: usize = 16;
 /// Minimum time between the first and the second write of an event. It doubles with each further write.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
-const MAX_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// Writes for one pod: as many as the kubelet's own limit for one object allows.
 const POD_BURST: u32 = 25;
-const POD_INTERVAL: Duration = Duration::from_secs(300);
+const POD_INTERVAL: Duration = Duration::from_mins(5);
 /// Writes for all pods at the provider.
 const TOTAL_BURST: u32 = 200;
 const TOTAL_INTERVAL: Duration = Duration::from_millis(100);

@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn after_a_burst_there_is_one_token_in_each_interval() {
-        let (start, minute) = (Instant::now(), Duration::from_secs(60));
+        let (start, minute) = (Instant::now(), Duration::from_mins(1));
         let mut rate = Rate::new(3, minute);
         for _ in 0..3 {
             assert_eq!(rate.wait(start), Duration::ZERO);

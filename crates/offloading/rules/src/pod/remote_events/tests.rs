@@ -274,9 +274,9 @@ fn a_pod_with_many_warnings_has_a_burst_and_then_one_in_five_minutes() {
         written += journal.write("home-uid").0;
     }
     assert_eq!(written, 25);
-    assert_eq!(journal.write("home-uid"), (0, Due::After(Duration::from_secs(300))));
-    journal.now += Duration::from_secs(300);
-    assert_eq!(journal.write("home-uid"), (1, Due::After(Duration::from_secs(300))));
+    assert_eq!(journal.write("home-uid"), (0, Due::After(Duration::from_mins(5))));
+    journal.now += Duration::from_mins(5);
+    assert_eq!(journal.write("home-uid"), (1, Due::After(Duration::from_mins(5))));
 }
 
 #[test]

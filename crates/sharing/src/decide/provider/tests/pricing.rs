@@ -78,7 +78,7 @@ fn the_schedule_changes_the_prices_on_time() {
     assert_eq!(snapshot.plan().requeue_after, Some(Duration::from_secs(30)));
     let snapshot = snapshot.at(22 * 3600);
     assert_eq!(snapshot.prices(), [(cluster(ROME), eur("0.02"))]);
-    assert_eq!(snapshot.settled().plan().requeue_after, Some(Duration::from_secs(8 * 3600)));
+    assert_eq!(snapshot.settled().plan().requeue_after, Some(Duration::from_hours(8)));
 }
 
 /// Dearer when more than 80 per cent of the 10 cores are in use.

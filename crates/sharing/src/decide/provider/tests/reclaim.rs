@@ -26,7 +26,7 @@ fn a_pool_without_nodes_is_withdrawn_with_notice() {
     let end = snapshot.offer(ROME, "east").unwrap().withdrawal_timestamp.unwrap();
     assert_eq!(end.0.as_second(), 1300);
     let plan = snapshot.plan();
-    assert_eq!((plan.writes, plan.deletions, plan.requeue_after), (vec![], vec![], Some(Duration::from_secs(300))));
+    assert_eq!((plan.writes, plan.deletions, plan.requeue_after), (vec![], vec![], Some(Duration::from_mins(5))));
     // An unused pool goes at once.
     let unused = Snapshot { pods: Arc::default(), ..snapshot.clone() };
     assert_eq!(unused.plan().deletions.len(), 1);
@@ -58,7 +58,7 @@ fn what_an_absent_consumer_uses_is_taken_back_and_offered_again_when_it_is_back(
     let both = milan().under(&policies).asks(ROME, "").asks(TURIN, "").pod("mapped-1", Some(ROME), "cpu=2, pods=2");
     let silent = Snapshot { silences: rome_is_silent_for(0), ..both.settled() };
     let waiting = silent.clone().at(1000).plan();
-    assert_eq!((waiting.writes, waiting.requeue_after), (vec![], Some(Duration::from_secs(60))));
+    assert_eq!((waiting.writes, waiting.requeue_after), (vec![], Some(Duration::from_mins(1))));
     let absent = Snapshot { silences: rome_is_silent_for(60), ..silent.clone() }.at(1060);
     assert_eq!(absent.writes(), [write(ROME, "cpu=5, pods=5"), write(TURIN, "cpu=8, pods=8")], "its pods still run");
     let plan = absent.plan();
@@ -106,7 +106,7 @@ fn use_beyond_a_new_cap_is_reclaimed_after_the_notice() {
     assert_eq!(offer.resource_quota.hard, list("cpu=8, pods=10"));
     assert_eq!(offer.reclaim_timestamp.unwrap().0.as_second(), 1060);
     assert_eq!(offer.reclaim_to, Some(list("cpu=2, pods=10")), "what it will be is known before");
-    assert_eq!((snapshot.plan().writes, snapshot.plan().requeue_after), (vec![], Some(Duration::from_secs(60))));
+    assert_eq!((snapshot.plan().writes, snapshot.plan().requeue_after), (vec![], Some(Duration::from_mins(1))));
     let snapshot = snapshot.at(1060).settled();
     let offer = snapshot.offer(ROME, "default").unwrap();
     assert_eq!((offer.resource_quota.hard, offer.reclaim_to), (list("cpu=2, pods=10"), None));

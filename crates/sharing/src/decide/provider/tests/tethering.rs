@@ -83,7 +83,7 @@ fn the_release_takes_back_everything_with_the_notice_of_the_policy() {
 #[test]
 fn a_silent_peer_of_a_tethered_cluster_keeps_what_it_has_until_control_is_back() {
     let policies = [("default", 0, json!({ "provide": { "percentage": 10, "absenceSeconds": 60 } }))];
-    let silence = Silence { lasts: Some(Duration::from_secs(60)), ended_offers: false };
+    let silence = Silence { lasts: Some(Duration::from_mins(1)), ended_offers: false };
     let silent = Snapshot { silences: HashMap::from([(cluster(ROME), silence)]), ..milan().under(&policies).asks(ROME, "") };
     let hard =
         |snapshot: Snapshot| snapshot.settled().offer(ROME, DEFAULT_POOL).map(|offer| offer.resource_quota.hard.to_string());

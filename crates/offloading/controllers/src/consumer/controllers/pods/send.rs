@@ -63,7 +63,7 @@ const NO_TOKENS: &str = "the pod's namespace gives providers no tokens of its Se
      `liqoctl offload namespace NAMESPACE --api-server true`; otherwise annotate the pod with liqo.io/api-server: none";
 
 /// Delay before a pod is tried again that names an object which does not get to the provider.
-const KEPT_RETRY: Duration = Duration::from_secs(60);
+const KEPT_RETRY: Duration = Duration::from_mins(1);
 
 /// What decides whether a pod can be sent now.
 struct Readiness {

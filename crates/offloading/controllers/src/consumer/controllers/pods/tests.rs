@@ -172,7 +172,7 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
         is_lent_on: false,
         may_run_here: Some(true),
         stuck: None,
-        refusal_timeout: Duration::from_secs(300),
+        refusal_timeout: Duration::from_mins(5),
         now: consumer.context.now(),
     };
     let pass =

@@ -29,7 +29,7 @@ const CONCURRENCY: usize = 2;
 /// Delay before the pods of a namespace are listed again, if the webhook does not see its new pods yet.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// The same if a disruption budget allows no eviction. Some never do.
-const BUDGET_RETRY_DELAY: Duration = Duration::from_secs(120);
+const BUDGET_RETRY_DELAY: Duration = Duration::from_mins(2);
 
 /// Runs the controller until the context stops.
 pub(super) async fn run(consumer: Arc<Consumer>, memory: Arc<Mutex<Memory>>) {
