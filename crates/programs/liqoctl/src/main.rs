@@ -147,7 +147,7 @@ async fn examine(global: &Global, arguments: &Doctor) -> anyhow::Result<()> {
 }
 
 async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
-    let settings = settings::Settings::parse(&arguments.set)?;
+    let settings = settings::Settings::read(&arguments.values, &arguments.set)?;
     for note in &settings.notes {
         eprintln!("Note: {note}.");
     }

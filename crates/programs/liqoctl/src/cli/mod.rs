@@ -220,6 +220,9 @@ pub struct Install {
     /// Set a value; other values stay as they are
     #[arg(long = "set", value_name = "KEY=VALUE", long_help = set_help())]
     pub set: Vec<String>,
+    /// Set the values of a YAML file, as for the Helm chart. --set takes precedence over files, a later file over an earlier one
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub values: Vec<PathBuf>,
     /// Only print the objects that would be applied
     #[arg(long)]
     pub dry_run: bool,
@@ -234,7 +237,7 @@ pub struct Install {
 fn set_help() -> String {
     format!(
         "Set a value; other values stay as they are (the first installation takes defaults). Write labels as a=b,c=d. Keys: {}",
-        settings::KEYS.join(", ")
+        settings::keys().join(", ")
     )
 }
 
