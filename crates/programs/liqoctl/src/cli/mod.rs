@@ -428,6 +428,16 @@ pub enum Generate {
         #[arg(long, default_value = "deploy/liqo/crds")]
         directory: PathBuf,
     },
+    /// Write the Helm chart
+    #[command(hide = true)]
+    Chart {
+        /// The directory of the chart
+        #[arg(long, default_value = "deploy/charts/liqo")]
+        directory: PathBuf,
+        /// The page that contains the table of keys of other versions
+        #[arg(long, default_value = "docs/install.md")]
+        page: PathBuf,
+    },
     /// Write the table of rights
     #[command(hide = true)]
     Rights {
