@@ -16,6 +16,8 @@ use super::{comment, slots::Slots};
 
 /// The file with only the namespace of the release, which Helm creates.
 const NAMESPACE_FILE: &str = "namespace.yaml";
+/// Only the chart has it, if a value says so.
+const NETWORK_POLICY: &str = include_str!("network-policy.yaml");
 /// Sets whatever adds an object or a field.
 const EVERYTHING: [&str; 14] = [
     "controllerManager.replicas=2",
@@ -102,6 +104,13 @@ pub fn files() -> anyhow::Result<BTreeMap<String, String>> {
         }
         files.insert(format!("templates/{file}"), text);
     }
+    let policy: DynamicObject = serde_saphyr::from_str(NETWORK_POLICY)?;
+    let policy = document(&policy, &renderings, &mut parts)?;
+    let text = format!(
+        "{}{{{{- include \"liqo.check\" . }}}}\n{{{{- if .Values.networkPolicies.enabled }}}}\n---\n{policy}{{{{- end }}}}\n",
+        comment()
+    );
+    files.insert("templates/network-policy.yaml".into(), text);
     files.insert("templates/_parts.tpl".into(), parts);
     Ok(files)
 }

@@ -259,6 +259,13 @@ static CHART: &[Row] = &[
          1.29 does not have them: there you must say false.",
     ),
     chart(
+        "networkPolicies.enabled",
+        Kind::Bool,
+        "false",
+        "Whether a NetworkPolicy closes all ports of the manager but those that it needs. These are open for everybody: the API server and \
+         peers have no address that a policy could select. Off, because nothing else listens there; for clusters that ask for a policy.",
+    ),
+    chart(
         "imagePullPolicy",
         Kind::OneOf(&["Always", "IfNotPresent", "Never"]),
         "\"IfNotPresent\"",

@@ -278,6 +278,23 @@ authentication: { service: { type: LoadBalancer, annotations: { cloud: x }, node
 }
 
 #[test]
+fn a_network_policy_of_the_manager_opens_every_port_that_it_has() {
+    let helm = Helm::new("policy");
+    let name = "NetworkPolicy liqo liqo-controller-manager";
+    assert!(!helm.objects(ROME).contains_key(name));
+    let objects = helm.objects(&format!("{ROME}networkPolicies: {{ enabled: true }}\n"));
+    let manager = &objects["Deployment liqo liqo-controller-manager"]["spec"]["template"];
+    let container = &manager["spec"]["containers"][0];
+    let policy = &objects["NetworkPolicy liqo liqo-controller-manager"]["spec"];
+    let selector = policy["podSelector"]["matchLabels"]["app.kubernetes.io/name"].as_str();
+    assert_eq!(selector, manager["metadata"]["labels"]["app.kubernetes.io/name"].as_str());
+    let open: Vec<&Value> = policy["ingress"][0]["ports"].as_array().unwrap().iter().map(|port| &port["port"]).collect();
+    for port in container["ports"].as_array().unwrap() {
+        assert!(open.contains(&&port["containerPort"]), "{port}");
+    }
+}
+
+#[test]
 fn keys_of_liqo_reach_values_of_the_chart_alone() {
     let helm = Helm::new("mapped");
     let values = "discovery: { config: { clusterName: rome, incomingPeeringEnabled: false } }\npullPolicy: Never\n\
