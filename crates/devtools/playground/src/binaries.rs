@@ -65,6 +65,19 @@ static CONFORMANCE: Module = Module {
     linker_flags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 -X k8s.io/client-go/pkg/version.gitVersion=v1.34.4",
 };
 
+/// Helm 3 takes the version of Kubernetes for which it renders from the linker, Helm 4 from its own modules.
+static HELM_3_MODULE: Module = Module {
+    name: "helm3",
+    files: module_files!("helm3"),
+    linker_flags: "-s -w -X helm.sh/helm/v3/internal/version.version=v3.22.0 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=37 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=37",
+};
+
+static HELM_4_MODULE: Module = Module {
+    name: "helm4",
+    files: module_files!("helm4"),
+    linker_flags: "-s -w -X helm.sh/helm/v4/internal/version.version=v4.3.1",
+};
+
 static WIREGUARD: Module = Module { name: "wireguard", files: module_files!("wireguard"), linker_flags: "-s -w" };
 
 /// Paths of the programs of a cluster.
@@ -145,6 +158,16 @@ static METRICS_SERVER: Program =
 /// Not part of a cluster: tests compare Liqo's tunnel with it, and check that both understand each other.
 static WIREGUARD_GO: Program =
     extra("wireguard-go", "v0.0.0-20260522210424-ecfc5a8d5446", &WIREGUARD, "golang.zx2c4.com/wireguard");
+
+/// Not part of a cluster: tests render and check the chart with both.
+static HELM: [Program; 2] = [
+    helm("helm3", "v3.22.0", &HELM_3_MODULE, "helm.sh/helm/v3/cmd/helm"),
+    helm("helm4", "v4.3.1", &HELM_4_MODULE, "helm.sh/helm/v4/cmd/helm"),
+];
+
+const fn helm(name: &'static str, version: &'static str, module: &'static Module, package: &'static str) -> Program {
+    Program { name, version, module, package, version_flag: "version", accepted: Accepted::Exact }
+}
 
 /// Kubernetes' end-to-end tests, and the program that most of their pods run.
 static TESTS: [Program; 2] = [of_tests("e2e", "./e2e"), of_tests("agnhost", "k8s.io/kubernetes/test/images/agnhost")];
@@ -305,6 +328,12 @@ pub async fn wireguard_go(progress: &dyn Progress) -> Result<PathBuf> {
     provide_one(&WIREGUARD_GO, progress).await
 }
 
+/// The paths of Helm 3 and Helm 4, in exactly the pinned versions; they are built if they are missing.
+pub async fn helm_3_and_4(progress: &dyn Progress) -> Result<[PathBuf; 2]> {
+    let [helm_3, helm_4] = &HELM;
+    Ok([provide_one(helm_3, progress).await?, provide_one(helm_4, progress).await?])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,7 +362,9 @@ mod tests {
 
     #[test]
     fn the_modules_name_the_versions_that_the_cache_is_keyed_by() {
-        for program in PROGRAMS.iter().chain([&KUBECTL, &KWOK, &KUBE_ROUTER, &METRICS_SERVER, &WIREGUARD_GO]).chain(&TESTS) {
+        for program in
+            PROGRAMS.iter().chain([&KUBECTL, &KWOK, &KUBE_ROUTER, &METRICS_SERVER, &WIREGUARD_GO]).chain(&HELM).chain(&TESTS)
+        {
             let module = module_of(program);
             let go_mod = program.module.files[0].1;
             let is_named = |line: &str| {

@@ -67,7 +67,9 @@ mod teardown;
 mod wait;
 
 pub use audit::Write;
-pub use binaries::{KubernetesTests, etcd, has_kubernetes_tests, kube_apiserver, kubectl, kubernetes_tests, wireguard_go};
+pub use binaries::{
+    KubernetesTests, etcd, has_kubernetes_tests, helm_3_and_4, kube_apiserver, kubectl, kubernetes_tests, wireguard_go,
+};
 pub use cluster::{Cluster, NodeInfo};
 pub use error::{Error, Result};
 pub use image::{BUSYBOX, ImageSpec, NONROOT, PAUSE};

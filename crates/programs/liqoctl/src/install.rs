@@ -18,7 +18,9 @@ use serde::Serialize;
 use crate::{
     apply,
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
-    manifests::{self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, NAMESPACE, RESOLVER, group, is_admission_policy, kind},
+    manifests::{
+        self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, ManifestError, NAMESPACE, RESOLVER, group, is_admission_policy, kind,
+    },
     preflight,
     progress::Progress,
     readiness, replicas, rollout,
@@ -131,8 +133,13 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
 pub async fn dry_run(cluster: &Cluster, options: &Options) -> anyhow::Result<Vec<DynamicObject>> {
     let findings = preflight::check(cluster, options.allow_no_policies).await?;
     let values = Box::pin(values(cluster, &options.settings)).await?.values;
-    let objects = manifests::render(&values)?;
-    Ok(stages(&objects, &values, findings.admission_policies).into_iter().flatten().cloned().collect())
+    Ok(objects(&values, findings.admission_policies)?)
+}
+
+/// The objects that an installation with these values applies.
+pub fn objects(values: &Values, admission_policies: bool) -> Result<Vec<DynamicObject>, ManifestError> {
+    let objects = manifests::render(values)?;
+    Ok(stages(&objects, values, admission_policies).into_iter().flatten().cloned().collect())
 }
 
 /// What the settings mean in this cluster.
@@ -203,7 +210,7 @@ fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
 }
 
 /// Whether the cluster should have this object. A disruption budget says nothing about a single replica.
-fn has_a_use(object: &DynamicObject, values: &Values) -> bool {
+pub(crate) fn has_a_use(object: &DynamicObject, values: &Values) -> bool {
     match kind(object) {
         "PodDisruptionBudget" => values.replicas > 1,
         "PeeringPolicy" if object.name_any() == manifests::AUTO_PEERING => values.auto_peering.is_some(),

@@ -32,6 +32,7 @@ pub mod ask;
 pub mod bench_report;
 pub mod broker;
 pub mod catalog;
+pub mod chart;
 pub mod cli;
 pub mod cluster;
 pub mod complete;

@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use futures::future::join_all;
 use liqoctl::{
-    approve, ask, broker, catalog,
+    approve, ask, broker, catalog, chart,
     cli::{
         self, Bench, BenchNetwork, BenchOffload, Broker, BrokerEnable, Cli, Command, Contracts, Cost, CostCommand, Doctor,
         Explain, ExportFormat, Generate, Global, Install, Move, MovePods, Namespaces, Offer, OfferDecide, Offload,
@@ -92,6 +92,10 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             output::print(format, &invitation, |invitation| invitation.command.clone())
         }
         Command::Generate(Generate::Crds { directory }) => generate::write_definitions(&directory),
+        Command::Generate(Generate::Chart { directory, page }) => {
+            chart::write(&directory)?;
+            chart::write_page(&page)
+        }
         Command::Generate(Generate::Rights { page }) => generate::write_rights(&page),
         Command::Plugin(Plugin::New { name, dir, sdk }) => {
             let created = plugin::create(&plugin::Options { name, directory: dir, sdk })?;
@@ -147,7 +151,7 @@ async fn examine(global: &Global, arguments: &Doctor) -> anyhow::Result<()> {
 }
 
 async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
-    let settings = settings::Settings::parse(&arguments.set)?;
+    let settings = settings::Settings::read(&arguments.values, &arguments.set)?;
     for note in &settings.notes {
         eprintln!("Note: {note}.");
     }

@@ -65,10 +65,10 @@ pub enum ManifestError {
 }
 
 /// Which nodes Liqo may run on, in the Deployment and in the `DaemonSet`.
-const NODE_EXPRESSIONS: &str = "/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions";
+pub(crate) const NODE_EXPRESSIONS: &str = "/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions";
 
 /// The volume of the `DaemonSet` for the keys of gateways.
-const KEYS: &str = "keys";
+pub(crate) const KEYS: &str = "keys";
 
 /// The labels of the nodes that an installed manager avoids, in addition to virtual nodes.
 pub fn avoided_nodes(deployment: &Deployment) -> BTreeMap<String, String> {
@@ -89,18 +89,27 @@ pub fn key_directory(pod: &PodSpec) -> Option<String> {
 /// All objects in the order of creation: custom resource definitions first, the Deployment last.
 pub fn render(values: &Values) -> Result<Vec<DynamicObject>, ManifestError> {
     let mut objects = definitions()?;
-    for (file, text) in FILES {
-        let broken = |reason: String| ManifestError::File { file, reason };
-        let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| broken(error.to_string()))?;
-        for mut document in documents {
-            fill(&mut document, values);
-            objects.push(serde_json::from_value(document).map_err(|error| broken(error.to_string()))?);
-        }
-    }
-    objects.iter_mut().for_each(label);
+    objects.extend(render_files(values)?.into_iter().flat_map(|(_, objects)| objects));
     // A namespace comes before everything in it; otherwise the order stays.
     objects.sort_by_key(|object| kind(object) != "Namespace");
     Ok(objects)
+}
+
+/// The objects of each file, without the custom resource definitions.
+pub fn render_files(values: &Values) -> Result<Vec<(&'static str, Vec<DynamicObject>)>, ManifestError> {
+    let render_file = |(file, text): (&'static str, &str)| {
+        let broken = |reason: String| ManifestError::File { file, reason };
+        let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| broken(error.to_string()))?;
+        let mut objects = Vec::new();
+        for mut document in documents {
+            fill(&mut document, values);
+            let mut object = serde_json::from_value(document).map_err(|error| broken(error.to_string()))?;
+            label(&mut object);
+            objects.push(object);
+        }
+        Ok((file, objects))
+    };
+    FILES.into_iter().map(render_file).collect()
 }
 
 /// All objects with default settings. Roles do not depend on settings.

@@ -3,17 +3,20 @@
 use anyhow::bail;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::{
-    api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    api::{
+        apps::v1::Deployment,
+        authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{ListParams, PostParams},
+    api::{ListParams, PartialObjectMeta, PostParams},
 };
 
 use crate::{
     cluster::{Cluster, Explained as _},
-    manifests::{INSTALLED_BY, NAMESPACE},
+    manifests::{INSTALLED_BY, MANAGER, NAMESPACE},
 };
 
 /// The oldest minor version of Kubernetes 1 that Liqo supports.
@@ -60,6 +63,7 @@ pub async fn check(cluster: &Cluster, allow_no_policies: bool) -> anyhow::Result
     if !missing.is_empty() {
         bail!("this user may not {}: use a kubeconfig of a cluster administrator", missing.join(", "));
     }
+    refuse_release_of_helm(cluster, "upgrade it with `helm upgrade`, whose values are those of --values").await?;
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     let present = definitions.list(&ListParams::default()).await.doing("list the definitions of kinds")?.items;
     if let Some(name) = other_liqo(&present) {
@@ -69,6 +73,22 @@ pub async fn check(cluster: &Cluster, allow_no_policies: bool) -> anyhow::Result
         );
     }
     Ok(Findings { version: version.git_version, admission_policies: minor.is_none_or(|minor| minor >= POLICIES_SINCE) })
+}
+
+/// Fails if Helm installed Liqo: its release would no longer say what is in the cluster. `advice` says what to do instead.
+pub async fn refuse_release_of_helm(cluster: &Cluster, advice: &str) -> anyhow::Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let deployment = deployments.get_metadata_opt(MANAGER).await.doing("read the Deployment of the controller manager")?;
+    match deployment.as_ref().and_then(release_of_helm) {
+        Some(release) => bail!("Helm installed Liqo in cluster {}, as release {release}: {advice}", cluster.context),
+        None => Ok(()),
+    }
+}
+
+/// The release of an object that Helm installed.
+fn release_of_helm(object: &PartialObjectMeta<Deployment>) -> Option<String> {
+    let is_of_helm = object.labels().get(INSTALLED_BY.0).is_some_and(|label| label == "Helm");
+    is_of_helm.then(|| object.annotations().get("meta.helm.sh/release-name").cloned().unwrap_or_default())
 }
 
 /// Why Liqo is not installed on this minor version of Kubernetes 1. A version that cannot be read counts as new enough.
@@ -133,6 +153,8 @@ fn other_liqo(definitions: &[CustomResourceDefinition]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -147,6 +169,16 @@ mod tests {
         assert_eq!((obstacle(29, true), obstacle(30, false)), (String::new(), String::new()));
         assert!(obstacle(28, true).contains("1.29 or later"));
         assert_eq!(version_obstacle(None, false), None);
+    }
+
+    #[test]
+    fn what_helm_installed_is_known_by_its_label_and_annotation() {
+        let object = |by: &str| -> PartialObjectMeta<Deployment> {
+            let (labels, annotations) = (json!({ INSTALLED_BY.0: by }), json!({ "meta.helm.sh/release-name": "liqo" }));
+            serde_json::from_value(json!({ "metadata": { "labels": labels, "annotations": annotations } })).unwrap()
+        };
+        assert_eq!(release_of_helm(&object("Helm")).as_deref(), Some("liqo"));
+        assert_eq!(release_of_helm(&object(INSTALLED_BY.1)), None);
     }
 
     #[test]

@@ -1,6 +1,10 @@
-//! `--set key=value` of `liqoctl install`: the keys, their values, and the defaults.
+//! `--set key=value` and `--values FILE` of `liqoctl install`: the keys, their values, and the defaults. [`table`] has all keys.
 
-use std::{collections::BTreeMap, net::IpAddr, path::Path};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 use k8s_openapi::api::core::v1::Node;
 use liqo_api::{
@@ -11,9 +15,15 @@ use liqo_api::{
 use crate::replicas;
 
 mod discovery;
+mod files;
+mod images;
 mod network;
+pub mod table;
+
+use table::{Class, Convert, When};
 
 pub use discovery::DiscoveryChanges;
+pub use images::ImageParts;
 pub use network::NetworkChanges;
 
 /// All settings. Nothing means: unchanged, or the default at the first installation.
@@ -55,6 +65,8 @@ pub struct Settings {
     pub discovery: DiscoveryChanges,
     /// `peering.credentialLifetimeSeconds`.
     pub credential_lifetime_seconds: Option<u32>,
+    /// Parts of the names of images, such as `controllerManager.image.tag`.
+    pub images: ImageParts,
     /// Notes for the user about the settings.
     pub notes: Vec<String>,
 }
@@ -67,21 +79,37 @@ pub enum Replicas {
     ByNodes,
 }
 
-/// Why a `--set` argument is not valid.
+/// Why a setting is not valid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingError {
-    #[error("--set {0}: it must be key=value")]
+    #[error("{0}: it must be key=value")]
     Form(String),
-    #[error("--set {key}: unknown key{}", hint(key))]
+    #[error("{key}: unknown key{}", hint(key))]
     Key { key: String },
     /// The value does not fit.
-    #[error("--set {key}={value}: {problem}")]
+    #[error("{key}={value}: {problem}")]
     Value {
         key: &'static str,
         value: String,
         /// What is wrong with it.
         problem: String,
     },
+    /// Liqo cannot do what the key of another version asks for.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the values file cannot be read: {0}")]
+    File(String),
+    #[error("{key}: {problem}")]
+    Shape { key: String, problem: &'static str },
+    /// `--set`, or a file.
+    #[error("{origin} {error}")]
+    In { origin: String, error: Box<SettingError> },
+}
+
+impl SettingError {
+    fn within(self, origin: &str) -> Self {
+        Self::In { origin: origin.to_owned(), error: Box::new(self) }
+    }
 }
 
 const CLUSTER_NAME: &str = "discovery.config.clusterName";
@@ -96,8 +124,6 @@ const PLUGIN_GENERATION: &str = "controllerManager.config.resourcePluginGenerati
 const REPLICAS: &str = "controllerManager.replicas";
 const AVOID_NODES: &str = "controllerManager.avoidNodes";
 const IMAGE: &str = "controllerManager.image";
-const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
-const KUBELET_ARGUMENTS: &str = "virtualKubelet.extra.args";
 const FABRIC_IMAGE: &str = "fabric.image";
 const KEY_DIRECTORY: &str = "fabric.keyDirectory";
 const CREDENTIAL_LIFETIME: &str = "peering.credentialLifetimeSeconds";
@@ -110,70 +136,108 @@ const FABRIC_IMAGE_NAME: &str = "localhost/liqo/fabric";
 const DEFAULT_KEY_DIRECTORY: &str = "/var/lib/liqo";
 
 /// The keys that `--set` takes.
-pub const KEYS: [&str; 21 + network::KEYS.len()] = with_network(&[
-    CLUSTER_NAME,
-    CLUSTER_LABELS,
-    API_SERVER_ADDRESS,
-    API_SERVER_CA,
-    AUTHENTICATION_ADDRESS,
-    PERCENTAGE,
-    THRESHOLD,
-    PLUGIN_ADDRESS,
-    PLUGIN_GENERATION,
-    REPLICAS,
-    AVOID_NODES,
-    IMAGE,
-    KUBELET_IMAGE,
-    KUBELET_ARGUMENTS,
-    FABRIC_IMAGE,
-    KEY_DIRECTORY,
-    LEND_WITHOUT,
-    discovery::LAN,
-    discovery::INTERFACES,
-    discovery::AUTO_PEERING,
-    CREDENTIAL_LIFETIME,
-]);
-
-/// All keys; those of the network come last.
-const fn with_network(others: &[&'static str; 21]) -> [&'static str; 21 + network::KEYS.len()] {
-    let mut all = [""; 21 + network::KEYS.len()];
-    let mut index = 0;
-    while index < all.len() {
-        all[index] = if index < others.len() { others[index] } else { network::KEYS[index - others.len()] };
-        index += 1;
-    }
-    all
+pub fn keys() -> Vec<&'static str> {
+    table::rows().filter(|row| row.is_for_install()).map(|row| row.key).collect()
 }
 
 /// The key that the user probably meant; all keys if none is near.
 fn hint(key: &str) -> String {
     match suggestion(key) {
         Some(known) => format!("; did you mean {known}? `liqoctl install --help` lists all keys"),
-        None => format!("; the keys are {}", KEYS.join(", ")),
+        None => format!("; the keys are {}", keys().join(", ")),
     }
 }
 
 /// The key that the user probably meant: all of it, or its last part, differs only in a few letters.
 fn suggestion(key: &str) -> Option<&'static str> {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-    let off = |known: &str| {
-        let whole = strsim::levenshtein(&known.to_ascii_lowercase(), &key.to_ascii_lowercase());
-        whole.min(strsim::levenshtein(&last(known), &last(key)))
-    };
-    let nearest = KEYS.iter().map(|known| (off(known), *known)).min().filter(|(off, _)| off * 4 <= last(key).len());
-    nearest.map(|(_, known)| known)
+    let lower = |key: &str| key.to_ascii_lowercase();
+    let known = table::rows().filter(|row| row.is_in_chart() || row.is_for_install()).map(|row| row.key);
+    let distances = known.map(|known| {
+        let whole = strsim::levenshtein(&lower(known), &lower(key));
+        (whole.min(strsim::levenshtein(&last(known), &last(key))), whole, known)
+    });
+    let nearest = distances.min().filter(|(off, ..)| off * 4 <= last(key).len());
+    nearest.map(|(.., known)| known)
+}
+
+/// One value that a user gave.
+struct Input {
+    /// `--set`, or the name of a file.
+    origin: String,
+    key: String,
+    value: String,
 }
 
 impl Settings {
     /// Reads `key=value` arguments. The last value of a key counts.
     pub fn parse<S: AsRef<str>>(arguments: &[S]) -> Result<Self, SettingError> {
-        let mut settings = Self::default();
+        Self::read(&[], arguments)
+    }
+
+    /// Reads values files, and then `key=value` arguments. The last value of a key counts. A key's own name takes precedence over its name in
+    /// the Go implementation.
+    pub fn read<S: AsRef<str>>(files: &[PathBuf], arguments: &[S]) -> Result<Self, SettingError> {
+        let mut inputs = Vec::new();
+        for file in files {
+            let origin = format!("{}:", file.display());
+            inputs.extend(files::read(file, &origin).map_err(|error| error.within(&origin))?);
+        }
         for argument in arguments {
             let argument = argument.as_ref();
-            let (key, value) = argument.split_once('=').ok_or_else(|| SettingError::Form(argument.to_owned()))?;
-            settings.set(key.trim(), value.trim())?;
+            let form = || SettingError::Form(argument.to_owned()).within("--set");
+            let (key, value) = argument.split_once('=').ok_or_else(form)?;
+            inputs.push(Input { origin: "--set".into(), key: key.trim().to_owned(), value: value.trim().to_owned() });
         }
+        Self::from_inputs(inputs)
+    }
+
+    fn from_inputs(inputs: Vec<Input>) -> Result<Self, SettingError> {
+        let is_mapped = |input: &Input| table::find(&input.key).is_some_and(|row| matches!(row.class, Class::Mapped(..)));
+        let (mapped, own): (Vec<Input>, Vec<Input>) = inputs.into_iter().partition(is_mapped);
+        let mut settings = Self::default();
+        for input in mapped.iter().chain(&own) {
+            settings.take(&input.key, &input.value).map_err(|error| error.within(&input.origin))?;
+        }
+        settings.image = settings.image.or_else(|| settings.images.manager());
+        settings.fabric_image = settings.fabric_image.or_else(|| settings.images.fabric());
         Ok(settings)
+    }
+
+    /// Does with a key what the table says.
+    fn take(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        let row = table::find(key).ok_or_else(|| SettingError::Key { key: key.to_owned() })?;
+        let is_false = value == "false";
+        match row.class {
+            Class::Setting | Class::CommandLine => return self.set(key, value),
+            Class::Chart if value.is_empty() => {}
+            Class::Chart => self.note(format!("{key} is a value of the Helm chart alone: `liqoctl install` ignores it")),
+            Class::Refused(when) => {
+                let is_refused = if when == When::False { is_false } else { !value.is_empty() && !is_false };
+                if is_refused {
+                    return Err(SettingError::Refused(row.note()));
+                }
+            }
+            Class::Noted => self.note(row.note()),
+            Class::Mapped(target, convert) => {
+                let value = match convert {
+                    Convert::Same | Convert::ToList => Some(value).filter(|value| !value.is_empty()),
+                    Convert::IfTrue => Some(value).filter(|value| *value == "true"),
+                    Convert::IfFalse(other) => is_false.then_some(other),
+                };
+                if let Some(value) = value {
+                    self.note(row.note());
+                    return self.take(target, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
@@ -197,14 +261,8 @@ impl Settings {
             CREDENTIAL_LIFETIME => {
                 self.credential_lifetime_seconds = Some(credential_lifetime(value).map_err(bad(CREDENTIAL_LIFETIME))?);
             }
-            KUBELET_IMAGE => self.notes.push(format!(
-                "{KUBELET_IMAGE} has no effect: virtual nodes are served by the controller manager and have no image of their own"
-            )),
-            KUBELET_ARGUMENTS => self.notes.push(format!(
-                "{KUBELET_ARGUMENTS} has no effect: the controller manager serves virtual nodes, and the network between clusters needs no \
-                 remote IPAM"
-            )),
             discovery::LAN | discovery::INTERFACES | discovery::AUTO_PEERING => return self.discovery.set(key, value),
+            _ if self.images.set(key, value) => {}
             _ => return self.network.set(key, value),
         }
         Ok(())

@@ -27,7 +27,7 @@ use crate::{
     apply,
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
     manifests::{self, FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER, NAMESPACE, RESOLVER, kind},
-    offload,
+    offload, preflight,
     progress::Progress,
     rollout,
     settings::{Present, Settings, Values},
@@ -130,6 +130,9 @@ fn peering(foreign: &ForeignCluster) -> Option<String> {
 
 /// An error if something is in use and `force` is not set.
 pub async fn check(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
+    let advice =
+        "end what is in use (`liqoctl unpeer`, `liqoctl unoffload namespace`), and then uninstall it with `helm uninstall`";
+    preflight::refuse_release_of_helm(cluster, advice).await?;
     let in_use = in_use(cluster).await?;
     match in_use.describe() {
         Some(uses) if !options.force => bail!("Liqo is in use: {uses}. {}", in_use.advice()),

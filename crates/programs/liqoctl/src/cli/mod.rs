@@ -220,6 +220,9 @@ pub struct Install {
     /// Set a value; other values stay as they are
     #[arg(long = "set", value_name = "KEY=VALUE", long_help = set_help())]
     pub set: Vec<String>,
+    /// Set the values of a YAML file, as for the Helm chart. --set takes precedence over files, a later file over an earlier one
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub values: Vec<PathBuf>,
     /// Only print the objects that would be applied
     #[arg(long)]
     pub dry_run: bool,
@@ -234,7 +237,7 @@ pub struct Install {
 fn set_help() -> String {
     format!(
         "Set a value; other values stay as they are (the first installation takes defaults). Write labels as a=b,c=d. Keys: {}",
-        settings::KEYS.join(", ")
+        settings::keys().join(", ")
     )
 }
 
@@ -424,6 +427,16 @@ pub enum Generate {
         /// The directory
         #[arg(long, default_value = "deploy/liqo/crds")]
         directory: PathBuf,
+    },
+    /// Write the Helm chart
+    #[command(hide = true)]
+    Chart {
+        /// The directory of the chart
+        #[arg(long, default_value = "deploy/charts/liqo")]
+        directory: PathBuf,
+        /// The page that contains the table of keys of other versions
+        #[arg(long, default_value = "docs/install.md")]
+        page: PathBuf,
     },
     /// Write the table of rights
     #[command(hide = true)]

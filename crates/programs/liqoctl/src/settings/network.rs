@@ -7,37 +7,20 @@ use liqo_api::NetworkSettings;
 
 use super::{SettingError, labels};
 
-const ENABLED: &str = "network.enabled";
-const POD_CIDRS: &str = "network.podCIDRs";
-const SERVICE_CIDRS: &str = "network.serviceCIDRs";
-const EXTERNAL_CIDRS: &str = "network.externalCIDRs";
-const RESERVED_CIDRS: &str = "network.reservedCIDRs";
-const PEER_CIDRS: &str = "network.peerCIDRs";
-const MTU: &str = "network.mtu";
-const API_THROUGH_TUNNEL: &str = "network.apiThroughTunnel";
-const REPLICAS: &str = "network.gateways.replicas";
-const PORT: &str = "network.gateways.port";
-const NODE_SELECTOR: &str = "network.gateways.nodeSelector";
-const ADDRESSES: &str = "network.gateways.addresses";
-const TLS_PORT: &str = "network.gateways.tlsPort";
-const TLS_ADDRESSES: &str = "network.gateways.tlsAddresses";
-
-pub(super) const KEYS: [&str; 14] = [
-    ENABLED,
-    POD_CIDRS,
-    SERVICE_CIDRS,
-    EXTERNAL_CIDRS,
-    RESERVED_CIDRS,
-    PEER_CIDRS,
-    MTU,
-    API_THROUGH_TUNNEL,
-    REPLICAS,
-    PORT,
-    NODE_SELECTOR,
-    ADDRESSES,
-    TLS_PORT,
-    TLS_ADDRESSES,
-];
+pub(super) const ENABLED: &str = "network.enabled";
+pub(super) const POD_CIDRS: &str = "network.podCIDRs";
+pub(super) const SERVICE_CIDRS: &str = "network.serviceCIDRs";
+pub(super) const EXTERNAL_CIDRS: &str = "network.externalCIDRs";
+pub(super) const RESERVED_CIDRS: &str = "network.reservedCIDRs";
+pub(super) const PEER_CIDRS: &str = "network.peerCIDRs";
+pub(super) const MTU: &str = "network.mtu";
+pub(super) const API_THROUGH_TUNNEL: &str = "network.apiThroughTunnel";
+pub(super) const REPLICAS: &str = "network.gateways.replicas";
+pub(super) const PORT: &str = "network.gateways.port";
+pub(super) const NODE_SELECTOR: &str = "network.gateways.nodeSelector";
+pub(super) const ADDRESSES: &str = "network.gateways.addresses";
+pub(super) const TLS_PORT: &str = "network.gateways.tlsPort";
+pub(super) const TLS_ADDRESSES: &str = "network.gateways.tlsAddresses";
 
 /// The settings of the network. Nothing means: unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

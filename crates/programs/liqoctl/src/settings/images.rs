@@ -1,0 +1,74 @@
+//! The names of images, given in parts: registry, repository, tag and digest, as values of the chart.
+
+use super::table::{self, GLOBAL_REGISTRY};
+
+/// The parts that were set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageParts {
+    /// Registry of all images.
+    registry: Option<String>,
+    manager: Parts,
+    fabric: Parts,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Parts {
+    registry: Option<String>,
+    repository: Option<String>,
+    tag: Option<String>,
+    digest: Option<String>,
+}
+
+impl ImageParts {
+    /// Takes a key, if it is one of an image.
+    pub(super) fn set(&mut self, key: &str, value: &str) -> bool {
+        if key == GLOBAL_REGISTRY {
+            self.registry = Some(value.to_owned());
+            return true;
+        }
+        let Some((component, part)) = key.split_once(".image.") else { return false };
+        let parts = if component == "fabric" { &mut self.fabric } else { &mut self.manager };
+        let field = match part {
+            "registry" => &mut parts.registry,
+            "repository" => &mut parts.repository,
+            "tag" => &mut parts.tag,
+            "digest" => &mut parts.digest,
+            _ => return false,
+        };
+        *field = Some(value.to_owned());
+        true
+    }
+
+    /// The image of the manager; nothing if no part was set.
+    pub(super) fn manager(&self) -> Option<String> {
+        self.compose("controllerManager", &self.manager)
+    }
+
+    /// The image of the fabric; nothing if no part was set.
+    pub(super) fn fabric(&self) -> Option<String> {
+        self.compose("fabric", &self.fabric)
+    }
+
+    fn compose(&self, component: &str, parts: &Parts) -> Option<String> {
+        let common = self.registry.clone().filter(|registry| !registry.is_empty());
+        if common.is_none() && *parts == Parts::default() {
+            return None;
+        }
+        let part = |set: &Option<String>, name: &str| set.clone().unwrap_or_else(|| default_part(component, name));
+        let registry = common.unwrap_or_else(|| part(&parts.registry, "registry"));
+        let repository = part(&parts.repository, "repository");
+        let name = if registry.is_empty() { repository } else { format!("{registry}/{repository}") };
+        let (digest, tag) = (part(&parts.digest, "digest"), part(&parts.tag, "tag"));
+        Some(match (digest.as_str(), tag.as_str()) {
+            ("", "") => format!("{name}:{}", env!("CARGO_PKG_VERSION")),
+            ("", tag) => format!("{name}:{tag}"),
+            (digest, _) => format!("{name}@{digest}"),
+        })
+    }
+}
+
+/// The default of a part, as the table says.
+fn default_part(component: &str, part: &str) -> String {
+    let row = table::find(&format!("{component}.image.{part}"));
+    row.and_then(|row| serde_json::from_str(row.default).ok()).unwrap_or_default()
+}
