@@ -143,9 +143,10 @@ impl ContractView<'_> {
         copy.signed().is_some() && !copy.is_over(self.now)
     }
 
-    /// The latest end of other contracts.
+    /// The latest end of other contracts that are in force, or that the provider may still put in force after the fact.
     fn end_before(&self, name: &str) -> Option<Timestamp> {
-        let others = self.copies.values().filter(|copy| copy.name != name && copy.spec.in_force_since.is_some());
+        let counts = |copy: &ContractCopy| copy.spec.in_force_since.is_some() || copy.signed().is_some();
+        let others = self.copies.values().filter(|copy| copy.name != name && counts(copy));
         others.filter_map(|copy| Some(copy.spec.ended.as_ref()?.at.0)).max()
     }
 

@@ -451,20 +451,36 @@ proptest! {
 
     #[test]
     fn a_provider_that_lies_is_paid_only_for_what_the_consumer_signed_in_this_peering(events in vec(event(), 5..40)) {
-        let mut world = World::new();
-        for event in events {
-            world.apply(&event);
-            if let Event::Crashes(writes) = event {
-                world.judge(writes.into())?;
-                world.check()?;
-            }
-            let mut rounds = 0;
-            while world.judge(usize::MAX)? {
-                world.check()?;
-                rounds += 1;
-                prop_assert!(rounds < 6, "it does not settle after {event:?}");
-            }
+        tell(events)?;
+    }
+}
+
+/// Checks the copies after each event.
+fn tell(events: Vec<Event>) -> Result<(), TestCaseError> {
+    let mut world = World::new();
+    for event in events {
+        world.apply(&event);
+        if let Event::Crashes(writes) = event {
+            world.judge(writes.into())?;
             world.check()?;
         }
+        let mut rounds = 0;
+        while world.judge(usize::MAX)? {
+            world.check()?;
+            rounds += 1;
+            prop_assert!(rounds < 6, "it does not settle after {event:?}");
+        }
+        world.check()?;
     }
+    Ok(())
+}
+
+/// Its provider says only after its end, and after the begin of the next one, that it was in force.
+#[test]
+fn a_contract_that_was_signed_and_ended_overlaps_the_next_one_in_no_second() {
+    let propose = |id| Event::Propose { id, price: 0, peering: 0, starts: 0 };
+    let end = Event::End { id: 1, at: Some(0) };
+    let (next_begins, was_in_force) =
+        (Event::Since { id: 2, since: Some(-1) }, Event::Since { id: 1, since: Some(1_000_000_000) });
+    tell(vec![propose(1), Event::Seconds(5), propose(2), end, next_begins, was_in_force]).unwrap();
 }
