@@ -16,7 +16,7 @@ pub struct SignedTerms {
     pub countersignature: Option<ContractSignature>,
 }
 
-/// A contract with its verified parts. Who reads it wrote the spec, the status, both or none of them: see the three names below.
+/// A contract with its verified parts. The three names below say which parts its reader wrote, and which ones are claims.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContractRecord<Spec = ContractSpec, Status = ContractStatus> {
     pub name: String,
@@ -99,7 +99,7 @@ impl<Status> ContractRecord<ContractSpec, Status> {
 
 impl<Spec, Status> ContractRecord<Spec, Status> {
     /// The same record, with marks on what a peer wrote.
-    fn marked<S, T>(self, spec: impl Fn(Spec) -> S, status: impl Fn(Status) -> T) -> ContractRecord<S, T> {
+    fn marked<S, T>(self, spec: impl FnOnce(Spec) -> S, status: impl FnOnce(Status) -> T) -> ContractRecord<S, T> {
         let Self { name, uid, created, deleting, current, pending, .. } = self;
         ContractRecord { name, uid, created, deleting, spec: spec(self.spec), status: status(self.status), current, pending }
     }
