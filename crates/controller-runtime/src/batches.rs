@@ -1,4 +1,4 @@
-//! How long changes are collected before they are processed together.
+//! Decides how long changes are collected before they are processed together.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// How long to wait before the next batch.
+    /// Time to wait before the next batch.
     pub fn wait(&self, now: Instant) -> Duration {
         self.last.map_or(Duration::ZERO, |last| self.interval.saturating_sub(now - last))
     }

@@ -22,7 +22,7 @@ use crate::{
     watch,
 };
 
-/// How often a watch may be forbidden before a warning is logged: about five seconds.
+/// Number of times that a watch may be forbidden before a warning is logged: about five seconds.
 const FORBIDDEN_AT_FIRST: u32 = 3;
 /// Maximum length in characters of what a peer wrote, in a log line.
 const MAX_LOGGED_LEN: usize = 200;

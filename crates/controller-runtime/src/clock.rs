@@ -10,7 +10,7 @@ pub struct Clock(Source);
 #[derive(Clone, Copy, Debug)]
 enum Source {
     System,
-    /// What the clock showed at an instant. It goes on with tokio's time, which tests can pause and advance.
+    /// The time that the clock showed at an instant. It goes on with tokio's time, which tests can pause and advance.
     Tokio(Timestamp, Instant),
 }
 

@@ -1,4 +1,4 @@
-//! What every part gets when it starts.
+//! The context that every part gets when it starts.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use crate::{
     watch,
 };
 
-/// What every part gets when it starts. Clones are cheap and share everything.
+/// The data that every part gets when it starts. Clones are cheap and share everything.
 #[derive(Clone)]
 pub struct Context {
     /// Client for this cluster, with the manager's rights.
@@ -36,7 +36,7 @@ pub struct Context {
     pub config: watch::Receiver<Arc<ClusterConfig>>,
     pub peers: Peers,
     pub events: Events,
-    /// When the former leader was alive for the last time; `None` if none is known. Nobody watched from then until this process listed
+    /// The last time at which the former leader was alive; `None` if none is known. Nobody watched from then until this process listed
     /// what exists.
     pub unwatched_since: Option<Timestamp>,
     /// Ends everything.

@@ -29,7 +29,7 @@ pub struct Departure<'a> {
     pub uid: &'a str,
     /// For the pod's owner, in an event once the pod leaves.
     pub message: Option<String>,
-    /// How long it has to end, in seconds; its own grace if this is `None`. Only for a deletion.
+    /// Grace period in seconds; the pod's own if this is `None`. Only for a deletion.
     pub grace: Option<u32>,
     /// It stays if it has another version by now, as one that the scheduler binds meanwhile.
     pub version: Option<String>,

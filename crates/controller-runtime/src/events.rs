@@ -121,7 +121,7 @@ impl Events {
     }
 }
 
-/// When the event was last seen.
+/// The time at which the event was last seen.
 fn last_time(event: &Event) -> Option<Timestamp> {
     let last = event.series.as_ref().map(|series| &series.last_observed_time).or(event.event_time.as_ref());
     last.map(|time| time.0)

@@ -26,9 +26,9 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub(crate) struct Limits {
     /// No connection is ever proven.
     pub connections: ConnectionLimits,
-    /// How long the head of a request may take.
+    /// Timeout of the head of a request.
     pub head: Duration,
-    /// How long a connection may exist, whatever it does. Clients connect again.
+    /// Maximum lifetime of a connection, whatever it does. Clients connect again.
     pub lifetime: Duration,
 }
 

@@ -37,7 +37,7 @@ pub struct Timing {
 impl Timing {
     /// For a single replica: a new pod replaces it, and nothing is won if it gives up early.
     pub const ALONE: Self = Self::of_lease(15);
-    /// Where another replica waits.
+    /// For several replicas: another one waits.
     pub const WITH_STANDBY: Self = Self::of_lease(7);
 
     pub const fn of_lease(lease_seconds: u64) -> Self {
@@ -52,7 +52,7 @@ impl Timing {
         Duration::from_secs(self.lease_seconds)
     }
 
-    /// How long the holder tries to renew before it gives up: less than the lease, so that it ends before another one starts.
+    /// Time for which the holder tries to renew before it gives up: less than the lease, so that it ends before another one starts.
     const fn renew_deadline(self) -> Duration {
         Duration::from_millis(self.lease_seconds * 2000 / 3)
     }
@@ -62,13 +62,13 @@ impl Timing {
         Duration::from_millis(self.lease_seconds * 1000 / 7)
     }
 
-    /// How long one attempt may take.
+    /// Timeout of one attempt.
     const fn request_timeout(self) -> Duration {
         Duration::from_millis(self.lease_seconds * 1000 / 3)
     }
 
-    /// How long after the death of the holder another replica has the lease at the latest, if the API server answers at once. The
-    /// other replica may have seen the last renewal one poll late.
+    /// Maximum time from the death of the holder until another replica has the lease, if the API server answers at once. The other
+    /// replica may have seen the last renewal one poll late.
     pub const fn takeover_limit(self) -> Duration {
         Duration::from_secs(self.lease_seconds + POLL_PERIOD.as_secs())
     }
@@ -90,7 +90,7 @@ struct Observed {
     changed_at: Option<Instant>,
     /// The silent holder whom our last write replaces, if it was stored: its answer may have been lost.
     replacing: Option<String>,
-    /// When the lease was last renewed or released by a process before this one, by that process's clock.
+    /// The last time at which a process before this one renewed or released the lease, by that process's clock.
     former_renewal: Option<Timestamp>,
     /// Whether it is as our last write left it, as far as we know: then the next write needs no read before it.
     is_our_write: bool,
@@ -266,7 +266,7 @@ fn timed_out(_: tokio::time::error::Elapsed) -> kube::Error {
 pub struct Leadership<'a> {
     election: &'a Election,
     observed: Observed,
-    /// When the last renewal was requested: others may have seen it long before its answer arrived.
+    /// The time at which the last renewal was requested: others may have seen it long before its answer arrived.
     renewed_at: Instant,
     replaced: Option<String>,
 }
@@ -277,7 +277,7 @@ impl Leadership<'_> {
         self.replaced.as_deref()
     }
 
-    /// When the former leader was alive for the last time, by its own clock; `None` if nobody led before.
+    /// The last time at which the former leader was alive, by its own clock; `None` if nobody led before.
     pub fn former_renewal(&self) -> Option<Timestamp> {
         self.observed.former_renewal
     }

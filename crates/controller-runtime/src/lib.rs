@@ -1,4 +1,4 @@
-//! What all of Liqo's controllers share.
+//! The code that all of Liqo's controllers share.
 //!
 //! Every controller has the same four steps, and this crate contains their common parts:
 //!

@@ -32,7 +32,7 @@ pub type BoxStream = Box<dyn Stream>;
 /// Whether an address that a name resolves to may be called.
 pub type Allowed = fn(IpAddr) -> bool;
 
-/// How a process reaches others, and is reached.
+/// Connects a process to others, and others to it.
 pub trait Network: Debug + Send + Sync {
     /// Connects to an IP address, or to the first address of a name that is allowed and answers. Returns the address, too. Whoever
     /// calls an IP address has checked it before.
@@ -86,7 +86,7 @@ impl Listener for TcpListener {
     }
 }
 
-/// Why the machine could not connect: the connector's own error only says that it could not.
+/// The reason why the machine could not connect: the connector's own error only says that it could not.
 fn cause(error: &(dyn Error + 'static)) -> io::Error {
     let mut next = Some(error);
     while let Some(error) = next {

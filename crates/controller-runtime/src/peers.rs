@@ -17,7 +17,7 @@ use crate::{
     watch,
 };
 
-/// How long a call to a peer may take.
+/// Timeout of a call to a peer.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whether a peer answers.
@@ -41,7 +41,7 @@ pub struct PeerConnection {
     pub tenant_namespace: String,
     pub protocol_version: u32,
     pub health: watch::Receiver<Health>,
-    /// What it may make this process read and keep.
+    /// Limits of what it may make this process read and keep.
     pub limits: Arc<ProviderLimits>,
     /// Cancelled when this connection must not be used any more.
     pub ended: CancellationToken,

@@ -39,7 +39,7 @@ pub const MAX_OBJECTS: usize = 10_000;
 pub const MAX_BYTES: usize = 64 << 20;
 /// Maximum number of bytes that the watches of all providers keep.
 const MAX_TOTAL_BYTES: usize = 192 << 20;
-/// What the watches of each provider may keep even if the others use up the total.
+/// The watches of each provider may keep this number of bytes even if the others use up the total.
 const GUARANTEED_BYTES: usize = 16 << 20;
 /// Estimated memory for each object besides its content, in bytes.
 const OBJECT_OVERHEAD: usize = 256;
@@ -48,19 +48,19 @@ const OBJECT_OVERHEAD: usize = 256;
 const BYTES_PER_SECOND: usize = 4 << 20;
 /// The time for which a provider that was silent before may send as fast as it can: 64 MiB.
 const BURST: Duration = Duration::from_secs(16);
-/// What each request of a list or a watch costs, in bytes, so that answers without content are limited too.
+/// Cost of each request of a list or a watch in bytes, so that answers without content are limited too.
 pub const REQUEST_COST: usize = 32 << 10;
 /// The same for each event of a watch.
 pub const EVENT_COST: usize = 512;
 
-/// How long a watch waits before it tries again after a limit was exceeded.
+/// Delay before a watch tries again after a limit was exceeded.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(30);
-/// How long an exceeded limit is shown. Longer than it takes to exceed it again.
+/// An exceeded limit is shown for this time. Longer than it takes to exceed it again.
 const SHOWN_FOR: Duration = Duration::from_secs(150);
 /// Minimum time between two log lines about one provider.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// What a provider sent too much of.
+/// The limit that a provider exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitExceeded {
     #[error("an answer of more than {} KiB", .0 / 1024)]
@@ -96,7 +96,7 @@ impl LimitExceeded {
     }
 }
 
-/// How much is kept.
+/// Number and size of the kept objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     pub objects: usize,
@@ -202,7 +202,7 @@ impl ProviderLimits {
         if *count > MAX_PAGES { Err(LimitExceeded::Pages) } else { Ok(()) }
     }
 
-    /// What the watches of this provider keep now.
+    /// The amount that the watches of this provider keep now.
     pub fn kept(&self) -> Amount {
         *self.kept.lock()
     }
@@ -233,7 +233,7 @@ impl ProviderLimits {
         self.shown.lock().exceeded.filter(|(_, last)| now < *last + SHOWN_FOR).map(|(first, _)| first)
     }
 
-    /// When a limit was exceeded last.
+    /// The last time at which a limit was exceeded.
     pub(crate) fn last_exceeded(&self) -> Option<Instant> {
         self.shown.lock().exceeded.map(|(_, last)| last)
     }
@@ -265,7 +265,7 @@ fn count_exceeded(limit: &'static str) {
     counts.get_or_create(&[("limit", limit)]).inc();
 }
 
-/// What one watch of a provider keeps. Gives it back when it is dropped.
+/// The amount that one watch of a provider keeps. Gives it back when it is dropped.
 pub(crate) struct Allowance<R> {
     pub limits: Arc<ProviderLimits>,
     /// Estimates the memory of a reduced object in bytes.

@@ -24,7 +24,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// The same, if something changed during the failed reconcile: it may have been what was missing.
 const MAX_BACKOFF_AFTER_CHANGE: Duration = Duration::from_secs(1);
 
-/// When to reconcile a key again.
+/// The trigger of the next reconcile of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     OnChange,

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-/// How often a step at the start of a program is tried. After that the program ends, and the kubelet starts it again.
+/// Maximum number of attempts of a step at the start of a program. After that the program ends, and the kubelet starts it again.
 const START_ATTEMPTS: usize = 10;
 /// Delay between two attempts.
 const START_RETRY: Duration = Duration::from_secs(1);

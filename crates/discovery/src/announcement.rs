@@ -1,4 +1,4 @@
-//! What the records of one cluster say: its ID, its name, the URLs of its auth endpoint, and the versions of the protocol it speaks.
+//! Content of the records of one cluster: its ID, its name, the URLs of its auth endpoint, and the versions of the protocol it speaks.
 
 use std::{cmp::Reverse, net::IpAddr};
 
@@ -30,7 +30,7 @@ pub struct Announcement {
     pub protocol: [u32; 2],
 }
 
-/// Why the records of an instance do not describe a cluster.
+/// Reason why the records of an instance do not describe a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     #[error("it has no SRV record")]

@@ -1,4 +1,4 @@
-//! What to ask about a DNS domain, and what the answers say: PTR, then SRV and TXT of each instance, then addresses.
+//! Questions about a DNS domain, and the content of the answers: PTR, then SRV and TXT of each instance, then addresses.
 //!
 //! The caller asks all [`DomainLookup::questions`], adds each answer, and repeats until there is no question left.
 
@@ -26,7 +26,7 @@ const MAX_TTL: Duration = Duration::from_hours(1);
 /// The same if something is missing or broken.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Why there is no good answer about an instance, or about the domain.
+/// Reason why there is no good answer about an instance, or about the domain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupFault {
     #[error("the DNS server did not answer {0}")]
@@ -67,7 +67,7 @@ impl DomainLookup {
         Self { service: service_in(domain), asked: BTreeSet::new(), unanswered: BTreeSet::new(), records: Vec::new() }
     }
 
-    /// What to ask next; nothing if everything that can be known is known.
+    /// The next questions; empty if everything that can be known is known.
     pub fn questions(&mut self) -> Vec<Question> {
         let mut wanted = vec![Question { name: self.service.clone(), kind: Kind::Ptr }];
         for instance in self.instances() {

@@ -32,7 +32,7 @@ const MAX_TTL: Duration = Duration::from_mins(10);
 /// Maximum number of clusters in one message that count.
 const MAX_PER_MESSAGE: usize = 4;
 
-/// What a message says about one cluster.
+/// Content of a message about one cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// It is there, for so many seconds.
@@ -61,7 +61,7 @@ pub fn heard(message: &Message) -> Vec<Heard> {
     instances.take(MAX_PER_MESSAGE).filter_map(read).collect()
 }
 
-/// Why an announcement does not count.
+/// Reason why an announcement does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
     /// It is our own.
@@ -128,7 +128,7 @@ impl LanTable {
         self.entries.retain(|_, entry| entry.expires > now);
     }
 
-    /// When the next entry expires.
+    /// Time at which the next entry expires.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.entries.values().map(|entry| entry.expires).min()
     }

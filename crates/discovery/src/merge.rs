@@ -87,12 +87,12 @@ pub struct Discovered {
     pub announcement: Announcement,
     /// `LAN`, and the names of `SearchDomain`s.
     pub sources: Vec<String>,
-    /// Why it has no `ForeignCluster`.
+    /// Reason why it has no `ForeignCluster`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// What was learnt by calling the announced URLs of a cluster.
+/// Results of calls to the announced URLs of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// URLs at which the cluster proved its ID.
@@ -142,7 +142,7 @@ impl Known {
     }
 }
 
-/// What to do with a `ForeignCluster`.
+/// Next change of a `ForeignCluster`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Nothing,
@@ -190,7 +190,7 @@ fn first_proved(found: &FoundCluster, verified: &Verified) -> Option<String> {
     found.announcement.auth_urls.iter().find(|url| verified.proved.contains(*url)).cloned()
 }
 
-/// Why a cluster that was found has no `ForeignCluster`. `None`: it has one, or will have one in a moment.
+/// Reason why a cluster that was found has no `ForeignCluster`. `None`: it has one, or will have one in a moment.
 pub fn problem(found: &FoundCluster, known: Option<&Known>, verified: &Verified, created: usize) -> Option<String> {
     if known.is_some() || found.announcement.auth_urls.iter().any(|url| !verified.failed.contains_key(url)) {
         let is_full = known.is_none() && created >= MAX_CREATED;

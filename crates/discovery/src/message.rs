@@ -31,7 +31,7 @@ pub struct Message {
     pub records: Vec<Record>,
 }
 
-/// What a server says about a question.
+/// Result that a server reports for a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Ok,

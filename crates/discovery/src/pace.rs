@@ -1,4 +1,4 @@
-//! When to write what changes: a change at once, and changes that go on all the time rarely. So whoever makes the list change all the
+//! Pace of writes: a change is written at once, and changes that go on all the time rarely. So whoever makes the list change all the
 //! time causes few writes, and a person who changes something now and then sees it soon.
 
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ struct Write {
 }
 
 impl Pace {
-    /// When the next write may happen. `None`: at once.
+    /// Earliest time of the next write. `None`: at once.
     pub fn next(&self, now: Instant) -> Option<Instant> {
         let last = self.last?;
         let after_burst = last.paid_until.checked_sub(INTERVAL * (MAX_BURST - 1)).unwrap_or(last.at);

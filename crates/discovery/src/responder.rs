@@ -1,4 +1,4 @@
-//! What this cluster says on the local network about itself, and when.
+//! Decides what this cluster says on the local network about itself, and when.
 
 use std::net::IpAddr;
 

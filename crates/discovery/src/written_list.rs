@@ -1,8 +1,8 @@
-//! When to compare a list of clusters with the stored one, which anybody may have emptied.
+//! Decides when to compare a list of clusters with the stored one, which anybody may have emptied.
 
 use std::time::{Duration, Instant};
 
-/// How often a list that did not change is compared with the stored one.
+/// Interval between two comparisons of an unchanged list with the stored one.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The list that was stored when this process looked last.

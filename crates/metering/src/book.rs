@@ -1,4 +1,4 @@
-//! Which objects hold the entries of one namespace: every period has numbered chunks, and only the last one grows.
+//! Objects that hold the entries of one namespace: every period has numbered chunks, and only the last one grows.
 //!
 //! A chunk is closed early, so that each write is small. A process that starts again begins a new chunk; entries that are in two chunks
 //! count once. When a period is over and all entries are in, its last chunk says how many there are.
@@ -38,7 +38,7 @@ pub struct ChunkWrite {
     pub period: Period,
     /// The number of the chunk.
     pub chunk: u32,
-    /// How many chunks there are, if no more entries will follow.
+    /// Number of chunks, if no more entries will follow.
     pub chunks: Option<u32>,
     /// All lines of the chunk.
     pub entries: String,

@@ -1,4 +1,4 @@
-//! What the provider charges for one pod: the facts in the status of its shadow pod.
+//! The provider's charges for one pod: the facts in the status of its shadow pod.
 //!
 //! ```text
 //! charges = charge *("; " charge)      in the order of time; only the last one may be open
@@ -41,11 +41,11 @@ struct Charge {
 /// A remote pod as the provider sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SeenPod<'a> {
-    /// When the API server created it.
+    /// Time at which the API server created it.
     pub created: Seconds,
-    /// When it ended, as its own status says, if it has ended.
+    /// Time at which it ended, as its own status says, if it has ended.
     pub ended: Option<Seconds>,
-    /// What the ledger charges for it.
+    /// Amounts that the ledger charges for it.
     pub amounts: &'a ResourceList,
     /// The end of the last complete period, if its entries say that the pod ran on: they do not change any more. Otherwise 0.
     pub settled: Seconds,
@@ -67,7 +67,7 @@ impl Charges {
         before.from().is_none_or(|from| self.from() == Some(from))
     }
 
-    /// When the pod was charged first.
+    /// Begin of the first charge of the pod.
     pub fn from(&self) -> Option<Seconds> {
         self.0.first().map(|first| first.from)
     }

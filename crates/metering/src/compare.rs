@@ -19,7 +19,7 @@ use crate::usage::Usage;
 /// Default of how many seconds the clocks of both sides may differ.
 pub const CLOCK_TOLERANCE_SECONDS: Seconds = 300;
 
-/// How much both sides may differ.
+/// Allowed differences between both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tolerance {
     /// Seconds between times that both sides know exactly.
@@ -52,7 +52,7 @@ pub struct Difference {
     pub provider: Seconds,
     /// Seconds that the consumer counts.
     pub consumer: Seconds,
-    /// What differs, in a sentence.
+    /// The difference, in a sentence.
     pub message: String,
 }
 
@@ -90,7 +90,7 @@ impl Comparison {
     }
 }
 
-/// What differs between the entries of one pod.
+/// Describes a difference between the entries of one pod.
 fn difference(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
     if ours.is_empty() {
         return Some("the consumer knows no such pod in this period".to_owned());
@@ -104,8 +104,8 @@ fn difference(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Optio
     theirs.iter().find_map(|entry| uncovered(entry, ours, tolerance)).or_else(|| stretched(theirs, ours, tolerance))
 }
 
-/// Why the pod ran longer than we saw, if all of ours are estimates. Clocks that differ move both ends of a pod. Only where the boundary
-/// of a period cuts one of them, the other one moves alone.
+/// Returns a message if the pod ran longer than we saw, and all of our entries are estimates. Clocks that differ move both ends of a pod.
+/// Only where the boundary of a period cuts one of them, the other one moves alone.
 fn stretched(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
     if !ours.iter().all(|own| own.from.is_estimate && own.until.is_estimate) {
         return None;
@@ -123,7 +123,7 @@ fn stretched(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Option
         .then(|| format!("the provider charges it for {provider} seconds, the consumer for {consumer}"))
 }
 
-/// Why none of our entries covers this one.
+/// Returns a message if none of our entries covers this one.
 fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
     // An estimated end of a pod whose begin is the provider's is by the provider's clock.
     let within = |own: &Entry, time: Time| {

@@ -23,7 +23,7 @@ pub const MAX_LINE_LEN: usize = 8 * 1024;
 /// Maximum time: the year 9999.
 const MAX_TIME: Seconds = 253_402_300_799;
 
-/// What one pod was charged between two times.
+/// The charge for one pod between two times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// UID of the local pod, which is the name of its shadow pod.
@@ -35,7 +35,7 @@ pub struct Entry {
     /// First second that does not count any more. It equals `from` only if one of them is an estimate: then the pod may have been
     /// there, by the other side's clock.
     pub until: Time,
-    /// What it was charged, without zeros.
+    /// The charged amounts, without zeros.
     pub amounts: ResourceList,
     /// Namespace of the local pod; empty if it is not known. A provider does not write it.
     pub namespace: String,
@@ -50,7 +50,7 @@ pub struct Time {
     pub is_estimate: bool,
 }
 
-/// Why a line is no entry.
+/// Reason why a line is no entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
     /// Longer than [`MAX_LINE_LEN`].
@@ -104,7 +104,7 @@ impl Entry {
         self.from.at < self.until.at || (may_be_empty && self.from.at == self.until.at)
     }
 
-    /// How many seconds it counts.
+    /// Number of seconds that it counts.
     pub fn seconds(&self) -> Seconds {
         self.until.at - self.from.at
     }

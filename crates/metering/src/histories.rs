@@ -15,14 +15,14 @@ const PERIOD: u32 = 600;
 /// Both sides complete a period so much later.
 const GRACE: Seconds = 60;
 const CLOCKS: Seconds = 300;
-/// When all pods are gone and all periods complete.
+/// Time at which all pods are gone and all periods complete.
 const END: Seconds = 8000;
 /// A process that did not look for so long was not there.
 const RESTART: Seconds = 20;
-/// How long after its deletion a pod is charged at most.
+/// Maximum time for which a pod is charged after its deletion.
 const GRACE_OF_PODS: Seconds = 30;
 
-/// What happens to one pod, in true seconds.
+/// Events of one pod, in true seconds.
 #[derive(Clone, Debug)]
 struct Story {
     sent: Seconds,
@@ -33,7 +33,7 @@ struct Story {
     vanishes_after: Option<Seconds>,
     /// The consumer deletes it so long after it was sent, whether the provider's process runs or not.
     deleted_after: Seconds,
-    /// How long the remote pod stays after the provider deleted it.
+    /// Time for which the remote pod stays after the provider deleted it.
     lingers: Seconds,
     /// The provider dies between storing the entry and releasing the record.
     dies_before_release: bool,
@@ -42,10 +42,10 @@ struct Story {
 #[derive(Clone, Debug)]
 struct History {
     pods: Vec<Story>,
-    /// When each side's process looks: gaps are its restarts and lost watches.
+    /// Times at which each side's process looks: gaps are its restarts and lost watches.
     provider_looks: Vec<Seconds>,
     consumer_looks: Vec<Seconds>,
-    /// How much the consumer's clock is ahead.
+    /// Seconds by which the consumer's clock is ahead.
     skew: Seconds,
 }
 
@@ -100,31 +100,31 @@ fn histories() -> impl Strategy<Value = History> {
 #[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 #[derive(Clone, Debug, Default)]
 struct Objects {
-    /// When the remote pod that exists, or existed last, was created.
+    /// Creation time of the remote pod that exists, or existed last.
     created: Option<Seconds>,
     vanished: bool,
     resized: bool,
     /// In the status of the shadow pod.
     charges: Charges,
-    /// When the provider deleted the remote pod.
+    /// Time at which the provider deleted the remote pod.
     deleted: Option<Seconds>,
     /// The provider's last complete period has its end.
     end_is_settled: bool,
     stored_once: bool,
-    /// What the provider stored.
+    /// Charges that the provider stored.
     closed: Charges,
     released: bool,
-    /// What the consumer saw last.
+    /// Charges that the consumer saw last.
     seen_by_consumer: Charges,
     consumer_done: bool,
-    /// For how many seconds remote pods existed that are gone, and for how many of them the provider saw that.
+    /// Seconds for which remote pods existed that are gone, and the part of them that the provider saw.
     former: (Seconds, Seconds),
-    /// Until when the provider saw the present one.
+    /// Time until which the provider saw the present one.
     shown: Seconds,
 }
 
 impl Objects {
-    /// When the remote pod goes, as far as that is decided.
+    /// Time at which the remote pod goes, as far as that is decided.
     fn goes(&self, story: &Story) -> Option<Seconds> {
         let vanishes = story.vanishes_after.filter(|_| !self.vanished).and_then(|after| Some(self.created? + after));
         vanishes.into_iter().chain(self.deleted.map(|at| at + story.lingers)).min()
@@ -134,13 +134,13 @@ impl Objects {
         self.goes(story).is_some_and(|goes| goes <= now)
     }
 
-    /// When it ended by itself, if it has.
+    /// Time at which it ended by itself, if it has.
     fn ended(&self, story: &Story, now: Seconds) -> Option<Seconds> {
         let ended = self.created? + story.ends_after?;
         (ended <= now && self.deleted.is_none_or(|deleted| ended <= deleted)).then_some(ended)
     }
 
-    /// What the provider charges, by what it sees now.
+    /// The provider's charges, by what it sees now.
     fn charged(&self, story: &Story, now: Seconds, unwatched_since: Option<Seconds>, settled: Seconds) -> Charges {
         let Some(created) = self.created else { return Charges::default() };
         let at = now.min(story.due());
@@ -200,7 +200,7 @@ struct World {
     pods: Vec<Objects>,
     provider: Records,
     consumer: Records,
-    /// When the provider's process looked last.
+    /// Time at which the provider's process looked last.
     provider_looked: Seconds,
 }
 

@@ -21,10 +21,10 @@ const CLOCKS: Seconds = 300;
 /// The consumer completes a period so much later.
 const GRACE: Seconds = 60 + CLOCKS;
 const END: Seconds = 4200;
-/// When a consumer that removes its pods stops to do so.
+/// Time at which a consumer that removes its pods stops to do so.
 const LAST_ACT: Seconds = 1500;
 
-/// What the provider says of one pod.
+/// False statement of the provider about one pod, if any.
 #[derive(Clone, Copy, Debug)]
 enum Lie {
     None,
@@ -57,9 +57,9 @@ struct History {
     pods: Vec<Sent>,
     /// Pods that the provider invents, with a copied voucher or without.
     invented: Vec<(Seconds, bool)>,
-    /// When the consumer looks, and whether it restarted before.
+    /// Times at which the consumer looks, and whether it restarted before.
     looks: Vec<(Seconds, bool)>,
-    /// How much the provider's clock is ahead.
+    /// Seconds by which the provider's clock is ahead.
     skew: Seconds,
 }
 
@@ -105,7 +105,7 @@ impl Sent {
         self.at + self.lives
     }
 
-    /// What the provider says when it began and ended, by its clock.
+    /// Begin and end that the provider states, by its clock.
     fn said(&self, skew: Seconds) -> (Seconds, Seconds) {
         let (from, until) = (self.at + 1 + skew, self.gone() + skew);
         match self.lie {
@@ -148,7 +148,7 @@ fn voucher(n: usize, sent: Seconds) -> Option<String> {
 struct Consumer {
     records: BTreeMap<Period, Usage>,
     complete: BTreeSet<Period>,
-    /// What this process saw of each pod: lost at a restart.
+    /// Charges of each pod that this process saw: lost at a restart.
     seen: BTreeMap<usize, Charges>,
     done: BTreeSet<String>,
 }
@@ -248,7 +248,7 @@ impl Consumer {
     }
 }
 
-/// What the provider puts into its records.
+/// Usage that the provider puts into its records.
 fn claimed(history: &History) -> BTreeMap<Period, Usage> {
     let mut entries = Vec::new();
     for (n, pod) in history.pods.iter().enumerate() {
@@ -274,7 +274,7 @@ fn claimed(history: &History) -> BTreeMap<Period, Usage> {
     usage
 }
 
-/// What the consumer signs, by pod: seconds, and the largest amount. The provider may leave out the pods that are disputed.
+/// Usage that the consumer signs, by pod: seconds, and the largest amount. The provider may leave out the pods that are disputed.
 fn signed(history: &History) -> BTreeMap<String, (Seconds, Usage)> {
     let mut consumer = Consumer::default();
     for (now, restarts) in &history.looks {
@@ -293,7 +293,7 @@ fn signed(history: &History) -> BTreeMap<String, (Seconds, Usage)> {
     signed
 }
 
-/// What a consumer does with the shadow pod of one name.
+/// Action of a consumer on the shadow pod of one name.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// Creates it, if there is none.
@@ -364,7 +364,7 @@ impl Provider {
         }
     }
 
-    /// What a shadow pod is charged now.
+    /// Present charges of a shadow pod.
     fn charges(&self, shadow: &ShadowPod, now: Seconds) -> Charges {
         let since = self.ends.iter().filter(|(uid, _)| **uid != shadow.uid).map(|(_, end)| *end).max().unwrap_or_default();
         match &self.pod {

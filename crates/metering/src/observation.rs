@@ -1,4 +1,4 @@
-//! What the consumer knows of one pod, and which of the provider's facts it adopts.
+//! The consumer's knowledge of one pod, and the facts of the provider that it adopts.
 //!
 //! The consumer has no times of its own that are exact: it knows when it sent the pod and when its record was gone, by its own clock.
 //! The provider's charges are adopted if they are within these bounds, give or take what clocks may differ. That allows the provider's
@@ -13,7 +13,7 @@ use crate::charges::Charges;
 use crate::entry::{Entry, Time, is_name, normalized};
 use crate::period::Period;
 
-/// How many seconds the clocks within one cluster may differ, of its API server, its nodes and its manager. Times are whole seconds.
+/// Maximum difference in seconds between the clocks within one cluster: API server, nodes and manager. Times are whole seconds.
 pub const CLOCKS_OF_A_CLUSTER: Seconds = 5;
 
 /// One pod that the consumer sent.
@@ -25,14 +25,14 @@ pub struct Observation<'a> {
     pub namespace: &'a str,
     /// The pool that it used.
     pub pool: &'a str,
-    /// When it was sent at the earliest, by the consumer's clock.
+    /// Earliest time at which it was sent, by the consumer's clock.
     pub sent: Seconds,
-    /// When its record was seen gone, by the consumer's clock. `None` while it exists.
+    /// Time at which its record was seen gone, by the consumer's clock. `None` while it exists.
     pub gone: Option<Seconds>,
-    /// When the provider stops to charge it because its shadow pod was deleted, by the provider's clock.
+    /// Time at which the provider stops to charge it because its shadow pod was deleted, by the provider's clock.
     pub charged_until: Claimed<Option<Seconds>>,
-    /// What the provider may charge for it: amounts that it had at any time, as this cluster knows by itself. Without them, nothing that
-    /// the provider says is adopted.
+    /// Amounts that the provider may charge for it: those that it had at any time, as this cluster knows by itself. Without them, nothing
+    /// that the provider says is adopted.
     pub asked: &'a [ResourceList],
     /// The provider's charges, as far as they were seen.
     pub charges: Claimed<&'a Charges>,
@@ -90,14 +90,14 @@ impl Observation<'_> {
         vec![self.own_entry(Time::estimate(self.sent.min(until)), until, &most)]
     }
 
-    /// What this cluster counts by itself, for the most that the pod may be charged.
+    /// The entry that this cluster counts by itself, for the most that the pod may be charged.
     fn own_entry(&self, from: Time, until: Seconds, most: &ResourceList) -> Entry {
         let (uid, pool, namespace) = (self.uid.to_owned(), self.pool.to_owned(), String::new());
         Entry { uid, pool, from, until: Time::estimate(until), amounts: normalized(most), namespace }
     }
 
-    /// When a pod that is charged from `from` on ended at the latest, by the provider's clock. It was not created before it was sent, so
-    /// it ran no longer than from then until it was `seen` last.
+    /// Latest end of a pod that is charged from `from` on, by the provider's clock. It was not created before it was sent, so it ran no
+    /// longer than from then until it was `seen` last.
     fn latest_end(&self, from: Seconds, seen: Seconds) -> Seconds {
         let end = from.saturating_add(seen.saturating_sub(self.sent));
         self.charged_until.unverified().unwrap_or(end).min(end).saturating_add(CLOCKS_OF_A_CLUSTER)

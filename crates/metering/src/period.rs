@@ -10,7 +10,7 @@ pub const DEFAULT_PERIOD_SECONDS: u32 = 3600;
 /// Minimum length of a period: names of records contain its start in minutes.
 pub const MIN_PERIOD_SECONDS: u32 = 60;
 
-/// How long after its end a period takes entries of pods that ended before. The consumer waits for the clock tolerance as well.
+/// Time after its end in which a period takes entries of pods that ended before. The consumer waits for the clock tolerance as well.
 pub const GRACE: Seconds = 60;
 
 /// Maximum number of periods into which an entry is cut. Nobody keeps a record open for so long.

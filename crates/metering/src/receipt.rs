@@ -36,14 +36,14 @@ pub struct Version {
     pub prices: BTreeMap<String, PriceList>,
 }
 
-/// What a receipt is about.
+/// The contract that a receipt is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contract {
     /// Its ID.
     pub id: String,
-    /// Who lends.
+    /// The cluster that lends.
     pub provider: ClusterId,
-    /// Who borrows.
+    /// The cluster that borrows.
     pub consumer: ClusterId,
     /// Its versions, in the order of time.
     pub versions: Vec<Version>,
@@ -173,7 +173,7 @@ pub fn totals(pools: &[ReceiptPool]) -> BTreeMap<String, Money> {
     totals
 }
 
-/// Why a statement contradicts itself: a line, or a total, that nobody gets who computes it again.
+/// Returns a message if a statement contradicts itself: whoever computes a line or a total again gets another value.
 pub fn contradiction(statement: &ReceiptStatement) -> Option<String> {
     for pool in &statement.pools {
         for (name, line) in &pool.resources {
@@ -187,7 +187,7 @@ pub fn contradiction(statement: &ReceiptStatement) -> Option<String> {
     (!is_summary && statement.totals != totals(&statement.pools)).then(|| "the totals are not the sums of the costs".to_owned())
 }
 
-/// What differs between two statements about the same period, for people. `None` if they are equal.
+/// Describes the difference between two statements about the same period, for people. `None` if they are equal.
 pub fn statement_difference(ours: &ReceiptStatement, theirs: &ReceiptStatement) -> Option<String> {
     let what = if ours == theirs {
         return None;

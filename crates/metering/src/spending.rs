@@ -1,4 +1,4 @@
-//! What a consumer spent under one contract in a day or a month, by namespace.
+//! The spending of a consumer under one contract in a day or a month, by namespace.
 //!
 //! The consumer's usage records have it, until both sides signed the receipt and they are deleted. So before that, what the complete
 //! periods cost is added up in an annotation of the consumer's copy of the contract, the [`Settled`] costs:
@@ -136,7 +136,7 @@ pub struct Settled {
     day: Costs,
     /// Those of the month of the last settled second.
     month: Costs,
-    /// What contracts cost whose copies are gone.
+    /// Costs of contracts whose copies are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     former: Option<Box<Settled>>,
     /// UIDs of these copies, the newest last.
@@ -190,7 +190,7 @@ impl Settled {
         self.taken_over.iter().any(|other| other == uid)
     }
 
-    /// What is settled of this day or month. `None` if all that is settled was before.
+    /// The settled costs of this day or month. `None` if all that is settled was before.
     fn in_span(&self, kind: BudgetPeriod, span: &Range<Seconds>) -> Option<&Costs> {
         let costs = match kind {
             BudgetPeriod::Day => &self.day,
@@ -201,7 +201,7 @@ impl Settled {
 }
 
 impl Contract {
-    /// What the entries of a period cost, by namespace, as far as they are in a span of time.
+    /// Costs of the entries of a period, by namespace, as far as they are in a span of time.
     pub fn costs(&self, period: Period, usage: &Usage, span: &Range<Seconds>) -> Costs {
         let mut sums: BTreeMap<(&str, &str, u32, &str), AmountSeconds> = BTreeMap::new();
         let spans = self.spans(period);
@@ -235,7 +235,7 @@ impl Contract {
         self.versions.iter().rev().find(|version| applies && version.from <= time)
     }
 
-    /// What these amounts of a pool cost for one hour at a time, and in which currency. `None` if they cost nothing.
+    /// Currency and cost of these amounts of a pool for one hour, at the given time. `None` if they cost nothing.
     pub fn per_hour(&self, pool: &str, amounts: &ResourceList, time: Seconds) -> Option<(&str, Money)> {
         let prices = self.version_at(time)?.prices.get(pool)?;
         let cost = per_hour(&prices.rates, amounts);
@@ -243,7 +243,7 @@ impl Contract {
     }
 }
 
-/// What is known of the costs of one contract.
+/// The known costs of one contract.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Account {
     /// The contract, from the consumer's copy.
@@ -254,7 +254,7 @@ pub struct Account {
     complete: Seconds,
     /// The entries of periods that are not settled.
     open: BTreeMap<Period, Usage>,
-    /// What the pods that run now cost for one hour.
+    /// Cost of the pods that run now, for one hour.
     per_hour: Costs,
 }
 
@@ -295,7 +295,7 @@ impl Account {
         }
     }
 
-    /// What was spent in the present day or month.
+    /// Costs of the present day or month.
     pub fn spent(&self, kind: BudgetPeriod, now: Seconds) -> Costs {
         let span = span_of(kind, now);
         let mut costs = self.settled.in_span(kind, &span).cloned().unwrap_or_default();
@@ -308,7 +308,7 @@ impl Account {
         costs
     }
 
-    /// What the pods that run now cost for one hour.
+    /// Cost of the pods that run now, for one hour.
     pub fn per_hour(&self) -> &Costs {
         &self.per_hour
     }

@@ -1,4 +1,4 @@
-//! How a consumer vouches for a pod that it sent.
+//! A consumer's voucher for a pod that it sent.
 //!
 //! What a consumer signs comes from its own records. A pod that it does not have any more, for example because somebody removed it by force
 //! while its manager was down, is known only from its shadow pod, and a provider may write any shadow pod. So the consumer writes into each of
@@ -25,7 +25,7 @@ use crate::period::Period;
 pub const MAX_VOUCHER_LEN: usize = 4096;
 /// Maximum number of different amounts, which a pod gets by resizes; the latest ones count.
 const MAX_AMOUNTS: usize = 16;
-/// What the key is for: no other key that is derived from that of the cluster is the same.
+/// Purpose of the key: no other key that is derived from that of the cluster is the same.
 const CONTEXT: &[u8] = b"liqo.io: vouchers for pods that this cluster sent, version 1";
 
 /// The key of the codes of one cluster.
@@ -56,16 +56,16 @@ pub fn may_have_run_on<'a>(
     ran_on
 }
 
-/// What a consumer knew of a pod when it sent it.
+/// Facts about a pod that a consumer knew when it sent it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Voucher {
     /// Namespace of the local pod.
     pub namespace: String,
     /// The pool that it used.
     pub pool: String,
-    /// When it was sent at the earliest, by the consumer's clock.
+    /// Earliest time at which it was sent, by the consumer's clock.
     pub sent: Seconds,
-    /// What may be charged for it, also from before it was resized.
+    /// Amounts that may be charged for it, also from before it was resized.
     pub amounts: Vec<ResourceList>,
 }
 

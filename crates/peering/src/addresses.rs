@@ -32,7 +32,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// The same, while nothing is missing.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How other clusters reach this one; for what is not known, the text says what to do.
+/// The addresses by which other clusters reach this one. If one is not known, the text says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// URL of the auth endpoint.

@@ -16,7 +16,7 @@ use ring::{
     rand::{SecureRandom, SystemRandom},
 };
 
-/// How long a challenge is valid.
+/// A challenge is valid for this time.
 pub const LIFETIME: Duration = Duration::from_secs(30);
 
 /// Maximum number of spent challenges to remember.
@@ -25,7 +25,7 @@ const MAX_SPENT: usize = 8192;
 const NONCE_LEN: usize = 16;
 const TIME_LEN: usize = 8;
 
-/// Why a challenge is not accepted.
+/// Reason to refuse a challenge.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ChallengeError {
     /// Not one of this process, or damaged.

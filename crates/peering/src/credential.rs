@@ -29,10 +29,10 @@ pub const CREDENTIAL_SECRET: &str = "credential";
 const MIN_LIFE: i64 = PeeringTimes::MIN_CREDENTIAL_LIFETIME_SECONDS as i64;
 const MAX_LIFE: i64 = PeeringTimes::MAX_CREDENTIAL_LIFETIME_SECONDS as i64;
 
-/// By how many seconds the clocks of two nodes may differ: one may have stored a credential, the other reads it.
+/// Maximum difference of the clocks of two nodes in seconds: one may have stored a credential, the other reads it.
 pub const MAX_CLOCK_DIFFERENCE: i64 = 300;
 
-/// How long connecting to a provider's API server may take.
+/// Timeout of connecting to a provider's API server.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 const SERVER: &str = "server";
@@ -44,7 +44,7 @@ const TENANT_NAMESPACE: &str = "tenant-namespace";
 const PROTOCOL_VERSION: &str = "protocol-version";
 const PROVIDER_NAME: &str = "provider-name";
 
-/// What is needed to renew a credential at the provider's API server.
+/// The data for the renewal of a credential at the provider's API server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Renewal {
     /// The namespace of our account there.
@@ -94,7 +94,7 @@ pub struct Credential {
     pub provider_name: String,
 }
 
-/// Why a grant cannot be used.
+/// The reason why a grant cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
     /// The address of the API server is not an `https://` URL.
@@ -190,7 +190,7 @@ impl Credential {
         Self { issued_at: earlier(self.issued_at), expires_at: earlier(self.expires_at), ..self }
     }
 
-    /// How to renew it at the provider's API server for as long as it lives itself; none if its token does not say what it is bound to.
+    /// The data to renew it at the provider's API server for its own lifetime; none if its token does not say what it is bound to.
     pub fn renewal(&self) -> Option<Renewal> {
         Self::renewal_of(&self.token.0, self.life())
     }
@@ -273,14 +273,14 @@ impl Renewal {
     }
 }
 
-/// How long a token lives, in seconds: as the token says, and not longer than `said`. The API server may issue it for a shorter time than
-/// was asked for.
+/// Lifetime of a token in seconds: as the token says, and at most `said`. The API server may issue it for a shorter time than was asked
+/// for.
 fn life_of(token: &str, said: i64) -> i64 {
     let validity = claims::<Validity>(token).and_then(|validity| validity.exp.checked_sub(validity.iat));
     validity.unwrap_or(said).min(said).clamp(0, MAX_LIFE)
 }
 
-/// What a token says. Nothing here checks its signature.
+/// Reads the claims of a token. Nothing here checks its signature.
 fn claims<C: DeserializeOwned>(token: &str) -> Option<C> {
     let payload = BASE64URL_NOPAD.decode(token.split('.').nth(1)?.as_bytes()).ok()?;
     serde_json::from_slice(&payload).ok()

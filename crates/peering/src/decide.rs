@@ -16,7 +16,7 @@ const MANAGER_TIMEOUT: Duration = Duration::from_secs(30);
 /// If a consumer's lease has not changed for this long, the consumer counts as unreachable.
 const CONSUMER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What the `ForeignCluster` of a peer says.
+/// The facts in the `ForeignCluster` of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // Facts that do not depend on each other.
 pub struct Peer {
@@ -83,7 +83,7 @@ pub struct Snapshot {
     pub consumer_expired: bool,
 }
 
-/// What to do about a peer as our provider.
+/// The action for a peer as our provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outgoing {
     Nothing,
@@ -95,7 +95,7 @@ pub enum Outgoing {
     AwaitGone,
 }
 
-/// What to do about a peer as our consumer.
+/// The action for a peer as our consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming {
     /// There is no tenancy: remove what an earlier one left.
@@ -108,7 +108,7 @@ pub enum Incoming {
     AwaitGone,
 }
 
-/// What to do with the `ForeignCluster` itself.
+/// The action for the `ForeignCluster` itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     Keep,
@@ -124,7 +124,7 @@ pub enum Record {
     Create,
 }
 
-/// What to do about one peer.
+/// The actions for one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub outgoing: Outgoing,
@@ -179,11 +179,11 @@ fn record(peer: Option<Peer>, outgoing: Outgoing, incoming: Incoming) -> Record 
 /// The last signs of life of a provider, by the local monotonic clock.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
-    /// When its API server last answered a request of ours with success.
+    /// The last time at which its API server answered a request of ours with success.
     pub answered: Option<Instant>,
     /// The version of its manager's lease that was last seen.
     pub lease: Option<String>,
-    /// When that version was first seen.
+    /// The time at which that version was first seen.
     pub lease_changed: Instant,
     /// Whether its last answer denied us access.
     pub refused: bool,

@@ -6,7 +6,7 @@ use hyper::{body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Why there is no answer: the connection broke, the answer is not HTTP, or it is too long.
+/// The reason why there is no answer: the connection broke, the answer is not HTTP, or it is too long.
 pub type ExchangeError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends a request, and reads an answer of at most `max_len` bytes. The connection ends with it.

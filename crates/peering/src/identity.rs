@@ -1,4 +1,4 @@
-//! Where a cluster keeps its key.
+//! Stores a cluster's key.
 //!
 //! The first start creates an Ed25519 key, which never changes: the cluster ID is derived from it, and every grant from another
 //! cluster depends on it. It is stored in an immutable Secret, so that a stray `kubectl apply` cannot replace it.
@@ -19,7 +19,7 @@ pub const IDENTITY_SECRET: &str = "liqo-identity";
 /// The key in the Secret's data: the private key as PKCS#8 DER.
 pub const PRIVATE_KEY: &str = "private-key";
 
-/// Why there is no identity.
+/// The reason why there is no identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     #[error(transparent)]

@@ -77,7 +77,7 @@ pub type Keep = Arc<dyn Fn(String, Option<String>) -> BoxFuture<'static, Result<
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why peering cannot run.
+/// The reason why peering cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The port of the auth endpoint is taken.

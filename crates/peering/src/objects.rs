@@ -42,10 +42,10 @@ pub const KIND_MAPPED: &str = labels::KIND_MAPPED;
 /// Annotation on a tenant namespace: the tenancy has been ending since this time (RFC 3339).
 pub const ENDING: &str = "liqo.io/ending";
 
-/// How long a consumer's tokens may be renewed without its key.
+/// A consumer's tokens may be renewed without its key for this time.
 const SESSION_SECONDS: i64 = 24 * 3600;
 
-/// How long a new `RoleBinding` may take to have an effect.
+/// Maximum delay until a new `RoleBinding` has an effect.
 const RIGHTS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Creates an object unless it exists; returns the existing object.

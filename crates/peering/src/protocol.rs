@@ -67,7 +67,7 @@ impl fmt::Display for ProtocolRange {
     }
 }
 
-/// Who answers at an auth endpoint.
+/// The cluster that answers at an auth endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identification {
     #[serde(rename = "clusterID")]
@@ -162,7 +162,7 @@ pub struct ApiServer {
     pub ca: String,
 }
 
-/// Why the provider does not grant a request, or not yet.
+/// The reason why the provider does not grant a request, or not yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// One word for programs, for example `TokenRequired`.

@@ -61,9 +61,9 @@ use crate::{
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent requests.
 const MAX_CONCURRENT: usize = 16;
-/// How many objects of an ending tenancy are listed at once. The metadata of each may take the 1.5 MiB that etcd allows.
+/// Page size of the lists of an ending tenancy's objects. The metadata of each may take the 1.5 MiB that etcd allows.
 const CLEAR_PAGE_SIZE: u32 = 16;
-/// How long controllers may take to remove our finalizers, once there is no mapped namespace.
+/// Maximum time that controllers have to remove our finalizers, once there is no mapped namespace.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Prefix of the names of our own finalizers.
 const OUR_FINALIZERS: &str = "liqo.io/";
@@ -82,7 +82,7 @@ pub struct Tenants {
     queue: Queue<ClusterId>,
     consumer_heartbeats: Mutex<HashMap<ClusterId, (ConsumerHeartbeat, ConsumerHealth)>>,
     locks: Mutex<HashMap<ClusterId, Arc<tokio::sync::Mutex<()>>>>,
-    /// Since when a consumer whose tenancy ends has no mapped namespace.
+    /// The time since which a consumer whose tenancy ends has no mapped namespace.
     unmapped: Mutex<HashMap<ClusterId, Instant>>,
 }
 

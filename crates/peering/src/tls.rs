@@ -38,13 +38,13 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// Lifetime of a certificate, which is renewed after half of it.
 pub const VALIDITY: Duration = Duration::from_hours(720);
 
-/// How far in the past certificates become valid, for clients whose clock is behind.
+/// Certificates are valid from this long before their creation, for clients whose clock is behind.
 const BACKDATED: Duration = Duration::from_hours(1);
 
 /// The bytes before the 32 bytes of the key in the DER of an Ed25519 `SubjectPublicKeyInfo` (RFC 8410).
 const ED25519_SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// Why a TLS configuration could not be created.
+/// Failure to create a TLS configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("cannot create a certificate with this cluster's key: {0}")]

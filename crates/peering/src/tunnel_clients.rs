@@ -29,9 +29,9 @@ use crate::{
     objects::KIND_TENANT,
 };
 
-/// How often the list is computed again, because tokens expire, and because an update may have failed.
+/// Interval at which the list is computed again, because tokens expire, and because an update may have failed.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the answer to a request that spends a token may take.
+/// Maximum time until the answer to a request that spends a token.
 const SPENT_TOKEN_GRACE: Duration = Duration::from_secs(10);
 
 /// A token that was issued and not used yet.

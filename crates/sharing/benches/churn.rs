@@ -1,4 +1,4 @@
-//! How often offers are rewritten while pods come and go: `cargo bench -p liqo-sharing --bench churn`.
+//! Counts how often offers are rewritten while pods come and go: `cargo bench -p liqo-sharing --bench churn`.
 //!
 //! Simulates ten minutes of a provider with 100 nodes that lends to ten peers. Each second ten of its own pods end and ten others
 //! start on random nodes. In the second half, a job of 600 pods runs in one minute of every two. The bench decides once per

@@ -1,4 +1,4 @@
-//! How long a large provider takes to compute all offers: `cargo bench -p liqo-sharing --bench offers`.
+//! Measures the time that a large provider takes to compute all offers: `cargo bench -p liqo-sharing --bench offers`.
 //!
 //! 1,000 peers, 5,000 nodes and 100,000 pods, a tenth of which belong to peers; with one policy, and with four that divide the
 //! nodes differently. Measures the first decision, and a decision after one pod changed. Also prints the memory of the snapshot.

@@ -1,4 +1,4 @@
-//! What metering costs for 10,000 pods in one period: `cargo bench -p liqo-sharing --bench receipts`.
+//! Measures the cost of metering for 10,000 pods in one period: `cargo bench -p liqo-sharing --bench receipts`.
 //!
 //! Every pod uses cpu and memory of one of four pools, under one of three versions of a contract; names and numbers have the lengths that
 //! they have in real clusters. The bench prints the sizes of what is stored, the median time of each step, and the peak memory of the

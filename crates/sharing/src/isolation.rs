@@ -27,7 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const WRITE_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Maximum number of pods that are tried.
 const MAX_PODS: u32 = 20;
-/// How many addresses are tried at the same time.
+/// Maximum number of addresses that are tried at the same time.
 const CONCURRENCY: usize = 20;
 
 /// Tries now and then until `stop`.

@@ -29,7 +29,7 @@ pub struct PeerConditions {
     foreign_clusters: Cache<ForeignCluster>,
     reported: Mutex<BTreeMap<ClusterId, Reported>>,
     queue: Queue<ClusterId>,
-    /// Since when this process has seen that consumers are silent. What an earlier leader wrote may be old, and clocks may be set.
+    /// Time since which this process has seen that consumers are silent. What an earlier leader wrote may be old, and clocks may be set.
     silent_since: Mutex<HashMap<ClusterId, Instant>>,
 }
 

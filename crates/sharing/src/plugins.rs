@@ -35,11 +35,11 @@ use crate::decide::{
 const RECORD: &str = "liqo-plugin-clusters";
 /// Number of consumers that plugins are asked about at the same time.
 const CONCURRENCY: usize = 8;
-/// How often a plugin is asked although it reports no change. It may have stopped to report.
+/// Interval between two calls of a plugin that reports no change. It may have stopped to report.
 const POLL_INTERVAL: Duration = Duration::from_mins(5);
 /// Delay before the record is read again after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
-/// How often Liqo tries to tell a plugin about the end of a peering if no policy names the plugin any more.
+/// Maximum number of attempts to tell a plugin about the end of a peering if no policy names the plugin any more.
 const MAX_REMOVE_ATTEMPTS: u32 = 10;
 
 /// A call to a plugin failed, or one of its inputs is missing.

@@ -1,4 +1,4 @@
-//! What the controllers know of this cluster: caches of the objects that they read, and two lists of pods that they need only at times.
+//! The controllers' view of this cluster: caches of the objects that they read, and two lists of pods that they need only at times.
 
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::decide::{
     refusals::is_refusal,
 };
 
-/// How often pods are looked at while they come home.
+/// Interval between two checks of pods while they come home.
 pub const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// Page size for pods and events.
 const PAGE: u32 = 500;
@@ -64,9 +64,7 @@ pub struct Cluster {
     pub offloadings: Cache<NamespaceOffloading>,
     /// The Nodes of virtual nodes, each with its provider.
     pub nodes: Cache<ClusterId>,
-    /// Looks at the mode again.
     pub mode_queue: Queue<()>,
-    /// Looks at a namespace again.
     pub namespaces_queue: Queue<String>,
 }
 

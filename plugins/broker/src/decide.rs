@@ -1,5 +1,5 @@
-//! What each cluster is offered. Pure: the ledger of `liqo-sharing` decides, as if the policies that name this plugin lent what this cluster
-//! borrows.
+//! Computes the offer to each cluster. Pure: the ledger of `liqo-sharing` decides, as if the policies that name this plugin lent what this
+//! cluster borrows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,24 +19,24 @@ use liqo_sharing::decide::{
 };
 use tokio::time::Instant;
 
-/// What is borrowed comes through this cluster and at least one more.
+/// Borrowed resources come through this cluster and at least one more.
 const LEAST_HOPS: u8 = 2;
 
 /// One pool of what this cluster borrows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LentPool {
     pub name: String,
-    /// How many clusters the resources come through, with this one.
+    /// Number of clusters that the resources come through, including this one.
     pub hops: u8,
     pub resources: ResourceList,
 }
 
-/// What each cluster is offered.
+/// The offer to each cluster.
 pub struct Offers {
     ledger: Ledger,
     /// The clusters with an offer under a policy that names this plugin.
     customers: BTreeMap<ClusterId, Vec<LentPool>>,
-    /// What a cluster is offered that nobody knows yet.
+    /// The offer to a cluster that nobody knows yet.
     newcomer: Vec<LentPool>,
 }
 
@@ -120,8 +120,8 @@ fn names(policy: &PeeringPolicy, service: &str) -> bool {
     plugin.and_then(|plugin| plugin.address.split(['.', ':']).next()) == Some(service)
 }
 
-/// What a policy that names this plugin provides: everything that is borrowed, within its own caps. Use beyond that is not part of it: the
-/// manager gives notice.
+/// The `Provide` of a policy that names this plugin: everything that is borrowed, within its own caps. Use beyond that is not part of it:
+/// the manager gives notice.
 fn lends_on(provide: &Provide) -> Provide {
     Provide {
         percentage: 100,

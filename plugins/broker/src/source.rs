@@ -148,7 +148,8 @@ impl Cluster {
         !all.contains(&false)
     }
 
-    /// What the ledger reads; `None` while this cluster has no ID. The manager decides whether and under which contract this cluster lends.
+    /// The input of the ledger; `None` while this cluster has no ID. The manager decides whether and under which contract this cluster
+    /// lends.
     fn snapshot(&self) -> Option<Snapshot> {
         let own = own_id(&self.config)?;
         let peers = by_peer(&self.peers);
@@ -184,7 +185,7 @@ fn own_id(config: &Cache<ClusterId>) -> Option<ClusterId> {
     config.all().into_iter().next().map(|(_, id)| id.as_ref().clone())
 }
 
-/// What the catalog shows, and to whom: the offers that this cluster received, from whom, how far away these are, and its customers.
+/// The data and the readers of the catalog: the offers that this cluster received, from whom, how far away these are, and its customers.
 pub struct Received {
     config: Cache<ClusterId>,
     offers: Cache<ResourceOffer>,

@@ -69,7 +69,7 @@ pub fn namespace(namespace: core::Namespace) -> Option<String> {
     if mapped { found.remove(labels::CONSUMER_ID) } else { None }
 }
 
-/// What each cluster is offered.
+/// The offer to each cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Offers {
     /// The offer to a cluster without pods here.

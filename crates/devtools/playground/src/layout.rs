@@ -254,7 +254,6 @@ impl ClusterLayout {
         self.of_families(&self.spec.pod_range(), &self.spec.pod_range_v6())
     }
 
-    /// The ranges of its Services.
     pub fn service_ranges(&self) -> String {
         self.of_families(SERVICE_RANGE, SERVICE_RANGE_V6)
     }

@@ -110,7 +110,6 @@ impl ClusterSpec {
         }
     }
 
-    /// The range of its pods.
     pub fn pod_range(&self) -> String {
         format!("10.{}.0.0/16", self.pod_octet)
     }

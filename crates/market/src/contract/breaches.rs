@@ -94,7 +94,7 @@ pub fn honoured(of_provider: &[Breach], of_consumer: &[Breach]) -> DesiredCondit
     DesiredCondition::yes(HONOURED, "Honoured", message)
 }
 
-/// Since when something is wrong, as this process saw it. What lasts for less than the tolerance is no breach.
+/// Problems that this process saw, each with its begin. One that lasts for less than the tolerance is no breach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doubts(BTreeMap<(BreachKind, String), Timestamp>);
 

@@ -27,7 +27,7 @@ use super::{
 /// Maximum number of contracts of one provider that are read.
 const MAX_CONTRACTS: usize = 16;
 
-/// What this cluster wants, and what it sees.
+/// Input for the judgement of a provider's contracts.
 pub struct ContractView<'a> {
     pub identity: &'a ClusterIdentity,
     pub provider: &'a ClusterId,
@@ -35,7 +35,7 @@ pub struct ContractView<'a> {
     pub peer: &'a str,
     /// The present peering, as this cluster's request names it.
     pub peering: &'a str,
-    /// What our policy accepts from the provider; `None` if no policy selects it.
+    /// The `consume` section of our policy for the provider; `None` if no policy selects it.
     pub consume: Option<&'a Consume>,
     /// Decisions of persons here, by contract.
     pub decisions: &'a BTreeMap<String, ContractDecision>,
@@ -73,7 +73,7 @@ impl ContractAction {
     }
 }
 
-/// What a contract means for the offers under it.
+/// Effect of a contract on the offers under it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stance {
     /// This cluster signed these terms. The text says why no new pods go there all the same.
@@ -93,7 +93,7 @@ pub enum Stance {
     Over,
 }
 
-/// What to do about the contracts of one provider.
+/// Actions and stances for the contracts of one provider.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContractJudgement {
     pub actions: Vec<ContractAction>,
@@ -101,11 +101,11 @@ pub struct ContractJudgement {
     pub stances: BTreeMap<String, Stance>,
     /// The contract in force: its name, and its end if that is announced.
     in_force: Option<(String, Option<Timestamp>)>,
-    /// When to judge again.
+    /// Time of the next judgement.
     pub next: Option<Timestamp>,
 }
 
-/// What to do about terms that this cluster has not signed.
+/// Decision on terms that this cluster has not signed.
 enum Verdict {
     Sign,
     Ask(String),
@@ -331,7 +331,7 @@ impl ContractView<'_> {
         terms.consumer == *self.identity.id() && terms.provider == *self.provider
     }
 
-    /// Why these terms are not a new contract of this peering, whatever policy and persons say.
+    /// Refuses terms that are not a new contract of this peering, whatever policy and persons say.
     fn defect(&self, name: &str, terms: &ContractTerms) -> Option<Verdict> {
         let refuse = |why: String| Some(Verdict::Refuse { why, by_person: false });
         match terms.peering.as_deref() {
@@ -401,7 +401,7 @@ impl ContractView<'_> {
             .map(|breach| format!("the provider broke the contract ({}): {}", breach.kind.as_str(), breach.message))
     }
 
-    /// What becomes of the copy of a contract that is gone at the provider. It is over: nothing is recorded under it any more.
+    /// Actions on the copy of a contract that is gone at the provider. It is over: nothing is recorded under it any more.
     fn removed_at_provider(&self, name: &str, copy: &ContractCopy) -> Vec<ContractAction> {
         let status = copy.status.clone();
         if copy.spec.in_force_since.is_none() {
@@ -429,7 +429,7 @@ impl ContractView<'_> {
     }
 }
 
-/// What this cluster's own records say when it answers.
+/// This cluster's own records when it answers.
 #[derive(Clone, Copy)]
 struct OwnView<'a> {
     known: &'a ContractStatus,
@@ -451,7 +451,7 @@ impl OwnView<'_> {
     }
 }
 
-/// Why a contract is not signed beside the one in force: each pod would be charged under both.
+/// Keeps this cluster from signing a contract next to the one in force: each pod would be charged under both.
 fn beside(in_force: Option<&(String, Option<Timestamp>)>) -> Option<Verdict> {
     let (name, end) = in_force?;
     if let Some(end) = end {
@@ -495,7 +495,7 @@ fn beyond_limits(terms: &ContractTerms, consume: &Consume, base: Timestamp) -> O
     terms.prices.iter().find_map(|(pool, prices)| Some(format!("pool {pool}: {}", too_expensive(prices, most)?)))
 }
 
-/// Why a person has to decide about what terms cost: nobody wrote down a limit, and it is more than before.
+/// Reason why a person has to decide on the costs of terms: the policy has no limit for them, and they are higher than before.
 fn unlimited_costs(terms: &ContractTerms, replaced: Option<&ContractTerms>, most: Option<&PriceList>) -> Option<String> {
     let has_limit = |charge: &Charged| {
         let most = most.filter(|most| most.currency == charge.currency);

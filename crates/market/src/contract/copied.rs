@@ -1,4 +1,4 @@
-//! What a consumer takes over from a contract into its copy.
+//! The parts of a contract that a consumer takes over into its copy.
 //!
 //! The copy prices what was used, so it contains only what this cluster signed, and what it found itself:
 //! - the terms are read from the signed document, never from the readable copy at the provider;
@@ -20,7 +20,7 @@ use super::{
     whole_seconds,
 };
 
-/// What this cluster itself knows.
+/// Facts that this cluster itself knows.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
     /// The copy, from the last time.

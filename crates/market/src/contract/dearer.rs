@@ -8,7 +8,7 @@ use liqo_api::{ContractTerms, Money};
 
 use super::after;
 
-/// What costs more under the next terms, in words; `None` if nothing does.
+/// Describes what costs more under the next terms; `None` if nothing does.
 pub fn dearer(now: &ContractTerms, next: &ContractTerms) -> Option<String> {
     let raised = charged(next).find_map(|charge| {
         let before = now.prices.get(charge.pool).filter(|list| list.currency == charge.currency);
@@ -35,7 +35,7 @@ pub struct Charged<'a> {
     pub currency: &'a str,
 }
 
-/// What costs something.
+/// All resources of the terms that cost something.
 pub fn charged(terms: &ContractTerms) -> impl Iterator<Item = Charged<'_>> {
     terms.prices.iter().flat_map(|(pool, list)| {
         let rates = list.rates.iter().filter(|(_, rate)| !rate.is_zero());

@@ -4,7 +4,7 @@ use liqo_api::{CONTRACT_PAYLOAD, ClusterId, ContractSignature, ContractTerms, MA
 use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError, Signature, digest};
 use serde_json::Value;
 
-/// Why a document is not believed.
+/// Reason to reject a document.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DocumentError {
     #[error("the contract is longer than {MAX_CONTRACT_LEN} bytes: fewer pools, or fewer prices, make it shorter")]
@@ -36,7 +36,7 @@ pub struct Document {
     pub envelope: Envelope,
     /// The exact bytes that were signed.
     pub payload: Vec<u8>,
-    /// What they say.
+    /// The terms in these bytes.
     pub terms: ContractTerms,
     /// SHA-256 of the payload, in hexadecimal.
     pub digest: String,

@@ -1,4 +1,4 @@
-//! What each side finds that the other one, or it itself, does not fulfil.
+//! Finds duties that the other side, or this side itself, does not fulfil.
 //!
 //! The consumer judges only what it saw itself: a notice only if it was connected for longer than the tolerance when the notice came,
 //! because otherwise it does not know when the provider announced it.
@@ -20,7 +20,7 @@ use super::{
 /// The object of breaches that are about the contract and not about a pool.
 pub const CONTRACT: &str = "contract";
 
-/// What an offer lacks of the promised amounts, in words; `None` if it has all of them.
+/// Promised amounts that an offer lacks, in words; `None` if it has all of them.
 pub fn missing(promised: &ResourceList, offered: Option<&ResourceList>) -> Option<String> {
     let amount = |name: &str| offered.map(|list| list.get(name)).unwrap_or_default();
     let short = promised.iter().filter(|(name, promised)| amount(name) < *promised);
@@ -45,9 +45,8 @@ fn by_provider_finding(kind: BreachKind, object: &str, message: String) -> Findi
     Finding::new(Party::Provider, kind, object, message)
 }
 
-/// What the consumer sees of one contract.
+/// State of one contract, as the consumer sees it.
 pub struct Sight<'a> {
-    /// The contract at the provider.
     pub record: &'a ContractAtProvider,
     /// The terms that this cluster signed.
     pub signed: Option<&'a Document>,
@@ -61,7 +60,6 @@ pub struct Sight<'a> {
     pub now: Timestamp,
 }
 
-/// What the consumer finds.
 #[derive(Debug, Default, PartialEq)]
 pub struct Findings {
     pub certain: Vec<Finding>,
@@ -72,7 +70,7 @@ pub struct Findings {
 }
 
 impl Sight<'_> {
-    /// What the provider shows. Nothing but breaches follows from it.
+    /// The contract that the provider shows. Nothing but breaches follows from it.
     fn shown(&self) -> &ContractSpec {
         self.record.spec.unverified()
     }

@@ -12,7 +12,7 @@ const RECEIPT_SECONDS: i64 = 3600;
 /// Places that only renewals take: a contract that is not renewed ends.
 const FOR_RENEWALS: usize = 2;
 
-/// When there will be room to replace the terms in force; `None` if there is now.
+/// Time at which there will be room to replace the terms in force; `None` if there is room now.
 pub fn full_until(spec: &ContractSpec, renews: bool, now: Timestamp) -> Option<Timestamp> {
     let replaced = EarlierTerms {
         version: spec.terms.version,

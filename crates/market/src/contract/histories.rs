@@ -26,7 +26,7 @@ use super::{
 };
 use crate::receipt::contract::metered;
 
-/// What the provider does to one of its contracts, or what happens at the consumer.
+/// Action of the provider on one of its contracts, or an event at the consumer.
 #[derive(Clone, Debug)]
 enum Event {
     /// The provider proposes a contract with an ID and a price, for a peering: this one, the one before, or none.
@@ -122,7 +122,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What the consumer signed in this peering: when, and the terms.
+/// Terms that the consumer signed in this peering, each with the time of the signature.
 type Signed = BTreeMap<String, (Timestamp, ContractTerms)>;
 
 struct World {

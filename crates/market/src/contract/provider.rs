@@ -29,7 +29,7 @@ use super::{
 pub struct Case<'a> {
     pub identity: &'a ClusterIdentity,
     pub consumer: &'a ClusterId,
-    /// What the policy says that applies to it.
+    /// The `provide` section of the policy that applies to it.
     pub provide: Option<&'a Provide>,
     /// Whether it asks for resources.
     pub asks: bool,
@@ -37,14 +37,14 @@ pub struct Case<'a> {
     pub peering: Option<&'a str>,
     /// Whether this cluster hears it now.
     pub is_heard: bool,
-    /// What a contract should say now; `None` while nothing is offered.
+    /// Terms that a contract should have now; `None` while nothing is offered.
     pub wanted: Option<WantedTerms>,
-    /// What is offered now, by pool; `None` while the offers are withdrawn.
+    /// Resources that are offered now, by pool; `None` while the offers are withdrawn.
     pub offered: Option<BTreeMap<String, ResourceList>>,
     pub records: &'a [Arc<IssuedContract>],
     /// Decisions of persons here, by contract.
     pub decisions: &'a BTreeMap<String, ContractDecision>,
-    /// Why the receipts of a contract (its ID) count as not answered.
+    /// Reasons why receipts count as not answered, by the ID of the contract.
     pub unanswered: &'a BTreeMap<String, String>,
     /// Random bytes, from which the ID of a new contract is made.
     pub nonce: &'a [u8],
@@ -59,15 +59,15 @@ pub struct ContractWrite {
     pub exists: bool,
 }
 
-/// What to do about the contracts of one consumer.
+/// Changes of the contracts of one consumer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContractPlan {
     pub writes: Vec<ContractWrite>,
     /// Names of contracts to delete.
     pub deletions: Vec<String>,
-    /// When to decide again.
+    /// Time of the next decision.
     pub next: Option<Timestamp>,
-    /// Why no contract, or no change of it, can be proposed.
+    /// Reason why no contract, or no change of it, can be proposed.
     pub problem: Option<String>,
 }
 
@@ -308,7 +308,7 @@ impl Case<'_> {
         }
     }
 
-    /// When the next period is proposed: early enough for the notice and for the consumer's signature.
+    /// Time at which the next period is proposed: early enough for the notice and for the consumer's signature.
     fn renewal_time(&self, signed: &ContractTerms) -> Option<Timestamp> {
         let policy = self.policy().filter(|policy| policy.renewal == Renewal::Automatic)?;
         let period = policy.period_seconds?;
@@ -382,7 +382,7 @@ impl Case<'_> {
         Some(end)
     }
 
-    /// What is wrong now. It counts as a breach only if it lasts.
+    /// Problems that exist now. They count as breaches only if they last.
     fn doubtful(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         let live = live(self.records, self.now).filter(|record| record.spec.ended.is_none());

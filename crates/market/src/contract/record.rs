@@ -65,12 +65,12 @@ impl ContractCopy {
         }
     }
 
-    /// What its provider has of it in its own cluster, where the consumer wrote the status.
+    /// Converts it into the provider's record in its own cluster, where the consumer wrote the status.
     pub fn into_issued(self) -> IssuedContract {
         self.marked(|spec| spec, Claimed::new)
     }
 
-    /// What the consumer sees of it at the provider.
+    /// Converts it into what the consumer sees at the provider.
     pub fn into_at_provider(self) -> ContractAtProvider {
         self.marked(Claimed::new, Claimed::new)
     }

@@ -1,4 +1,4 @@
-//! What the contracts of one consumer mean for the offers that it gets now.
+//! Effect of the contracts of one consumer on the offers that it gets now.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,7 +10,7 @@ use liqo_api::{
 
 use super::{after, breaches::lasting, record::IssuedContract};
 
-/// What the contracts of one consumer mean for its offers.
+/// Effect of the contracts of one consumer on its offers.
 #[derive(Clone, Debug, Default)]
 pub struct Standing<'a> {
     /// The contract that is proposed or in force.
@@ -25,11 +25,11 @@ pub struct Standing<'a> {
     pub waits_for_proposal: bool,
     /// Whether there must be no offer.
     withheld: bool,
-    /// When the announced end of the contract takes the offers away.
+    /// Time at which the announced end of the contract takes the offers away.
     pub ends_at: Option<Timestamp>,
     /// The contracts whose end took their offers away.
     over: Vec<&'a str>,
-    /// When all this may change by itself.
+    /// Time at which all this may change by itself.
     pub next: Option<Timestamp>,
 }
 
@@ -94,7 +94,7 @@ impl<'a> Standing<'a> {
         self.reserved.map(ContractTerms::total)
     }
 
-    /// What the offer of a pool says about the contract.
+    /// The `contract` field of the offer of a pool.
     pub fn of_offer(&self, pool: &str) -> Option<OfferContract> {
         let live = self.live?;
         let terms = &live.current.as_ref().ok()?.document.terms;
@@ -114,7 +114,7 @@ pub fn live(records: &[Arc<IssuedContract>], now: Timestamp) -> Option<&IssuedCo
     open.max_by_key(|record| (record.created, record.name.as_str())).map(Arc::as_ref)
 }
 
-/// Until when the consumer has to sign what is proposed; `None` if nothing is.
+/// Time until which the consumer has to sign the proposed terms; `None` if there is nothing to sign.
 pub fn deadline(policy: &ProvideContract, live: &IssuedContract) -> Option<Timestamp> {
     let is_signed = live.amendment().is_some_and(|terms| terms.countersignature.is_some());
     let proposed = match (&live.spec.pending, live.signed()) {

@@ -4,7 +4,7 @@ use liqo_api::{Contract, ContractSignature, ContractTerms};
 
 use super::{document::Document, duties::difference};
 
-/// What one stored copy says.
+/// Content of one valid stored copy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Copy {
     pub document: Document,

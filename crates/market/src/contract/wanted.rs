@@ -16,7 +16,7 @@ pub struct PoolNow {
     pub prices: Option<PriceList>,
 }
 
-/// What a contract should say now, besides its name and its times.
+/// Terms that a contract should have now, without its name and its times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WantedTerms {
     pub contract: ProvideContract,
@@ -105,7 +105,7 @@ impl WantedTerms {
     }
 }
 
-/// What identifies a version of a contract.
+/// Fields that identify a version of a contract.
 #[derive(Clone, Debug)]
 pub struct Names {
     pub contract: String,

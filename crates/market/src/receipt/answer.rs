@@ -8,7 +8,7 @@ use liqo_signing::ClusterIdentity;
 
 use super::document::{ReceiptParties, SignedReceipt};
 
-/// What the consumer knows when it compares.
+/// Facts that the consumer knows when it compares.
 #[derive(Clone, Debug)]
 pub struct Evidence<'a> {
     pub provider: &'a ClusterId,
@@ -21,7 +21,6 @@ pub struct Evidence<'a> {
     pub tolerance: Tolerance,
 }
 
-/// The answer to a receipt.
 pub fn answer(receipt: Claimed<&Receipt>, evidence: &Evidence<'_>, identity: &ClusterIdentity) -> ReceiptStatus {
     match check(receipt, evidence, identity) {
         Ok(signed) => agreement(signed.countersign(identity)),

@@ -1,4 +1,4 @@
-//! What a receipt needs of a contract.
+//! The part of a contract that a receipt needs.
 
 use liqo_metering::receipt::{Contract, Version};
 

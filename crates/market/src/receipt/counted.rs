@@ -12,7 +12,7 @@ use liqo_metering::Seconds;
 use super::issue::{ContractPeriod, ReceiptHead, RecordHead};
 use super::unclaimed::{AFTER_END, Ends};
 
-/// How long a dispute lasts before the consumer compares again. Nobody has signed anything yet.
+/// Delay before the consumer compares a disputed receipt again. Nobody has signed anything yet.
 const COMPARED_AGAIN_AFTER: SignedDuration = SignedDuration::from_hours(1);
 
 /// Whether this cluster's entries of a period are complete. `copies` are its own copies of receipts. `ends` has each contract that is

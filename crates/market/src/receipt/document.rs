@@ -10,7 +10,7 @@ use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError, Signature};
 /// Maximum length of a receipt's document in bytes.
 pub const MAX_DOCUMENT_LEN: usize = liqo_api::MAX_RECEIPT_LEN;
 
-/// Why a receipt is not believed.
+/// Reason to reject a receipt.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReceiptError {
     #[error("the receipt is longer than {MAX_DOCUMENT_LEN} bytes")]
@@ -59,7 +59,7 @@ pub struct SignedReceipt {
     pub envelope: Envelope,
     /// The exact bytes that were signed.
     payload: Vec<u8>,
-    /// What they say.
+    /// The statement in these bytes.
     pub statement: ReceiptStatement,
 }
 

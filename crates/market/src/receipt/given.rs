@@ -11,10 +11,9 @@ use super::answer::{agreement, disagreement};
 use super::document::{ReceiptParties, SignedReceipt, answered_phase};
 use super::issue::ContractPeriod;
 
-/// What this cluster has of one period.
+/// Evidence of this cluster about one period.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnEvidence<'a> {
-    /// Its copy of the receipt.
     pub copy: Option<&'a Receipt>,
     /// Whether it has usage records of its own.
     pub has_records: bool,
@@ -34,7 +33,7 @@ pub fn given(found: Claimed<&Receipt>, parties: &ReceiptParties, own: OwnEvidenc
     signed_answer(found, parties)
 }
 
-/// What happens to the copy of a receipt.
+/// Next step for the copy of a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStep {
     /// Create it, or write the new answer into it.
@@ -45,8 +44,8 @@ pub enum CopyStep {
     Keep,
 }
 
-/// What to do with the copy now that a receipt of the same name was found at the provider. A copy that this cluster signed is never
-/// replaced, neither by another receipt of the period nor by one of a contract whose names are the same.
+/// Decides on the copy after a receipt of the same name was found at the provider. A copy that this cluster signed is never replaced,
+/// neither by another receipt of the period nor by one of a contract whose names are the same.
 pub fn copy_step(copy: Option<&Receipt>, found: Claimed<&Receipt>, parties: &ReceiptParties) -> CopyStep {
     let Some(copy) = copy else { return CopyStep::Write };
     let has_same_document = found.map(|found| &found.spec.document).says(&&copy.spec.document);

@@ -43,16 +43,13 @@ pub struct ReceiptHead {
     pub is_kept: bool,
 }
 
-/// What to do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// Write the receipt of a period.
     Issue(ContractPeriod),
     /// Keep the consumer's signature where it cannot take it back.
     KeepSignature(ContractPeriod),
-    /// Delete the records of a period.
     DeleteRecords(ContractPeriod),
-    /// Delete the receipt of a period.
     DeleteReceipt(ContractPeriod),
 }
 
@@ -87,7 +84,7 @@ pub fn kept_signature(parties: &ReceiptParties, receipt: Claimed<&Receipt>) -> O
     SignedReceipt::between(parties, receipt).ok()?.countersignature(receipt).cloned()
 }
 
-/// What to do with the records and receipts of one namespace.
+/// Decides on the records and receipts of one namespace.
 pub fn decide<'a>(
     records: impl IntoIterator<Item = &'a RecordHead>,
     receipts: impl IntoIterator<Item = &'a ReceiptHead>,

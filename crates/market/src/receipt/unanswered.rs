@@ -12,7 +12,7 @@ use super::issue::ReceiptHead;
 
 /// Number of receipts in a row, the latest ones, of which the consumer has to sign at least one.
 pub const MAX_IN_A_ROW: usize = 24;
-/// How long a consumer may take for an answer.
+/// Maximum time that a consumer may take for an answer.
 const TIME_TO_ANSWER: SignedDuration = SignedDuration::from_hours(1);
 
 /// The contracts (their IDs) whose latest receipts have no signature of the consumer, each with the evidence.

@@ -16,9 +16,9 @@ use data_encoding::BASE64;
 use jiff::Timestamp;
 use liqo_datapath::tunnel::{PrivateKey, PublicKey};
 
-/// How long a former key is announced: until each reachable peer has a session with the newest key.
+/// A former key is announced for this time: until each reachable peer has a session with the newest key.
 const ANNOUNCED_FOR: Duration = Duration::from_mins(5);
-/// How long a former key is accepted.
+/// A former key is accepted for this time.
 const ACCEPTED_FOR: Duration = Duration::from_hours(24);
 
 #[derive(Debug, thiserror::Error)]
@@ -33,11 +33,10 @@ pub enum KeyError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     pub newest: PrivateKey,
-    /// The key before the newest.
     former: Option<PrivateKey>,
     /// The first key that the gateway had.
     pub first: PublicKey,
-    /// When the newest key was generated.
+    /// The time at which the newest key was generated.
     generated_at: Timestamp,
 }
 

@@ -8,7 +8,7 @@ pub struct Options {
     pub namespace: String,
     /// The node that the program runs on.
     pub node: String,
-    /// Where the keys of this node's gateway are stored.
+    /// Directory for the keys of this node's gateway.
     pub key_directory: PathBuf,
     /// Port of health checks, on each node.
     pub health_port: u16,

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::decide::AppliedState;
 
-/// How long a new connection may keep a gateway strict. Packets that it refuses meanwhile are sent again.
+/// A new connection keeps a gateway strict for at most this time. Packets that the gateway refuses meanwhile are sent again.
 const PERIOD: Duration = Duration::from_secs(3);
 
 /// Allows gaps until it is asked to stop.

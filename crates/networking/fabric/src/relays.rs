@@ -34,7 +34,7 @@ struct State {
     server: Option<Server>,
     /// The port and the tunnel's address of the last attempt to start the server.
     wanted: Option<(u16, SocketAddr)>,
-    /// Why no connections are accepted, and since when.
+    /// The reason why no connections are accepted, and the time of the last failed attempt.
     problem: Option<(String, Instant)>,
     /// Datagrams that were dropped because connections opened here were too slow.
     dropped: Arc<AtomicU64>,
@@ -53,7 +53,7 @@ impl Relays {
         self.state().server.as_ref().and_then(|server| server.listen().first()).map(SocketAddr::port)
     }
 
-    /// Why the server does not accept connections although it should.
+    /// The reason why the server does not accept connections although it should.
     pub fn problem(&self) -> Option<String> {
         self.state().problem.as_ref().map(|(problem, _)| problem.clone())
     }

@@ -28,7 +28,7 @@ use crate::{
     view::PeerView,
 };
 
-/// How often the reporter checks which gateways of peers are responsive.
+/// Interval between two checks which gateways of peers are responsive.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// It reports at every eighth check.
 const POLLS_PER_REPORT: usize = 8;

@@ -57,7 +57,7 @@ pub struct ConfigView {
     pub identity: Option<IdentityView>,
 }
 
-/// What others need to find this cluster.
+/// The data that other clusters need to find this one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IdentityView {
     pub cluster_id: ClusterId,
@@ -159,7 +159,7 @@ pub fn remote_pod(pod: &Pod) -> Option<(ClusterId, BTreeSet<IpAddr>)> {
 pub struct OffloadingView {
     /// The clusters that have a remote namespace.
     pub clusters: BTreeSet<ClusterId>,
-    /// Which of its Services are reflected to them.
+    /// Selects the Services that are reflected to them.
     pub reflection: Reflection,
     /// Whether its pods there may use the API server here.
     pub api_server: bool,
@@ -171,7 +171,7 @@ pub fn offloading(offloading: NamespaceOffloading) -> Option<OffloadingView> {
     Some(OffloadingView { clusters, reflection, api_server })
 }
 
-/// What the users of a Service say about its reflection.
+/// The mark of a Service by which its users control its reflection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Marked {
     Denied,

@@ -19,11 +19,11 @@ pub type Allocations = BTreeMap<(ClusterId, IpNet), IpNet>;
 /// The address space that may be allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressPlan {
-    /// Where prefixes of peers are allocated, in this order.
+    /// Prefixes of peers are allocated within these, in this order.
     pub pools: Vec<IpNet>,
     /// Prefixes in use here: pods, Services, nodes, the external prefix, and what the user reserves.
     pub taken: Vec<IpNet>,
-    /// Which peers keep addresses of their own here.
+    /// The peers that keep addresses of their own here.
     pub kept: BTreeMap<ClusterId, KeptAddresses>,
 }
 
@@ -35,7 +35,7 @@ pub struct KeptAddresses {
     pub prefixes: Vec<IpNet>,
     /// Whether pods depend on how its prefixes appear now. Then none changes for the sake of `prefixes`.
     pub in_use: bool,
-    /// Where gateways of other peers are: a prefix that contains one of them would cut that peer off. What appears as it is already stays.
+    /// Addresses of other peers' gateways: a prefix that contains one would cut that peer off. A prefix that appears as itself stays.
     pub avoids: Vec<IpAddr>,
 }
 

@@ -131,7 +131,7 @@ pub struct PeerNetwork {
     pub maps: PeerMaps,
     /// MTUs of the ways to its prefixes in our address space, in bytes: those that are lower than [`Fabric::mtu`].
     pub mtus: BTreeMap<IpNet, u32>,
-    /// Which of our addresses it may open connections to.
+    /// The addresses of ours that it may open connections to.
     pub reachable: Reachable,
     /// The addresses of its pods that may reach our API servers; `None` if no pod there ever may. Only gateways know the addresses.
     pub api_server: Option<BTreeSet<IpAddr>>,

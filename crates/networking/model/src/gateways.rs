@@ -36,7 +36,7 @@ use crate::spread::Buckets;
 
 /// The most gateways of a cluster: their marks are the numbers of their Leases plus one, in three bits (`fabric::MARK_MASK`).
 pub const MAX_GATEWAYS: u8 = 7;
-/// How long a gateway's Lease holds after a renewal; also for Leases without a duration.
+/// Time for which a gateway's Lease holds after a renewal; also for Leases without a duration.
 pub const LEASE_DURATION: Duration = Duration::from_secs(6);
 /// A Lease that says less is read as this: renewals of healthy gateways are up to [`RENEWAL_ROUND`] apart.
 const MIN_LEASE_DURATION: Duration = RENEWAL_ROUND;
@@ -47,7 +47,7 @@ pub const RENEW_PERIOD: Duration = Duration::from_secs(2);
 /// Within this time every gateway renews its Lease, if the API server answers.
 pub const RENEWAL_ROUND: Duration = Duration::from_secs(4);
 
-/// How long a gateway may be silent before it is taken for lost.
+/// Limits of the silence after which a gateway is taken for lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossRule {
     /// Its Lease was not renewed for this long, ...
@@ -84,7 +84,7 @@ impl LossRule {
     }
 }
 
-/// What a gateway writes into its Lease.
+/// The contents of a gateway's Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GatewayLease {
     /// The number of the Lease, less than [`MAX_GATEWAYS`].
@@ -101,7 +101,7 @@ pub struct GatewayLease {
     pub tls_port: Option<u16>,
     /// The buckets that the gateway carries.
     pub buckets: Buckets,
-    /// How long the Lease holds after a renewal, if it says so itself: see [`GatewayLease::holds_for`].
+    /// Time for which the Lease holds after a renewal, if the Lease contains it: see [`GatewayLease::holds_for`].
     pub duration: Option<Duration>,
     /// The last renewal, by the holder's clock.
     pub renewed_at: Option<Timestamp>,
@@ -141,7 +141,7 @@ impl GatewayLease {
         self.node.as_deref() == Some(node)
     }
 
-    /// How long the Lease holds after a renewal.
+    /// Time for which the Lease holds after a renewal.
     pub fn holds_for(&self) -> Duration {
         self.duration.unwrap_or(LEASE_DURATION).clamp(MIN_LEASE_DURATION, MAX_LEASE_DURATION)
     }
@@ -246,7 +246,7 @@ impl LeaseObservations {
         self.all.get(&number).map(|one| &one.lease)
     }
 
-    /// How long a Lease still holds if it is not renewed. Zero if it expired or is not known.
+    /// Time for which a Lease still holds if it is not renewed. Zero if it expired or is not known.
     pub fn expires_in(&self, number: u8, now: Instant) -> Duration {
         self.all.get(&number).map(|one| one.lease.holds_for().saturating_sub(one.silent_for(now))).unwrap_or_default()
     }

@@ -80,7 +80,7 @@ impl PrefixMap {
 pub struct PeerMaps {
     /// Our prefixes, and where they appear in the peer's address space.
     pub exported: PrefixMap,
-    /// Where the peer's prefixes appear in our address space, and the prefixes themselves.
+    /// The peer's prefixes as they appear in our address space, and the prefixes themselves.
     pub imported: PrefixMap,
 }
 
@@ -100,8 +100,8 @@ impl PeerMaps {
         self.imported.there(address).or_else(|| self.exported.there(address))
     }
 
-    /// How a cluster behind the peer sees our addresses, if the peer and that cluster see each other by `next`: what it exports to us, and
-    /// what of ours the peer passes on to it.
+    /// The maps between us and a cluster behind the peer, if the peer and that cluster see each other by `next`: the prefixes that it
+    /// exports to us, and those of ours that the peer passes on to it.
     #[must_use]
     pub fn then(&self, next: &Self) -> Self {
         let through = |last: &PrefixMap| {

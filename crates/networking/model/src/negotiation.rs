@@ -36,11 +36,11 @@ pub const MIN_EXPORT_LEN: (u8, u8) = (10, 40);
 pub struct Announcement {
     /// The prefixes that the other may reach.
     pub exports: BTreeSet<IpNet>,
-    /// Where the other's exports appear here.
+    /// The other's exports, and the prefixes as which they appear here.
     pub views: BTreeMap<IpNet, IpNet>,
 }
 
-/// Why an announcement is refused.
+/// Reason to refuse an announcement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("it exports {count} prefixes; at most {MAX_EXPORTS} are accepted")]
@@ -69,11 +69,11 @@ pub struct Ranges {
     pub nodes: Vec<IpAddr>,
     /// Other prefixes that are in use near this cluster and must stay reachable.
     pub reserved: Vec<IpNet>,
-    /// Where prefixes of peers may appear.
+    /// Prefixes of peers may appear within these.
     pub pools: Vec<IpNet>,
 }
 
-/// Which peers keep addresses of their own.
+/// The peers that keep addresses of their own.
 pub type Kept = BTreeMap<ClusterId, KeptAddresses>;
 
 impl Ranges {
@@ -146,8 +146,8 @@ pub fn size_of<'a>(prefixes: impl IntoIterator<Item = &'a IpNet>, is_v4: bool) -
         .fold(0, u128::saturating_add)
 }
 
-/// How two clusters see each other. It is complete when each has a view of all that the other exports. A cluster that exports nothing of
-/// one family has no room for that family either; if both have the other family, nothing is missing.
+/// The views that two clusters have of each other. The agreement is complete when each has a view of all that the other exports. A cluster
+/// that exports nothing of one family has no room for that family either; if both have the other family, nothing is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
     pub maps: PeerMaps,

@@ -74,7 +74,7 @@ pub struct Route {
     pub next: NextHop,
 }
 
-/// Where a route leads.
+/// A route sends its packets there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NextHop {
     /// Into the tunnel.

@@ -1,4 +1,4 @@
-//! Which of several gateways carries a packet.
+//! Chooses which of several gateways carries a packet.
 //!
 //! Gateways remember translations, so both directions of a flow must pass the same gateway of each side, although each node sees the
 //! flow with other addresses. All views have the low bits of addresses in common, because prefix maps keep them. So the low bits choose:

@@ -69,14 +69,13 @@ struct NetworkNegotiation {
     policies: Cache<PeeringPolicy>,
     nodes: Cache<NodeAddresses>,
     leases: Cache<GatewayLease>,
-    /// The namespaces of consumers.
     consumers: Cache<ConsumerNamespace>,
     offloadings: Cache<OffloadedNamespace>,
     endpoints: Cache<TunnelEndpoint>,
     announcements: Arc<Announcements>,
     observations: Arc<Mutex<LeaseObservations>>,
     discovered: Mutex<Option<DiscoveredRanges>>,
-    /// When pods were seen to run between us and a peer whose prefixes are to move.
+    /// The last time at which pods were seen to run between us and a peer whose prefixes are to move.
     runs_pods: Mutex<BTreeMap<ClusterId, Instant>>,
     /// Has one key, because the prefixes of all peers are allocated together.
     queue: Queue<()>,

@@ -24,9 +24,9 @@ use crate::{
     decide::ranges::{self, ClusterEnvironment, NodeAddresses},
 };
 
-/// How often the ranges are discovered again.
+/// The ranges are discovered again after this time.
 pub const REFRESH_PERIOD: Duration = Duration::from_mins(1);
-/// How often they are discovered again while they are not known, and how long to wait after a failure.
+/// The same while the ranges are not known, and the delay after a failure.
 pub const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Our ranges, or which setting is missing or wrong.

@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{Finding, Identity, Problem, ProblemKind, Question, Report, Request, Server, What, datagram, measure, path, pattern};
 
-/// How often a short question is asked.
+/// Maximum number of attempts for a short question.
 const ATTEMPTS: usize = 3;
 /// Questions on one TCP connection. The fastest answer counts: the first ones may be slowed down by sleeping CPUs.
 const ROUNDS: usize = 3;

@@ -56,9 +56,9 @@ pub struct Question {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum What {
-    /// Who answers over TCP.
+    /// The server that answers over TCP.
     Tcp,
-    /// Who answers a datagram of this size, which may be fragmented.
+    /// The server that answers a datagram of this size, which may be fragmented.
     Udp {
         /// Length of the datagram; shorter ones are padded to 512 bytes.
         bytes: usize,
@@ -146,7 +146,7 @@ pub struct Identity {
     pub source: SocketAddr,
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{text}")]
 pub struct Problem {
@@ -154,7 +154,6 @@ pub struct Problem {
     pub text: String,
 }
 
-/// The kind of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ProblemKind {
     NoAnswer,

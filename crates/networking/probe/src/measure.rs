@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{Finding, Problem, Server, datagram, pattern};
 
-/// How long the server may take to answer.
+/// Timeout of the server's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn period(seconds: f64) -> Duration {

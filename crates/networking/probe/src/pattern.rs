@@ -9,7 +9,7 @@ use tokio::{
 
 /// Bytes to read or write at once.
 pub(crate) const CHUNK: usize = 256 * 1024;
-/// How long one read or write may take.
+/// Timeout of one read or write.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Fills the buffer with the pattern's bytes from this offset on.

@@ -26,7 +26,7 @@ const MAX_LINE_LEN: u64 = 1024;
 /// Maximum number of floods that are counted at a time.
 const MAX_FLOODS: usize = 64;
 
-/// Who serves, and to whom.
+/// The identity of the server, and the token of its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     pub pod: String,

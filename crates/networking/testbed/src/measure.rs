@@ -10,9 +10,9 @@ use super::{
 
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How often to measure each contender. The figures are medians over the rounds.
+    /// Number of measurements of each contender. The figures are medians over the rounds.
     pub rounds: usize,
-    /// How long each kind of traffic runs in each round.
+    /// Duration of each kind of traffic in each round.
     pub time: Duration,
 }
 

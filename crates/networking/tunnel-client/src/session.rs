@@ -51,7 +51,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_ADDRESSES: usize = 64;
 /// Resolution of WireGuard's timers.
 const TICK: Duration = Duration::from_millis(250);
-/// How long a stream waits for a session. It is shorter than the timeouts of callers, so that they see this error and not their own.
+/// Maximum time that a stream waits for a session. Shorter than the timeouts of callers, so that they see this error and not their own.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 /// In bytes.
 const MAX_DATAGRAM_LEN: usize = 2048;
@@ -64,7 +64,7 @@ pub struct Gateway {
     pub endpoints: Vec<String>,
 }
 
-/// How to reach another cluster.
+/// The key and the gateways to reach another cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DialConfig {
     pub private_key: [u8; 32],
@@ -187,7 +187,7 @@ struct Candidate {
     tunn: Tunn,
 }
 
-/// When to call all gateways next.
+/// The schedule of calls to all gateways.
 struct Calls {
     next: Instant,
     pause: Duration,

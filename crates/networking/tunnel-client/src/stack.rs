@@ -46,7 +46,7 @@ const MIN_POLL_DELAY: Duration = Duration::from_millis(1);
 /// Source ports of outgoing connections.
 const EPHEMERAL: std::ops::Range<u16> = 49152..65535;
 
-/// Which side of a session a stack is. A session has only these two, so their addresses are fixed.
+/// The role of a stack in a session. A session has only these two, so their addresses are fixed.
 #[derive(Clone, Debug)]
 pub enum Role {
     /// Opens streams.
@@ -78,7 +78,7 @@ impl Role {
     }
 }
 
-/// Where a stack's packets come from and go to. The stack ends when the other half is dropped.
+/// Source and destination of a stack's packets. The stack ends when the other half is dropped.
 pub struct PacketLink {
     /// Packets from the other side.
     pub incoming: mpsc::Receiver<Vec<u8>>,

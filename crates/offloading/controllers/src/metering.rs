@@ -42,15 +42,14 @@ const PAGE: u32 = 16;
 /// The last chunk is remembered for so many of the latest periods of a namespace.
 const MAX_REMEMBERED: usize = 16;
 
-/// What a side knows that the recorder does not.
+/// The facts that a side knows and the recorder does not.
 pub trait Side: Send + Sync + 'static {
     /// The entries, at this time, of all pods of a namespace that still exist. `None` if that is not known now.
     fn open(&self, namespace: &str, now: Seconds) -> Option<Vec<Entry>>;
-    /// The parts of an entry, by period.
     fn parts(&self, entry: &Entry, period_seconds: u32) -> Vec<(Period, Entry)>;
     /// The entries of these pods are stored: what waits for that can go on.
     fn stored(&self, namespace: &str, pods: Vec<String>);
-    /// How long after its end a period is completed.
+    /// Seconds between the end of a period and its completion.
     fn grace(&self) -> Seconds;
 }
 
@@ -68,7 +67,7 @@ struct FoundChunk {
 /// The number of a chunk, and how many there are if the period is complete.
 type LastChunk = (u32, Option<u32>);
 
-/// What is known of one namespace.
+/// The known facts about one namespace.
 #[derive(Default)]
 struct Namespace {
     /// `None` until it was read from the cache, and after a write of unknown outcome.
@@ -140,7 +139,7 @@ impl Recorder {
         self.contracts.namespaces().iter().filter_map(|namespace| peer_of(namespace)).collect()
     }
 
-    /// What is stored about the costs of each contract of a namespace of the consumer.
+    /// Returns the stored costs of each contract of a namespace of the consumer.
     pub fn accounts(&self, namespace: &str) -> Vec<Account> {
         let contracts = self.contracts.all_of(namespace);
         let mut accounts: Vec<(&str, Account)> = contracts.iter().map(|one| (one.id.as_str(), one.account())).collect();
@@ -172,7 +171,7 @@ impl Recorder {
         may_have_run_on(uid, sent, settled, records.iter().map(|(_, found)| (found.period, &*found.entries)))
     }
 
-    /// Until when the entries go of all pods of this name but `life`, a key as [`Self::store`] gets it. Second 0 without any.
+    /// Returns the end of the last entry of all pods of this name except `life`, a key as [`Self::store`] gets it. Second 0 without any.
     pub fn stored_before(&self, namespace: &str, name: &str, life: &str) -> Timestamp {
         let all = self.namespaces.lock();
         let ends = all.get(namespace).into_iter().flat_map(|known| of_name(&known.ends, name));

@@ -1,4 +1,4 @@
-//! How this cluster and its peers see each other's addresses, from the `TunnelEndpoint`s in Liqo's namespace.
+//! The address translation between this cluster and its peers, from the `TunnelEndpoint`s in Liqo's namespace.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub struct Network {
     pub maps: PeerMaps,
     /// Whether the gateways reach each other. Otherwise no address at the other end is reachable.
     pub works: bool,
-    /// Since when the gateways do not reach each other, if it is known that they do not.
+    /// Begin of the time in which the gateways do not reach each other, if it is known that they do not.
     pub broken_since: Option<Timestamp>,
     /// Whether our pods there may reach our API server.
     pub api_server: bool,

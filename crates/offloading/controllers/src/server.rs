@@ -172,7 +172,7 @@ pub async fn serve(listener: Box<dyn Listener>, tls: Tls, routes: Router, stop: 
     }
 }
 
-/// Why a connection ended early.
+/// A reason why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 enum ConnectionError {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! What tests of several modules use.
+//! Code that tests of several modules use.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Which names a question is about: whose pod asks, and what its namespaces and its cluster's domain are called at home. Pure.
+//! Finds the names that a question is about: the consumer whose pod asks, and the home names of its namespaces and its domain. Pure.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -15,12 +15,12 @@ const SERVICES: &[u8] = b"svc";
 /// The parts of a cluster's domain that contain namespaces.
 const PARTS: [&[u8]; 2] = [SERVICES, b"pod"];
 
-/// How long questions of an address do not wait again after one waited and the address stayed unknown.
+/// Time in which questions of an address do not wait again after one waited and the address stayed unknown.
 const NO_WAIT: Duration = Duration::from_secs(30);
 /// Maximum number of addresses that are remembered for that.
 const MAX_UNKNOWN: usize = 1000;
 
-/// What happens to a question.
+/// The decision about a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Question and answer pass unchanged.
@@ -69,7 +69,6 @@ pub struct Mapped {
 }
 
 impl Directory {
-    /// A mapped namespace changed.
     pub fn namespace_changed(&mut self, name: &str, old: Option<&Mapped>, new: Option<&Mapped>) {
         if let Some(old) = old {
             self.namespaces.remove(name);
@@ -153,7 +152,7 @@ impl Directory {
         }
     }
 
-    /// What happens to a question of the pod with this address, in a cluster with this domain.
+    /// Decides on a question of the pod with this address, in a cluster with this domain.
     pub fn decide(&self, source: IpAddr, name: &Name, kind: u16, domain: &Name) -> Decision {
         let Some(consumer) = self.consumer_of(source) else {
             // Other names in the domains of consumers do not count: one that announces `com` would make them fail for the pods of others.
@@ -186,7 +185,7 @@ impl Directory {
         self.domains.get(consumer).filter(|own| *own != domain)
     }
 
-    /// What a name in a namespace means for the pods of this consumer. `None` if it is another name.
+    /// Decides on a name in a namespace for the pods of this consumer. `None` if it is another name.
     fn in_namespace(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Option<Decision> {
         let own = self.own_domain(consumer, domain).and_then(|own| namespace_of(name, own));
         let is_own = own.is_some();
@@ -205,7 +204,7 @@ impl Directory {
         Some(asked_as(name, name.with_end(index + 2, domain).with_label(index, namespace), consumer))
     }
 
-    /// What any other name in the domain of this consumer's cluster means for its pods. `None` if it is not in that domain.
+    /// Decides on any other name in the domain of this consumer's cluster for its pods. `None` if it is not in that domain.
     ///
     /// At home, the cluster's DNS answers for the whole domain. Here, that name goes to the cluster's DNS in its own domain, and not to a
     /// name server of the internet: most such names only have the search domain at their end.
@@ -231,7 +230,7 @@ impl Directory {
         Some(self.by_home.get(consumer)?.get(home)?.first()?.name.as_str())
     }
 
-    /// What a name stands for that is a Service in this mapped namespace. `index` is that of the label of the namespace.
+    /// Returns the external name of a Service in this mapped namespace. `index` is that of the label of the namespace.
     fn external_name(&self, mapped: &str, name: &Name, index: usize) -> Option<&Name> {
         let [service, _, part, ..] = name.labels() else { return None };
         let is_service = index == 1 && part.eq_ignore_ascii_case(SERVICES);

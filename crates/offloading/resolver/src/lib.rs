@@ -55,7 +55,7 @@ use upstream::Upstream;
 
 /// The port of name servers.
 const DNS_PORT: u16 = 53;
-/// How long it still answers after it was told to end: until then, nodes may send questions here.
+/// Time for which it still answers after it was told to end: until then, nodes may send questions here.
 const CLOSING_DELAY: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]

@@ -1,11 +1,11 @@
-//! How much may be in progress at the same time: in sum, of each consumer, and of each address.
+//! Limits of the work in progress at the same time: in sum, of each consumer, and of each address.
 
 use std::{collections::HashMap, hash::Hash, net::IpAddr, sync::Arc};
 
 use liqo_api::ClusterId;
 use parking_lot::Mutex;
 
-/// How many may be in progress.
+/// Maximum numbers in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Maximum {
     pub total: usize,
@@ -14,7 +14,7 @@ pub struct Maximum {
     pub per_source: usize,
 }
 
-/// Which limit is reached.
+/// The limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     Source,

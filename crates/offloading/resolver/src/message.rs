@@ -184,7 +184,7 @@ pub struct Query {
     pub udp_len: usize,
 }
 
-/// Why a message is not a question that can be asked upstream.
+/// The reason why a message is not a question that can be asked upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Not even its header can be read, or it is an answer: nobody gets an answer.
@@ -379,7 +379,7 @@ struct Writer {
     header: [u8; HEADER_LEN],
     /// Everything after the header.
     body: Vec<u8>,
-    /// Where the ends of names are: labels with their lengths, in lower case.
+    /// Positions of the ends of names: labels with their lengths, in lower case.
     known: HashMap<Vec<u8>, u16>,
 }
 

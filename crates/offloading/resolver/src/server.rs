@@ -31,15 +31,15 @@ const MAX_ALIASES: usize = 8;
 /// limit of 1024 open files. One consumer never takes more than 30 %, so that others are answered.
 const MAX_QUESTIONS: Maximum = Maximum { total: 600, per_consumer: 180, per_source: 60 };
 const MAX_CONNECTIONS: Maximum = Maximum { total: 200, per_consumer: 60, per_source: 10 };
-/// How long a client may take for its next question over TCP, and to read an answer.
+/// Maximum time that a client takes for its next question over TCP, and to read an answer.
 const TCP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay after a failed read or accept: for a moment there may be no memory or no file descriptors.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// How long an answer may take.
+/// Maximum times for an answer.
 #[derive(Clone, Copy, Debug)]
 struct Timeouts {
-    /// How long a question waits until the pod that asks it is known: the watch shows a pod's address a moment after it has it.
+    /// Maximum time that a question waits until the pod that asks it is known: the watch shows a pod's address a moment after it has it.
     new_pod: Duration,
     /// With that wait and all attempts to ask a name server. Usual clients wait for five seconds.
     answer: Duration,
@@ -51,7 +51,7 @@ impl Default for Timeouts {
     }
 }
 
-/// What the watches tell the servers.
+/// The directory that the watches update.
 pub struct SharedDirectory {
     directory: RwLock<Directory>,
     changed: watch::Sender<()>,

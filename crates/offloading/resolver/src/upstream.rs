@@ -14,9 +14,9 @@ use tokio::{
 
 use crate::message::{id, is_answer, set_id};
 
-/// How long one server has to answer. Usual clients wait for five seconds.
+/// Maximum time for the answer of one server. Usual clients wait for five seconds.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a question is asked, of one server after another.
+/// Minimum number of tries of a question, at one server after another.
 const ATTEMPTS: usize = 2;
 
 /// The protocol of a question. The question goes upstream over the same one, so that size and truncation are the client's.

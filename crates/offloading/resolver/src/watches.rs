@@ -34,14 +34,14 @@ struct Address {
     ip: String,
 }
 
-/// How long the API server keeps a watch, in seconds: a watch that is silently dead is replaced after about this time.
+/// Time for which the API server keeps a watch, in seconds: a watch that is silently dead is replaced after about this time.
 const WATCH_TIMEOUT: u32 = 60;
 /// Page size of lists of pods: each may be as large as the API server allows, and only little of it is kept.
 const POD_PAGE: u32 = 50;
 /// Page size of lists of maps: each may have a thousand namespaces, and only an annotation of it is kept.
 const MAP_PAGE: u32 = 10;
 
-/// What the watches follow.
+/// The caches of the watches.
 pub struct Watches {
     namespaces: Cache<Mapped>,
     domains: Cache<Name>,
@@ -87,7 +87,7 @@ pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationT
     Watches { namespaces, domains, external_names, pods }
 }
 
-/// Which maps are watched: one of each consumer, however many it creates.
+/// Selects the maps to watch: one of each consumer, however many it creates.
 fn maps() -> Config {
     Config::default().fields(&format!("metadata.name={NAMESPACE_MAP}")).page_size(MAP_PAGE).timeout(WATCH_TIMEOUT)
 }

@@ -1,4 +1,4 @@
-//! Which clusters get no new pods because a budget is spent, or because the costs there cannot be counted for it.
+//! Clusters that get no new pods because a budget is spent, or because the costs there cannot be counted for it.
 //!
 //! A budget is judged in rounds. Until the next round nobody looks, so a budget counts as spent when what is left does not cover what the
 //! pods that run now cost until then. Only pods that are placed in the last round before can exceed it, by what they cost in one round.
@@ -24,10 +24,10 @@ use unmetered::{unmetered_costs, unmetered_pools};
 
 /// Time between two rounds.
 pub const ROUND: Duration = Duration::from_secs(10);
-/// How many clusters a message names.
+/// Maximum number of clusters that a message names.
 const MAX_NAMED: usize = 3;
 
-/// Who has a budget.
+/// The owner of a budget.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Holder {
     /// A namespace, for its pods at all providers.
@@ -52,8 +52,8 @@ impl Holder {
         }
     }
 
-    /// What of these costs counts. Costs whose namespace is not known count for policies only: else a provider that invents pods would
-    /// spend the budget of every namespace.
+    /// The part of these costs that counts. Costs whose namespace is not known count for policies only: else a provider that invents pods
+    /// would spend the budget of every namespace.
     fn part_of(&self, costs: &Costs, currency: &str) -> Money {
         match self {
             Self::Namespace(name) => costs.of(currency, name),
@@ -62,7 +62,7 @@ impl Holder {
     }
 }
 
-/// What is known of the costs at one provider.
+/// The costs at one provider, as far as they are known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Provider {
     pub id: ClusterId,
@@ -77,7 +77,7 @@ pub struct Provider {
     pub contract: Option<BTreeSet<String>>,
     pub day: Costs,
     pub month: Costs,
-    /// What the pods that run now cost for one hour.
+    /// The hourly costs of the pods that run now.
     pub per_hour: Costs,
 }
 
@@ -122,7 +122,7 @@ impl Provider {
         self.asks.is_empty() && self.contract.as_ref().is_none_or(BTreeSet::is_empty)
     }
 
-    /// Why its costs cannot be counted for a budget in this currency.
+    /// The reason why its costs cannot be counted for a budget in this currency.
     fn uncounted(&self, currency: &str) -> Option<String> {
         let asks = self.asks.iter().chain(self.contract.iter().flatten()).find(|asks| *asks != currency);
         if let Some(other) = asks {
@@ -140,7 +140,7 @@ pub struct HeldBudget {
     pub budget: Budget,
 }
 
-/// What a budget does now.
+/// The present state of a budget.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     pub held: HeldBudget,
@@ -149,10 +149,10 @@ pub struct Verdict {
     /// The first second after it.
     pub until: i64,
     pub spent: Money,
-    /// What the pods that run now cost for one hour.
+    /// The hourly costs of the pods that run now.
     pub per_hour: Money,
     pub is_spent: bool,
-    /// Why clusters get no new pods.
+    /// Clusters that get no new pods, and why.
     pub closed: BTreeMap<ClusterId, String>,
 }
 
@@ -203,7 +203,7 @@ pub fn judge(held: &HeldBudget, providers: &[Provider], former: Option<&Verdict>
     Verdict { held: held.clone(), since: span.start, until: span.end, spent, per_hour, is_spent, closed }
 }
 
-/// What costs so much for one hour costs this in a round, rounded up to a billionth.
+/// The costs for one round, computed from those for one hour and rounded up to a billionth.
 fn in_one_round(per_hour: Money, round: Duration) -> Money {
     let seconds = i128::from(round.as_secs()) + i128::from(round.subsec_nanos() > 0);
     let product = per_hour.nanos().saturating_mul(seconds);
@@ -231,7 +231,7 @@ fn spent_message(held: &HeldBudget, until: i64) -> String {
     )
 }
 
-/// What all budgets do now.
+/// The present state of all budgets.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Standing {
     verdicts: BTreeMap<Holder, Verdict>,
@@ -250,12 +250,12 @@ impl Standing {
         Self { verdicts: judged.collect(), policies }
     }
 
-    /// What the budget of a namespace does. `None` if it was not judged.
+    /// The state of the budget of a namespace. `None` if it was not judged.
     pub fn of_namespace(&self, namespace: &str) -> Option<&Verdict> {
         self.verdicts.get(&Holder::Namespace(namespace.to_owned()))
     }
 
-    /// What the budget of the policy does that applies to a provider.
+    /// The state of the budget of the policy that applies to a provider.
     pub fn of_provider(&self, id: &ClusterId) -> Option<&Verdict> {
         let policy = self.policies.get(id)?.as_ref()?;
         self.verdicts.get(&Holder::Policy(policy.clone()))
@@ -266,12 +266,12 @@ impl Standing {
         self.policies.contains_key(id)
     }
 
-    /// Why a provider gets no new pods at all.
+    /// The reason why a provider gets no new pods at all.
     pub fn closed(&self, id: &ClusterId) -> Option<&str> {
         self.of_provider(id)?.closed.get(id).map(String::as_str)
     }
 
-    /// Why a provider gets no new pods of a namespace.
+    /// The reason why a provider gets no new pods of a namespace.
     pub fn closed_for(&self, namespace: &str, id: &ClusterId) -> Option<&str> {
         let own = self.of_namespace(namespace).and_then(|verdict| verdict.closed.get(id)).map(String::as_str);
         own.or_else(|| self.closed(id))

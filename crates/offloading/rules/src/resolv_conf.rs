@@ -1,4 +1,4 @@
-//! What a pod's `/etc/resolv.conf` says about its cluster. Pure.
+//! Reads what a pod's `/etc/resolv.conf` says about its cluster. Pure.
 
 use std::net::IpAddr;
 

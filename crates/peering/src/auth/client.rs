@@ -30,16 +30,16 @@ use crate::{
     tls::{self, TlsError},
 };
 
-/// How long a call that changes nothing may take, connection included.
+/// Timeout of a call that changes nothing, connection included.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a call that makes the provider do something may take.
+/// Timeout of a call that makes the provider do something.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before a provider that was busy, or did not answer, is told again that the peering has ended.
 const END_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum length of an answer in bytes.
 const MAX_ANSWER_LEN: usize = 256 * 1024;
 
-/// Why a call to another cluster's auth endpoint failed.
+/// Failure of a call to another cluster's auth endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Not the URL of an auth endpoint.
@@ -77,7 +77,6 @@ pub enum ClientError {
     Handshake {
         /// Host and port.
         address: String,
-        /// Who was expected.
         expected: ClusterId,
         #[source]
         source: std::io::Error,
@@ -112,7 +111,7 @@ pub enum ClientError {
     /// The other cluster has a problem of its own.
     #[error("the other cluster cannot answer at the moment: {message}")]
     Unavailable {
-        /// What it said.
+        /// The message in its answer.
         message: String,
     },
     /// The request could not be signed.
@@ -141,7 +140,7 @@ pub struct AuthClient {
     tunnel: Option<Arc<TunnelConnection>>,
 }
 
-/// What a consumer says about itself when it asks for access.
+/// A consumer that asks for access, as it describes itself.
 #[derive(Clone, Debug)]
 pub struct Applicant<'a> {
     /// Its key.

@@ -1,4 +1,4 @@
-//! Which connections to the auth endpoint stay open.
+//! Decides which connections to the auth endpoint stay open.
 //!
 //! Whoever connects is a stranger. A connection is proven when a consumer that may get something signed its request; until then it makes
 //! room for newer ones. An honest caller needs some milliseconds, so silent ones cannot keep it out.

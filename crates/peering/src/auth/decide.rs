@@ -11,7 +11,7 @@ use crate::{
 /// requests may exceed it by a few.
 pub const MAX_PENDING: usize = 50;
 
-/// What the provider knows about a consumer's key.
+/// The facts that the provider knows about a consumer's key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // Facts that do not depend on each other.
 pub struct Known {
@@ -89,7 +89,7 @@ pub struct Situation<'a> {
     pub token: &'a TokenVerdict,
 }
 
-/// What to do with a request.
+/// The provider's reaction to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Spend the challenge, claim the token if one is named, give access, then discard a one-time token.

@@ -1,4 +1,4 @@
-//! How often the auth endpoint works for a consumer, and for strangers. All times are times since the start of the process.
+//! Limits how often the auth endpoint works for a consumer, and for strangers. All times are times since the start of the process.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -13,15 +13,15 @@ const OF_STRANGERS: Rate = Rate { interval: Duration::from_millis(200), burst: 5
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     interval: Duration,
-    /// How many at once after a pause.
+    /// Maximum number at once after a pause.
     burst: u32,
 }
 
-/// What was taken lately. It decreases with time.
+/// The amount taken lately. It decreases with time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     debt: Duration,
-    /// When `debt` was computed.
+    /// The time at which `debt` was computed.
     at: Duration,
 }
 

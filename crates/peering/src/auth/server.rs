@@ -58,7 +58,7 @@ const MAX_HEAD_LEN: usize = 16 * 1024;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may exist, whatever it does.
+/// Maximum lifetime of a connection, whatever it does.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A consumer that has proved its key, and whose request is granted.
@@ -72,7 +72,7 @@ pub struct Consumer {
     pub protocol_version: u32,
 }
 
-/// Why the provider cannot do what was granted.
+/// Failure of the provider to do what was granted.
 #[derive(Debug, thiserror::Error)]
 pub enum TenancyError {
     /// Something is wrong in the provider, and the consumer may know what.
@@ -86,7 +86,7 @@ pub enum TenancyError {
     NamesTaken,
 }
 
-/// What the endpoint needs from its cluster.
+/// The services that the endpoint needs from its cluster.
 pub trait Tenancies: Send + Sync + 'static {
     /// This cluster's current name.
     fn cluster_name(&self) -> String;
@@ -97,7 +97,7 @@ pub trait Tenancies: Send + Sync + 'static {
     /// Whether a policy in the cache lets in a consumer that this cluster does not know without a token.
     fn needs_no_token(&self, consumer: &ClusterId) -> bool;
 
-    /// What is known about a consumer that calls itself by this valid name.
+    /// The known facts about a consumer that calls itself by this valid name.
     fn known(&self, consumer: &ClusterId, name: &str) -> impl Future<Output = Result<Known, TenancyError>> + Send;
 
     /// Whether a consumer has access.
@@ -133,7 +133,7 @@ pub trait Tenancies: Send + Sync + 'static {
     fn end(&self, consumer: &ClusterId) -> impl Future<Output = Result<(), TenancyError>> + Send;
 }
 
-/// Why the endpoint could not start.
+/// Failure to start the endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// TLS could not be set up.
@@ -406,7 +406,7 @@ fn denied(signer: &ClusterId, refusal: Refusal) -> PeeringAnswer {
     PeeringAnswer::Denied(refusal)
 }
 
-/// How often a connection had to make room for another one, or was refused.
+/// Counter of the connections that had to make room for another one, or were refused.
 fn displaced() -> &'static Counter {
     static DISPLACED: OnceLock<Counter> = OnceLock::new();
     let help = "Connections to the auth endpoint over its limits";

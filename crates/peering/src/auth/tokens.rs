@@ -32,13 +32,13 @@ pub const REUSABLE: &str = "reusable";
 /// Value of the label `liqo.io/peering-token` for a token that one cluster can use.
 pub const ONE_TIME: &str = "one-time";
 
-/// How often, and at which interval, to look for a token that the cache does not show.
+/// Maximum number, and interval, of the lookups of a token that the cache does not show.
 const NEW_TOKEN_LOOKS: u32 = 5;
 const NEW_TOKEN_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of requests that wait for a token to appear.
 const MAX_WAITING: usize = 16;
 
-/// How many clusters may use a reusable token whose Secret does not say it.
+/// Maximum number of clusters that use a reusable token, if its Secret does not contain the number.
 const DEFAULT_MAX_USES: usize = 10;
 /// Maximum number of clusters that use one token: their IDs are in an annotation.
 const MAX_USES: usize = 1000;
@@ -89,7 +89,7 @@ pub fn judge<S: Borrow<Secret>>(secrets: &[S], presented: Option<&str>, consumer
     }
 }
 
-/// What the Secret of a valid token says about this consumer; none if another consumer uses a one-time token.
+/// The verdict on this consumer by the Secret of a valid token; none if another consumer uses a one-time token.
 fn verdict(secret: &Secret, consumer: &ClusterId) -> Option<TokenVerdict> {
     let is_reusable = match kind(secret)? {
         REUSABLE => true,
@@ -116,7 +116,7 @@ fn verdict(secret: &Secret, consumer: &ClusterId) -> Option<TokenVerdict> {
     }))
 }
 
-/// How many clusters may use a reusable token. A number that cannot be parsed allows none: its creator did not mean that.
+/// Maximum number of clusters that use a reusable token. A number that cannot be parsed allows none: its creator did not mean that.
 fn max_uses(secret: &Secret) -> usize {
     let said = secret.annotations().get(annotations::MAX_USES);
     said.map_or(DEFAULT_MAX_USES, |text| text.parse().unwrap_or(0)).min(MAX_USES)

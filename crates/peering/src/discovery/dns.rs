@@ -18,7 +18,7 @@ use tokio::{
     time::timeout,
 };
 
-/// How long one server may take for one answer.
+/// Timeout of one answer of one server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of servers that are asked, as the resolver of the C library does.
 const MAX_SERVERS: usize = 3;
@@ -31,7 +31,6 @@ fn servers(text: &str) -> Vec<SocketAddr> {
     addresses.map(|address| SocketAddr::new(address, 53)).take(MAX_SERVERS).collect()
 }
 
-/// Looks up a domain.
 pub async fn look_up(domain: &str) -> DomainLookup {
     let servers = servers(&tokio::fs::read_to_string(CONFIGURATION).await.unwrap_or_default());
     look_up_at(&servers, domain).await

@@ -51,7 +51,7 @@ pub struct Discoverer {
     pub changed: Arc<Notify>,
 }
 
-/// What is found now.
+/// The watched objects with the clusters that are found now.
 struct Sources {
     lan: Cache<Vec<Announcement>>,
     domains: Cache<SearchDomain>,
@@ -282,7 +282,7 @@ impl List {
         Ok(())
     }
 
-    /// When a list that was not written yet may be.
+    /// The earliest time at which a list that was not written yet may be written.
     fn next_write(&self) -> Option<Instant> {
         self.pace.next(Instant::now().into_std()).filter(|_| self.is_due).map(Instant::from_std)
     }

@@ -68,7 +68,7 @@ pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<No
     }
 }
 
-/// When to read a domain next.
+/// The next lookup of a domain.
 struct Scheduled {
     domain: String,
     due: Instant,

@@ -89,12 +89,12 @@ impl Verification {
         check.outcome = Some(outcome);
     }
 
-    /// When the next call is due.
+    /// The time at which the next call is due.
     pub fn next_due(&self) -> Option<Instant> {
         self.checks.values().filter(|check| !check.is_running).map(|check| check.due).min()
     }
 
-    /// What is known about a cluster.
+    /// The results of the calls to a cluster's URLs.
     pub fn of(&self, id: &ClusterId) -> Verified {
         let mut verified = Verified::default();
         for ((_, url), check) in self.checks.range((id.clone(), String::new())..).take_while(|((of, _), _)| of == id) {

@@ -74,15 +74,15 @@ const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 /// The same, if a person has to do something first.
 const DENIED_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// How long telling a provider that the peering has ended may take.
+/// Timeout of telling a provider that the peering has ended.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Minimum delay before a credential is renewed, even if the provider says that its life is shorter.
 const MIN_RENEWAL_DELAY: Duration = Duration::from_secs(10);
-/// How long refusals of a new token are ignored before the next one is requested.
+/// Refusals of a new token are ignored for this time before the next one is requested.
 const NEW_TOKEN_GRACE: Duration = Duration::from_secs(10);
 
-/// What a session is for. If this changes, a new session takes over.
+/// The provider of a session, and the ways to reach it. If this changes, a new session takes over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Purpose {
     pub cluster_id: ClusterId,
@@ -189,7 +189,7 @@ impl Drop for Session {
     }
 }
 
-/// Why a request for access failed.
+/// The kind of failure of a request for access.
 enum AuthFailure {
     /// Try again soon.
     Transient,
@@ -202,7 +202,7 @@ struct Worker {
     identity: Arc<ClusterIdentity>,
     tunnel_connections: Arc<TunnelConnections>,
     purpose: Purpose,
-    /// What the provider may make this process read and keep.
+    /// Limits of what the provider may make this process read and keep.
     limits: Arc<ProviderLimits>,
     /// The same with the URL as it is now.
     current: Arc<Mutex<Purpose>>,
@@ -623,7 +623,7 @@ impl Worker {
     }
 }
 
-/// Why a credential cannot be used.
+/// The reason why a credential cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum HoldError {
     #[error(transparent)]

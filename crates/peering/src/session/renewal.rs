@@ -1,5 +1,5 @@
-//! When a credential is renewed although it is not due, and how it is renewed at the provider's API server, while its auth endpoint does not
-//! answer.
+//! Triggers the renewal of a credential that is not due, and renews credentials at the provider's API server while its auth endpoint does
+//! not answer.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use super::{
     view::{granted, granted_text},
 };
 
-/// How long the API server may take.
+/// Timeout of a renewal at the API server.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Worker {

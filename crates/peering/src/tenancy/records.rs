@@ -27,7 +27,7 @@ use crate::{
     objects,
 };
 
-/// What is recorded about a consumer that waits for approval.
+/// The facts that are recorded about a consumer that waits for approval.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noted {
     pub since: Timestamp,
@@ -35,7 +35,7 @@ pub(super) struct Noted {
     pub key: PublicKey,
 }
 
-/// What a policy requires of consumers.
+/// The requirements of a policy for consumers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Admission {
     /// Approval by a person.
@@ -160,8 +160,8 @@ impl Tenants {
         Ok(approval_queue_in(&all, consumer, name, |record| matches!(self.waiting(record), Waiting::For(_))))
     }
 
-    /// What the policy that applies to a consumer says about its admission. Before a consumer has access the API server is asked: the
-    /// cache may not show yet that somebody closed the door.
+    /// The requirements of the policy that applies to a consumer. Before a consumer has access, this asks the API server: the cache may
+    /// not show yet that the policy became stricter.
     pub(super) async fn admission(&self, consumer: &ClusterId, has_access: bool) -> Result<Admission, StepError> {
         let record = self.find_record(consumer);
         let (peer, has_record) = (PolicyPeer::new(consumer, record.as_deref()), record.is_some());

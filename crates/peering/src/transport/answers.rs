@@ -1,4 +1,4 @@
-//! What is read of each answer of a peer: so many bytes, at a limited rate, one page of a list at a time.
+//! Limits what is read of each answer of a peer: its length, its rate, and one page of a list at a time.
 
 use std::{
     io,
@@ -198,7 +198,7 @@ where
     }
 }
 
-/// What a JSON text contains, as it arrives.
+/// Counts the contents of a JSON text as it arrives.
 #[derive(Default)]
 struct JsonCount {
     values: usize,

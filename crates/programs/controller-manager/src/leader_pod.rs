@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How often the labels are looked at again: somebody may have removed one.
+/// Interval between two checks of the labels: somebody may have removed one.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Keeps the label at this pod, and at no other, until `stop`. A take-over often comes when the API server is slow, so an error is

@@ -41,9 +41,9 @@ use liqo_signing::ClusterIdentity;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How long the parts may take to end.
+/// Time limit until the parts have ended.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the webhook still answers after `stop`: until then, kube-proxy may send calls to this pod.
+/// Time in which the webhook still answers after `stop`: until then, kube-proxy may send calls to this pod.
 const WEBHOOK_LINGER: Duration = Duration::from_secs(3);
 
 /// One replica of the manager, and what it needs.
@@ -61,7 +61,7 @@ pub struct Replica {
     /// Ports of the admission webhook and of the auth endpoint.
     pub webhook_port: u16,
     pub auth_port: u16,
-    /// How long another replica waits before it replaces a leader that died.
+    /// Delay until another replica replaces a leader that died.
     pub lease_seconds: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the reports of both benches share: figures of a way and of the plain one, notes, and what could not be removed. Pure.
+//! The common parts of the reports of both benches: figures of a way and of the plain one, notes, and leftovers. Pure.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ pub struct Report {
     /// Repetitions of each measurement; the figures are medians.
     pub rounds: u16,
     pub figures: Vec<Figure>,
-    /// Which figures are missing, and why.
+    /// The missing figures, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What could not be removed at the end, and why.
+    /// Leftovers that could not be removed at the end, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
 }

@@ -14,15 +14,14 @@ use kube::{
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId};
 use tokio::time::{Instant, sleep};
 
-/// How long a list waits for an API server that is busy.
+/// Maximum time that a list waits for a busy API server.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(15);
 const BUSY_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Which cluster: a kubeconfig file and a context in it. The default is kubectl's.
+/// Selects a cluster: a kubeconfig file and a context in it. The default is kubectl's.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     pub kubeconfig: Option<PathBuf>,
-    /// The context in it.
     pub context: Option<String>,
 }
 
@@ -129,7 +128,7 @@ impl Cluster {
     }
 }
 
-/// Why a kubeconfig cannot be used.
+/// Explains why a kubeconfig cannot be used.
 fn unusable(error: KubeconfigError, path: &Path) -> anyhow::Error {
     let what = format!("cannot read the kubeconfig {}", path.display());
     match error {
@@ -169,7 +168,7 @@ impl<T> Explained<T> for kube::Result<T> {
     }
 }
 
-/// What a failed request means, with the next step if there is one.
+/// Explains a failed request, with the next step if there is one.
 pub fn explain(error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if status.code == 401 => {

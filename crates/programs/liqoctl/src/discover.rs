@@ -20,7 +20,7 @@ use crate::{
 /// The source of clusters that are found on the local network.
 const LAN: &str = "LAN";
 
-/// What discovery finds, and where it looks.
+/// The clusters that are found, and the places searched.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryReport {
@@ -37,7 +37,6 @@ pub struct DiscoveryReport {
 pub struct Domain {
     pub name: String,
     pub domain: String,
-    /// What is wrong with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// Its entries that do not describe a cluster.
@@ -65,7 +64,7 @@ pub struct Shown {
     /// Whether this cluster refuses to lend to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub refused: bool,
-    /// Why this cluster does not borrow from it.
+    /// The reason why this cluster does not borrow from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -142,7 +141,7 @@ fn way(source: &str) -> String {
     if source == LAN { LAN.to_owned() } else { format!("DNS ({source})") }
 }
 
-/// Why this cluster does not borrow from another one, and that it refuses to lend to it.
+/// The reason why this cluster does not borrow from another one, and a note if it refuses to lend to it.
 fn why_not(one: &Shown) -> String {
     let refused = one.refused.then(|| format!("this cluster refuses to lend to it: `liqoctl approve {}` allows it", one.name));
     one.reason.iter().cloned().chain(refused).collect::<Vec<_>>().join("; ")

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{cluster::Cluster, gateways, manifests, output, peer, rights_table, token};
 
-/// What another cluster needs to know to borrow from this one.
+/// The data that another cluster needs to borrow from this one.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Invitation {

@@ -30,9 +30,9 @@ use crate::{
 
 /// Exit code of a program that does not know its arguments.
 const UNKNOWN_ARGUMENT: i32 = 2;
-/// How long the result of the manager's first test of the pod network may take. Nothing fails without it.
+/// Maximum wait for the result of the manager's first test of the pod network. Nothing fails without it.
 const ISOLATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often it is looked for.
+/// Interval between two checks for it.
 const ISOLATION_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
@@ -55,17 +55,16 @@ pub struct Installed {
     /// The changed settings; nothing at the first installation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed: Option<Vec<&'static str>>,
-    /// How many peers it has.
     pub peers: usize,
     /// Whether it looks for other clusters on the local network or in domains.
     pub discovers: bool,
-    /// What would fit the nodes better than the present number of replicas, if anything would.
+    /// Advice if the present number of replicas does not fit the nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_note: Option<String>,
-    /// What the pod network means for lending, unless it isolates the pods of consumers.
+    /// The consequences of the pod network for lending, unless it isolates the pods of consumers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation_note: Option<String>,
-    /// Why the cluster cannot be a provider, if it cannot.
+    /// The reason why the cluster cannot be a provider, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
@@ -142,7 +141,7 @@ pub fn objects(values: &Values, admission_policies: bool) -> Result<Vec<DynamicO
     Ok(stages(&objects, values, admission_policies).into_iter().flatten().cloned().collect())
 }
 
-/// What the settings mean in this cluster.
+/// The settings as they are resolved for this cluster.
 struct Resolved {
     values: Values,
     /// The settings that change an existing installation.
@@ -312,7 +311,7 @@ async fn isolation_test(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {
     }
 }
 
-/// What the user should know about the isolation of consumers' pods; nothing if they are isolated.
+/// A note to the user about the isolation of consumers' pods; nothing if they are isolated.
 fn isolation_note(config: &ClusterConfig) -> Option<String> {
     let allowed = config.spec.lend_without_network_policies;
     (Lending::of(config) != Lending::Isolated).then(|| isolation::describe(isolation::enforced(config), allowed))

@@ -33,7 +33,7 @@ pub struct KeepableRanges {
 }
 
 impl KeepableRanges {
-    /// What this cluster knows. `own` are its ranges.
+    /// The knowledge of this cluster. `own` are its ranges.
     pub fn as_known_here(own: &NetworkRanges, tunnel: &TunnelEndpointSpec) -> Self {
         let own: BTreeSet<IpNet> = own.pods.iter().chain(&own.external).map(IpNet::trunc).collect();
         Self {

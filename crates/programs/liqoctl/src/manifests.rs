@@ -64,7 +64,7 @@ pub enum ManifestError {
     Definition(#[source] serde_json::Error),
 }
 
-/// Which nodes Liqo may run on, in the Deployment and in the `DaemonSet`.
+/// JSON pointer to the node affinity of Liqo's pods, in the Deployment and in the `DaemonSet`.
 pub(crate) const NODE_EXPRESSIONS: &str = "/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions";
 
 /// The volume of the `DaemonSet` for the keys of gateways.
@@ -137,7 +137,6 @@ pub fn is_admission_policy(object: &DynamicObject) -> bool {
     kind(object).starts_with("ValidatingAdmissionPolicy")
 }
 
-/// The kind of an object.
 pub fn kind(object: &DynamicObject) -> &str {
     object.types.as_ref().map_or("", |types| &types.kind)
 }

@@ -29,9 +29,9 @@ use crate::{
     token, version,
 };
 
-/// How long pods may take to become ready.
+/// Time limit until pods are ready.
 const PODS_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long all changes of a Service may take together.
+/// Time limit for all changes of a Service together.
 const CHANGES_TIMEOUT: Duration = Duration::from_mins(2);
 /// Time that is kept for the steps after them.
 const RESERVED_TIME: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ pub struct Options {
     pub rounds: u16,
     /// The image of the pods; by default that of `liqo-fabric` in the cluster.
     pub image: Option<String>,
-    /// How long everything may take.
+    /// Time limit for the whole run.
     pub timeout: Duration,
 }
 

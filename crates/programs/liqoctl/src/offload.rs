@@ -29,30 +29,28 @@ use crate::{
     wait::{Poll, until},
 };
 
-/// What to change. Nothing means: the field keeps its value, or gets the default of a new `NamespaceOffloading`.
+/// The fields to change. Nothing means: the field keeps its value, or gets the default of a new `NamespaceOffloading`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Where pods may run.
+    /// Pods may run here, elsewhere, or in both.
     pub strategy: Option<PodOffloadingStrategy>,
-    /// Which Services and Ingresses to reflect.
+    /// The Services and Ingresses to reflect.
     pub reflection: Option<Reflection>,
     /// Whether pods elsewhere get tokens for the API server here.
     pub api_server: Option<bool>,
-    /// When Kubernetes evicts pods from the node of a cluster that does not answer.
+    /// Delay until Kubernetes evicts pods from the node of a cluster that does not answer.
     pub eviction_delay: Option<Eviction>,
-    /// How the namespace is called in other clusters.
+    /// The naming of the namespace in other clusters.
     pub mapping: Option<NamespaceMappingStrategy>,
     /// Its name in other clusters, for `SelectedName`.
     pub remote_name: Option<String>,
-    /// Which clusters get the namespace.
     pub clusters: Option<Clusters>,
-    /// Which nodes new pods prefer.
     pub placement: Option<Placement>,
-    /// How long to wait for the namespace to exist there.
+    /// Time limit until the namespace exists there.
     pub timeout: Duration,
 }
 
-/// When Kubernetes evicts pods from the node of a cluster that does not answer.
+/// The eviction of pods from the node of a cluster that does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eviction {
     /// As their own tolerations say.
@@ -60,7 +58,7 @@ pub enum Eviction {
     After(EvictionDelay),
 }
 
-/// Which nodes new pods prefer.
+/// The nodes that new pods prefer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// Those that the scheduler chooses by itself.
@@ -81,11 +79,9 @@ pub enum Clusters {
 #[serde(rename_all = "camelCase")]
 pub struct Offloaded {
     pub namespace: String,
-    /// Where its pods may run now.
+    /// The rule where its pods may run now.
     pub pod_offloading_strategy: PodOffloadingStrategy,
-    /// The remote namespaces.
     pub remote: Vec<RemoteNamespace>,
-    /// A note for the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -135,7 +131,6 @@ fn refuse_reserved(namespace: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The `NamespaceOffloading` of a namespace.
 pub async fn present(cluster: &Cluster, namespace: &str) -> anyhow::Result<Option<NamespaceOffloading>> {
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     match api.get_opt(NAMESPACE_OFFLOADING).await {
@@ -298,7 +293,7 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
 
 const NOT_REPORTED: &str = "the controllers have not reported anything yet";
 
-/// What an offloaded namespace waits for.
+/// Reason why an offloaded namespace is not ready.
 fn missing(status: &NamespaceOffloadingStatus, generation: Option<i64>) -> Option<String> {
     let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
     // A condition that is older than the change says nothing about it.
@@ -337,7 +332,7 @@ fn is_remote(pod: &Pod, nodes: &BTreeSet<String>) -> bool {
     !is_finished(pod) && node.is_some_and(|node| nodes.contains(node))
 }
 
-/// What [`unoffload`] would end, of those namespaces that are offloaded. Ends nothing.
+/// Finds those of these namespaces whose offloading [`unoffload`] would end, with their pods. Ends nothing.
 pub async fn to_end(cluster: &Cluster, namespaces: &[String]) -> anyhow::Result<Vec<Ending>> {
     let all = evict::virtual_nodes(cluster).await?;
     let nodes: BTreeSet<String> = all.iter().map(|node| node.name.clone()).collect();

@@ -1,4 +1,4 @@
-//! With whom a contract, a receipt or a record is, and what this cluster is in it. The namespace tells: what this cluster provides is in
+//! The peer of a contract, a receipt or a record, and the role of this cluster in it. The namespace tells: what this cluster provides is in
 //! tenant namespaces, and copies of what it consumes are in provider namespaces. What is kept of ended peerings is in Liqo's namespace,
 //! with labels that tell.
 
@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::cluster::{Cluster, Explained as _, list_or_none};
 
-/// What this cluster is in a contract.
+/// The role of this cluster in a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Role {
     Provider,
@@ -33,7 +33,6 @@ pub struct OfPeer<K> {
     pub id: ClusterId,
     /// Name of the peer's `ForeignCluster`; where there is none, the name that was kept with the object, or its ID.
     pub peer: String,
-    /// What this cluster is towards it.
     pub role: Role,
     /// The peering has ended, and this is kept.
     pub is_kept: bool,

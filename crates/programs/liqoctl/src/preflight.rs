@@ -91,7 +91,7 @@ fn release_of_helm(object: &PartialObjectMeta<Deployment>) -> Option<String> {
     is_of_helm.then(|| object.annotations().get("meta.helm.sh/release-name").cloned().unwrap_or_default())
 }
 
-/// Why Liqo is not installed on this minor version of Kubernetes 1. A version that cannot be read counts as new enough.
+/// Reason why Liqo is not installed on this minor version of Kubernetes 1. A version that cannot be read counts as new enough.
 fn version_obstacle(minor: Option<u32>, allow_no_policies: bool) -> Option<String> {
     let minor = minor?;
     if minor < OLDEST_MINOR {

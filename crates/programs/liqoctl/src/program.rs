@@ -1,4 +1,4 @@
-//! What `liqoctl` and `liqo-playground` have in common as programs: logging, TLS, the async runtime, and how a failure is printed.
+//! The common part of the programs `liqoctl` and `liqo-playground`: logging, TLS, the async runtime, and the output of a failure.
 
 use std::process::ExitCode;
 

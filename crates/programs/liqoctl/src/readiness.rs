@@ -18,7 +18,7 @@ pub fn pod(pod: &Pod) -> bool {
     ready && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// Why a pod is not ready, in the words of its status.
+/// Reason why a pod is not ready, in the words of its status.
 pub fn obstacle(status: &PodStatus) -> Option<String> {
     let words = |reason: Option<&String>, message: Option<&String>| {
         let reason = reason?;
@@ -35,7 +35,7 @@ pub fn obstacle(status: &PodStatus) -> Option<String> {
     words(unscheduled.reason.as_ref(), unscheduled.message.as_ref())
 }
 
-/// Why the API server refuses the pods of a Deployment, for example because of a quota.
+/// Reason why the API server refuses the pods of a Deployment, for example a quota.
 pub fn refusal(deployment: &Deployment) -> Option<String> {
     let conditions = deployment.status.as_ref().and_then(|status| status.conditions.as_ref());
     let refused = |kind: &str, status: &str| kind == "ReplicaFailure" && status == "True";

@@ -1,4 +1,4 @@
-//! How many replicas of the controller manager fit a cluster. Pure.
+//! Computes the number of replicas of the controller manager that fits a cluster. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -297,9 +297,7 @@ impl Settings {
 /// The complete values of an installation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Values {
-    /// Name of the cluster.
     pub cluster_name: String,
-    /// Labels of the cluster.
     pub cluster_labels: BTreeMap<String, String>,
     /// Address at which peers reach the API server.
     pub api_server_address: Option<String>,

@@ -28,7 +28,6 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// The state now.
     pub state: TetheringState,
     /// Name of the peer that the command is about.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,16 +147,16 @@ fn pods_away(pods: &[String]) -> String {
     if pods.is_empty() { String::new() } else { format!("; still there: {named}{rest}") }
 }
 
-/// What `untether` waits for.
+/// Reason why `untether` still waits.
 fn missing(status: &TetheringStatus, pods: &str) -> String {
     let until = status.deadline.as_ref().map(|deadline| format!("; over at {} at the latest", deadline.0)).unwrap_or_default();
     format!("{}{pods}{until}", status.message)
 }
 
-/// How long the manager may take to forget a former attempt, unless the user waits longer.
+/// Time limit until the manager forgets a former attempt, unless the user waits longer.
 const UNTIL_FORGOTTEN: Duration = Duration::from_secs(30);
 
-/// What the status says about an attempt with this peer; the error is why it failed.
+/// The result of an attempt with this peer, as the status says; the error is why it failed.
 fn outcome(status: Option<&TetheringStatus>, peer: &ClusterId) -> Result<Poll<TetheringState>, String> {
     let Some(status) = status.filter(|status| status.cluster_id.as_ref() == Some(peer)) else {
         return Ok(Poll::NotYet("the manager has not seen it yet".to_owned()));
@@ -220,7 +219,7 @@ pub async fn refuse_while_tethered(cluster: &Cluster) -> anyhow::Result<()> {
     }
 }
 
-/// Why something has to wait as long as this peer controls the cluster.
+/// Reason why something has to wait as long as this peer controls the cluster.
 pub fn refusal(peer: &str) -> String {
     format!("this cluster is tethered to {peer}, which decides where its pods run: end that with `liqoctl untether` first")
 }

@@ -24,11 +24,11 @@ use crate::{
 /// The key in the Secret.
 pub const TOKEN: &str = "token";
 
-/// How often a token can be used.
+/// Number of times that a token can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     OneTime,
-    /// By as many clusters.
+    /// By at most `max_uses` clusters.
     Reusable {
         max_uses: u16,
     },
@@ -51,9 +51,8 @@ pub struct Wanted {
     pub name: Option<String>,
     /// Whether it may replace a token of that name.
     pub replace: bool,
-    /// How often it can be used.
     pub usage: Use,
-    /// How long it is valid; nothing for no limit.
+    /// Time until it expires; nothing for no limit.
     pub lifetime: Option<Duration>,
 }
 
@@ -67,9 +66,9 @@ pub struct Shown {
     pub usage: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// How many clusters use it.
+    /// Number of clusters that use it.
     pub uses: usize,
-    /// How many clusters may use it, if it says so.
+    /// Maximum number of clusters that may use it, if it says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_uses: Option<u16>,
     /// The token itself; only right after its creation.

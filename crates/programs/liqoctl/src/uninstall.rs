@@ -46,23 +46,23 @@ pub struct Options {
     pub purge: bool,
     /// Whether to first end what is in use.
     pub force: bool,
-    /// How long to wait for each step.
+    /// Time limit for each step.
     pub timeout: Duration,
 }
 
-/// What is in use.
+/// The parts of Liqo that are in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InUse {
     pub peerings: Vec<String>,
     pub namespaces: Vec<String>,
-    /// How many receipts are kept of peerings that have ended.
+    /// Number of receipts that are kept of ended peerings.
     pub receipts: usize,
     /// The peer that controls this cluster.
     pub tethered_to: Option<String>,
 }
 
 impl InUse {
-    /// What is in use, as text; nothing if nothing is.
+    /// The parts in use, as text; nothing if there are none.
     pub fn describe(&self) -> Option<String> {
         let tethered = self.tethered_to.iter().map(|peer| format!("this cluster is tethered to {peer}"));
         let mut parts: Vec<String> = tethered.chain(self.peerings.iter().cloned()).collect();
@@ -102,7 +102,7 @@ pub struct Uninstalled {
     pub deployments_left: Vec<String>,
 }
 
-/// What uninstalling would end.
+/// Finds what uninstalling would end.
 pub async fn in_use(cluster: &Cluster) -> anyhow::Result<InUse> {
     let foreign = list_or_none(&Api::<ForeignCluster>::all(cluster.client.clone()), &ListParams::default())
         .await

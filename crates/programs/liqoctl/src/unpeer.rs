@@ -32,7 +32,7 @@ pub struct Options {
     pub incoming: bool,
     /// Delete the pods that run at the peer at once, instead of evicting them as disruption budgets allow.
     pub now: bool,
-    /// How long to wait for each step.
+    /// Time limit for each step.
     pub timeout: Duration,
 }
 
@@ -118,7 +118,7 @@ async fn needs_no_token(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::
     Ok(of_peer(&policies, &peer).first().is_some_and(|policy| !policy.spec.provide.token_required))
 }
 
-/// Why the `ForeignCluster` stays after the peering has ended.
+/// Reasons why the `ForeignCluster` stays after the peering has ended.
 #[derive(Clone, Copy)]
 struct Keep {
     /// The peer still borrows from this cluster.
@@ -221,7 +221,7 @@ fn deleted(pods: usize) -> Option<String> {
     }
 }
 
-/// How many unfinished pods these nodes have.
+/// Number of unfinished pods on these nodes.
 async fn count_pods(cluster: &Cluster, nodes: &BTreeSet<String>) -> anyhow::Result<usize> {
     let mut pods = 0;
     for node in nodes {
@@ -230,7 +230,7 @@ async fn count_pods(cluster: &Cluster, nodes: &BTreeSet<String>) -> anyhow::Resu
     Ok(pods)
 }
 
-/// What is left of a peering.
+/// Finds what is left of a peering.
 async fn left(cluster: &Cluster, foreign: &ForeignCluster, still_lending: bool, by_policy: bool) -> anyhow::Result<Poll<()>> {
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let id = &foreign.spec.cluster_id;

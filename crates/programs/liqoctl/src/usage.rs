@@ -18,7 +18,7 @@ use crate::cluster::{Cluster, Explained as _, list_or_none};
 use crate::output::{self, plain};
 use crate::parties::{self, Role, name_of, role_of};
 
-/// What pods used of one resource of one pool.
+/// Usage of one resource of one pool by pods.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Used {
@@ -40,7 +40,7 @@ pub struct Used {
 /// One side of a contract: a peer, and what this cluster is.
 type Party = (ClusterId, Role);
 
-/// What was used with all peers, or with one.
+/// Usage with all peers, or with one.
 pub async fn collect(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::Result<Vec<Used>> {
     let (everything, now) = (ListParams::default(), Timestamp::now());
     let known = parties::peers(cluster).await?;
@@ -146,7 +146,7 @@ fn rows(known: &[ForeignCluster], party: &Party, usage: &Usage, prices: Option<&
     sums.into_iter().map(row).collect()
 }
 
-/// What was used as text for people.
+/// The usage as text for people.
 pub fn table(used: &[Used]) -> String {
     if used.is_empty() {
         return "Nothing was used under a contract since the last receipt (`liqoctl receipt list`).".to_owned();

@@ -7,9 +7,9 @@ use tokio::time::{Instant, sleep};
 
 /// Time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// What is missing for less than this is no news: most waits end sooner.
+/// Delay until a missing item is news: most waits end sooner.
 const NEWS_DELAY: Duration = Duration::from_secs(1);
-/// How long the API server may be unreachable before waiting ends.
+/// Maximum outage of the API server before waiting ends.
 const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of one poll.

@@ -42,7 +42,7 @@ pub struct WatchedContracts {
     /// Started with the first offer under a contract: older providers do not know the kind.
     cache: OnceLock<Cache<ContractAtProvider>>,
     stop: CancellationToken,
-    /// Since when the provider has answered without a break.
+    /// The provider has answered without a break since then.
     reachable_since: Mutex<Option<Instant>>,
 }
 
@@ -82,7 +82,7 @@ fn stored_len(record: &ContractAtProvider) -> usize {
     3 * (parsed_len(record.spec.unverified()) + parsed_len(record.status.unverified()))
 }
 
-/// What the judgement of one provider's contracts needs.
+/// Input for the judgement of one provider's contracts.
 pub struct Seen<'a> {
     pub id: &'a ClusterId,
     pub peer: &'a ForeignCluster,
@@ -102,7 +102,7 @@ pub struct ConsumerContracts {
     /// All contracts in this cluster: copies, and our own ones.
     contracts: Cache<ContractHere>,
     queue: Queue<ClusterId>,
-    /// What this process has seen that may become a breach, by provider and contract.
+    /// Possible breaches that this process has seen, by provider and contract.
     doubts: Mutex<HashMap<ClusterId, BTreeMap<String, Doubts>>>,
     reports: BreachReports,
 }

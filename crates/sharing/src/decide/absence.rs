@@ -1,4 +1,4 @@
-//! Which consumers are silent for longer than their policy allows, so that what they use is free for others.
+//! Consumers that are silent for longer than their policy allows: the resources that they use become free for others.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use liqo_api::{ForeignCluster, Provide, ResourcesOfferedReason, links};
 /// The silence of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// For how long this leader has seen that the consumer does not renew its Lease. `None` if it does not know yet whether the consumer does.
+    /// Time for which this leader has seen that the consumer does not renew its Lease. `None` if it is not known yet whether it does.
     pub lasts: Option<Duration>,
     /// Whether its offers were taken back because of this silence.
     pub ended_offers: bool,

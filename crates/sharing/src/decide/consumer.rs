@@ -32,7 +32,7 @@ const MAX_MESSAGE_LEN: usize = 1024;
 /// Further resources of an offer are ignored.
 const MAX_RESOURCES: usize = 64;
 
-/// What this cluster wants from a provider.
+/// The request of this cluster to a provider.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BorrowingIntent {
     /// This cluster.
@@ -43,11 +43,11 @@ pub struct BorrowingIntent {
     /// The name of the provider's `ForeignCluster`.
     pub peer: String,
     pub request: RequestedResources,
-    /// What our policy accepts from the provider; `None` if no policy selects it.
+    /// The `consume` section of our policy for the provider; `None` if no policy selects it.
     pub consume: Option<Consume>,
     /// The user's decisions on single offers, by pool.
     pub decisions: BTreeMap<String, OfferDecision>,
-    /// What this cluster's answers to the provider's contracts mean for offers, by contract.
+    /// Effect of this cluster's answers to the provider's contracts on offers, by contract.
     pub contracts: BTreeMap<String, Stance>,
     /// Whether what the provider offers may be this cluster's own.
     pub returns: Returns,
@@ -160,7 +160,7 @@ enum Verdict {
         resources: ResourceList,
         /// Names the labels that are left out.
         left_out: Option<String>,
-        /// Why the node gets no new pods: its prices rose above what our policy accepts, or its contract is not in force.
+        /// Reason why the node gets no new pods: its prices rose above what our policy accepts, or its contract is not in force.
         closed: Option<String>,
     },
     /// Waits until the prices are within what our policy accepts.
@@ -294,7 +294,7 @@ fn without_contract(intent: &BorrowingIntent, consume: &Consume, offer: &Resourc
     }
 }
 
-/// Why the node of an accepted offer gets no new pods because of its contract.
+/// Returns a message if the node of an accepted offer gets no new pods because of its contract.
 fn closed_by_contract(intent: &BorrowingIntent, offer: &ResourceOffer) -> Option<String> {
     let contract = offer.spec.contract.as_ref()?;
     if let Some(Stance::Signed { no_new_pods: Some(why), .. }) = intent.contracts.get(&contract.name) {
@@ -304,7 +304,7 @@ fn closed_by_contract(intent: &BorrowingIntent, offer: &ResourceOffer) -> Option
     waits.then(|| format!("{} is not in force for this pool, and the provider admits no pods without it", contract.name))
 }
 
-/// Why an offer comes through more clusters than our policy accepts.
+/// Returns a message if an offer comes through more clusters than our policy accepts.
 fn too_far(offer: &ResourceOfferSpec, consume: &Consume) -> Option<String> {
     let (hops, most) = (offer.hops, consume.max_hops);
     (hops > most).then(|| {
@@ -314,8 +314,8 @@ fn too_far(offer: &ResourceOfferSpec, consume: &Consume) -> Option<String> {
     })
 }
 
-/// Why the prices of an offer are above what our policy accepts. Only the `resources` that it contains count, and what costs nothing has
-/// no currency.
+/// Returns a message if the prices of an offer are above what our policy accepts. Only the `resources` that it contains count. Resources
+/// that cost nothing have no currency.
 fn too_dear(offer: &ResourceOfferSpec, resources: &ResourceList, consume: &Consume) -> Option<String> {
     let (prices, limit) = (offer.prices.as_ref()?, consume.max_prices.as_ref()?);
     let mut charged = prices.rates.iter().filter(|(name, rate)| !rate.is_zero() && resources.contains(name));
@@ -354,7 +354,7 @@ fn short(key: &str) -> String {
     key.chars().take(MAX_KEY_LEN).collect()
 }
 
-/// Why an offer is invalid, whatever our policy says.
+/// Returns a message if an offer is invalid, whatever our policy says.
 fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: bool) -> Option<String> {
     let spec = &offer.spec;
     if !is_pool_name(name) || spec.pool != name {
@@ -387,7 +387,7 @@ fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: b
     None
 }
 
-/// What is wrong with the clusters that an offer comes through. The schema of our own copies does not accept it either.
+/// Returns a message if the clusters that an offer comes through are invalid. The schema of our own copies does not accept them either.
 fn defect_of_way(spec: &ResourceOfferSpec) -> Option<String> {
     if spec.path.len() > MAX_PATH_LEN {
         return Some(format!("its path names more than {MAX_PATH_LEN} clusters"));
@@ -402,7 +402,7 @@ fn usable(offered: &ResourceList) -> ResourceList {
     fits.take(MAX_RESOURCES).map(|(name, amount)| (name, amount.round_down(unit_of(name)))).collect()
 }
 
-/// What an offer says of single nodes. If it says more than this version reads, nothing is known of them.
+/// The part of an offer about single nodes. Empty if the offer says more than this version reads.
 fn bounded(largest_pods: &LargestPods) -> LargestPods {
     let is_too_long = largest_pods.is_too_long() || largest_pods.iter().any(|one| one.len() > MAX_RESOURCES);
     if is_too_long { LargestPods::default() } else { largest_pods.map(usable) }

@@ -29,7 +29,7 @@ pub enum BoundPools {
     OfNodes,
 }
 
-/// How the offer to one consumer is divided.
+/// The division of the offer to one consumer into pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Division {
     /// Whether each node is a pool of its own, although the policy forms other pools.

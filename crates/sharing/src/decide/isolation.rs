@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How often the same outcome must be found, one after another, before it counts: a new pod may be open for a moment, and packets get lost.
+/// Number of rounds in a row with the same outcome before it counts: a new pod may be open for a moment, and packets get lost.
 const CONFIRMATIONS: u32 = 3;
 /// The same for the loss of what was enforced, about two minutes: consumers lose their pods then, and a plugin that restarts lets packets pass.
 const CONFIRMATIONS_OF_A_LOSS: u32 = 60;
@@ -15,7 +15,7 @@ const ENFORCED_INTERVAL: Duration = Duration::from_mins(10);
 /// Somebody may add a network plugin, and waits for offers.
 const NOT_ENFORCED_INTERVAL: Duration = Duration::from_mins(1);
 
-/// What attempts to connect to one address of a pod showed.
+/// Result of the attempts to connect to one address of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The port that is open to everybody accepted connections, before and after the attempt at the other one.
@@ -24,7 +24,7 @@ pub struct Attempt {
     pub closed: bool,
 }
 
-/// What all attempts of one round showed.
+/// Result of all attempts of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Enforced,

@@ -18,7 +18,7 @@ pub struct Claim {
     pub consumer: ClusterId,
     /// Its share relative to the others'.
     pub weight: u16,
-    /// What its unfinished pods use.
+    /// Resources that its unfinished pods use.
     pub in_use: ResourceList,
     /// The maximum of each named resource.
     pub requested: ResourceList,
@@ -122,7 +122,7 @@ fn split_one(total: i128, parts: &mut [Part], claims: &[Claim]) -> Vec<i128> {
     }
 }
 
-/// What is left for the open parts, and the sum of their weights.
+/// The amount that is left for the open parts, and the sum of their weights.
 fn remaining(total: i128, parts: &[Part]) -> (i128, i128) {
     let taken: i128 = parts.iter().filter_map(|part| part.fixed).sum();
     let weights = parts.iter().filter(|part| part.fixed.is_none()).map(|part| part.weight).sum();

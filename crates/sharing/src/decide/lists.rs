@@ -99,7 +99,6 @@ impl Snapshot {
         snapshot
     }
 
-    /// The request of a consumer.
     pub fn request_of(&self, consumer: &ClusterId) -> Option<&Result<ResourceList, String>> {
         self.requests().get(tenant_namespace(consumer).as_str()).map(|request| &request.resources)
     }

@@ -6,7 +6,7 @@ use liqo_api::{Condition, ForeignCluster, links};
 const CONSUMER_CONDITIONS: [&str; 4] =
     [links::RESOURCES_REQUESTED, links::OFFER_ACCEPTED, links::TETHERING_GRANTED, links::POOL_FOR_EACH_NODE];
 
-/// What each side has reported about a peer since this process started.
+/// Conditions that each side has reported about a peer since this process started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reported {
     /// `None` until the consumer side has looked at the peer.

@@ -1,4 +1,4 @@
-//! When a resource plugin is called, and which pools its answer offers.
+//! Decides when a resource plugin is called, and which pools its answer offers.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,7 +11,7 @@ use super::pools::pool_name;
 /// Minimum time between two calls about one consumer, because each answer may rewrite an offer.
 const MIN_CALL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long to wait before a plugin that reports a change is asked.
+/// Delay before a plugin that reports a change is asked.
 pub fn pause(asked: Option<Instant>, now: Instant) -> Duration {
     asked.map_or(Duration::ZERO, |asked| MIN_CALL_INTERVAL.saturating_sub(now.saturating_duration_since(asked)))
 }
@@ -53,7 +53,7 @@ pub struct NamedPools {
     pub amounts: BTreeMap<String, ResourceList>,
     /// The prices, by pool, if the plugin gives any.
     pub prices: BTreeMap<String, PriceList>,
-    /// How many clusters borrowed pools come through, by pool. Other pools are absent.
+    /// Number of clusters that borrowed pools come through, by pool. Other pools are absent.
     pub hops: BTreeMap<String, u8>,
 }
 

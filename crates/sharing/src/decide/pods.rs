@@ -31,9 +31,9 @@ pub struct OnNode {
 /// The sums of one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sums {
-    /// What pods without an owner label use: this cluster's own pods.
+    /// Requests of pods without an owner label: this cluster's own pods.
     pub own: ResourceList,
-    /// What the other pods use, by the owner that their labels claim.
+    /// Resources that the other pods use, by the owner that their labels claim.
     pub claimed: BTreeMap<ClaimedOwner, Effective>,
 }
 
@@ -72,12 +72,12 @@ impl Pods {
         self.by_node.iter().map(|(node, here)| (node.as_str(), here.sums()))
     }
 
-    /// What this cluster's own pods use on a node; `None` if the node has no pods.
+    /// Requests of this cluster's own pods on a node; `None` if the node has no pods.
     pub fn own(&self, node: &str) -> Option<&ResourceList> {
         self.by_node.get(node).map(|here| &here.sums().own)
     }
 
-    /// What all pods on a node request.
+    /// Sum of the requests of all pods on a node.
     pub fn requests_on(&self, node: &str) -> ResourceList {
         let Some(sums) = self.by_node.get(node).map(|here| here.sums()) else { return ResourceList::new() };
         sums.claimed.values().fold(sums.own.clone(), |all, claimed| all + &claimed.requests)

@@ -105,7 +105,7 @@ pub fn names(policy: usize, provide: &Provide, consumer: &ClusterId, partitions:
     names
 }
 
-/// How one policy divides the nodes.
+/// Rules by which one policy divides the nodes into pools.
 struct Scheme<'a> {
     provide: &'a Provide,
     tethered: Option<&'a ClusterId>,

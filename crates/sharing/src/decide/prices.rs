@@ -1,5 +1,5 @@
-//! What a pool costs now: the policy's rates, times a percentage for the time of the week, times one for how much of the pool
-//! is in use.
+//! Computes the present prices of a pool: the policy's rates, times a percentage for the time of the week, times one for the
+//! part of the pool that is in use.
 //!
 //! ```text
 //!   rates of the policy, the pool, plugin or providers      cpu=0.04
@@ -24,12 +24,12 @@ const FULL: u32 = 100;
 const DAYS_BEFORE_EPOCH: i64 = 3;
 const MILLIS_PER_MINUTE: i64 = 60_000;
 
-/// How much of a pool is in use.
+/// The part of a pool that is in use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Utilization {
-    /// What the pods of all consumers use.
+    /// Resources that the pods of all consumers use.
     pub used: ResourceList,
-    /// What all consumers together may use.
+    /// Maximum resources for all consumers together.
     pub total: ResourceList,
 }
 

@@ -31,7 +31,7 @@ pub struct OfferState {
     pub outdated: bool,
     /// The share from the ledger.
     pub target: ResourceList,
-    /// What the consumer's pods use.
+    /// Resources that the consumer's pods use.
     pub in_use: ResourceList,
     /// The maximum of each resource that the consumer requested.
     pub requested: ResourceList,
@@ -57,7 +57,7 @@ pub struct Write {
     pub grows: bool,
 }
 
-/// How an offer may change now.
+/// Kind of change that an offer may get now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AllowedChange {
     None,

@@ -18,7 +18,7 @@ pub struct LocalNode {
     pub allocatable: ResourceList,
     /// Policies select nodes by them. Offers contain those in [`ADVERTISED`].
     pub labels: BTreeMap<String, String>,
-    /// Where a virtual node comes from.
+    /// The accepted offer behind a virtual node.
     pub upstream: Option<Upstream>,
 }
 
@@ -27,7 +27,7 @@ pub struct LocalNode {
 pub struct Upstream {
     pub provider: ClusterId,
     pub pool: String,
-    /// What the offer says. Its Node does not say it, so `upstream::lendable` adds it.
+    /// Details of the offer. Its Node does not contain them, so `upstream::lendable` adds them.
     pub offer: Option<UpstreamOffer>,
 }
 
@@ -36,11 +36,11 @@ pub struct Upstream {
 pub struct UpstreamOffer {
     /// The provider, and all clusters behind it.
     pub path: BTreeSet<ClusterId>,
-    /// How many clusters the resources come through, with the provider.
+    /// Number of clusters that the resources come through, with the provider.
     pub hops: u8,
     pub prices: Option<PriceList>,
     pub largest_pods: LargestPods,
-    /// What the provider takes back when its notice is over. The node has it no more, and pods use it until then.
+    /// Resources that the provider takes back when its notice is over. The node does not have them any more, and pods use them until then.
     pub taken_back: ResourceList,
 }
 
@@ -194,7 +194,7 @@ const MAX_ERROR_LEN: usize = 500;
 pub struct Request {
     /// The maximum of each named resource, or why the request is unreadable.
     pub resources: Result<ResourceList, String>,
-    /// How the consumer asks the offer to be divided into pools.
+    /// The division into pools that the consumer asks for.
     pub granularity: Option<RequestedGranularity>,
     /// Whether the consumer asks to be tethered to this cluster.
     pub tethering: bool,

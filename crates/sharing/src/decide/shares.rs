@@ -1,4 +1,4 @@
-//! How much of each partition each consumer gets.
+//! Computes each consumer's share of each partition.
 //!
 //! ```text
 //!   free resources of a partition
@@ -37,7 +37,7 @@ pub struct PartitionBudget {
     pub floors: BTreeMap<usize, ResourceList>,
     /// The claimants that refuse more than their floor.
     pub refused: BTreeSet<usize>,
-    /// What contracts guarantee to claimants here, as far as it exists. It is part of their floors.
+    /// Amounts that contracts guarantee to claimants here, as far as they exist. They are part of the floors.
     pub guaranteed: BTreeMap<usize, ResourceList>,
     /// The most of each resource for claimants that get some of the nodes here only. Their floors may be more.
     pub limits: BTreeMap<usize, ResourceList>,

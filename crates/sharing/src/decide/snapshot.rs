@@ -33,7 +33,7 @@ use liqo_market::contract::{
     standing::{Standing, is_reopened},
 };
 
-/// What the provider side knows at one moment.
+/// All facts that the provider side knows at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// This cluster.
@@ -70,7 +70,7 @@ pub struct Snapshot {
     pub wall_time: Timestamp,
 }
 
-/// What the provider side knows about contracts.
+/// All facts about contracts that the provider side knows.
 #[derive(Clone, Debug, Default)]
 pub struct ContractFacts {
     /// The key that signs contracts. Without it, none is written.
@@ -81,9 +81,9 @@ pub struct ContractFacts {
     pub unseen: HashSet<String>,
     /// Decisions of persons here, for each peer, by contract.
     pub decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>,
-    /// What this process has seen that may become a breach.
+    /// Possible breaches that this process has seen.
     pub doubts: HashMap<ClusterId, Doubts>,
-    /// Why receipts count as not answered, for each tenant namespace, by the ID of the contract.
+    /// Reasons why receipts count as not answered, for each tenant namespace, by the ID of the contract.
     pub unanswered: HashMap<String, BTreeMap<String, String>>,
     /// Random bytes, from which the IDs of new contracts are made.
     pub nonce: [u8; 16],
@@ -99,7 +99,6 @@ impl ContractFacts {
 /// The working mode of this cluster, as far as sharing reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mode {
-    /// The state.
     pub state: TetheringState,
     /// The peer that it is about. `None` in the state Autonomous.
     pub peer: Option<ClusterId>,
@@ -126,16 +125,16 @@ pub struct PolicyVersion {
     pub generation: i64,
 }
 
-/// What a resource plugin answered about one consumer.
+/// The answer of a resource plugin about one consumer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PluginAnswer {
     /// The last valid answer, by pool; `None` if there was none since this process started.
     pub pools: Option<BTreeMap<String, ResourceList>>,
     /// The prices of that answer, by pool, if it gives any.
     pub prices: BTreeMap<String, PriceList>,
-    /// How many clusters borrowed pools come through, by pool.
+    /// Number of clusters that borrowed pools come through, by pool.
     pub hops: BTreeMap<String, u8>,
-    /// Why the latest call failed.
+    /// Reason why the latest call failed.
     pub problem: Option<String>,
 }
 
@@ -151,7 +150,7 @@ pub struct RecentWrite {
     pub is_early: bool,
 }
 
-/// What the provider side must write.
+/// All changes that the provider side must write.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Offers to delete.
@@ -165,13 +164,13 @@ pub struct Plan {
     pub policy_statuses: Vec<PolicyStatusWrite>,
     pub contract_writes: Vec<ContractChange>,
     pub contract_deletions: Vec<Key>,
-    /// Why a contract cannot be proposed.
+    /// Reasons why contracts cannot be proposed, by consumer.
     pub contract_problems: BTreeMap<ClusterId, String>,
-    /// What may become a breach.
+    /// Possible breaches.
     pub contract_doubts: HashMap<ClusterId, Doubts>,
     /// The policy that applies to each consumer now.
     pub applied_policies: HashMap<ClusterId, PolicyVersion>,
-    /// When to decide again if nothing changes.
+    /// Delay until the next decision if nothing changes.
     pub requeue_after: Option<Duration>,
 }
 
@@ -238,7 +237,7 @@ pub(crate) struct Requester<'a> {
     pub(crate) offers: BTreeMap<&'a str, &'a ResourceOffer>,
     /// Time until its offers are taken back because it is silent; zero if they are.
     pub(crate) absent_in: Option<Duration>,
-    /// What its contracts mean for its offers.
+    /// Effect of its contracts on its offers.
     pub(crate) standing: Standing<'a>,
 }
 

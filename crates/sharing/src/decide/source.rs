@@ -49,7 +49,7 @@ pub fn free<'a>(
     free
 }
 
-/// What each node has free of all pods that it has; `None` if that is not known of one of them.
+/// Resources of each node that its pods leave free; `None` if that is unknown for one of the nodes.
 ///
 /// Pods without a node count nowhere: another node may get them. A virtual node has no more than what its provider says of its own nodes.
 pub fn free_nodes(nodes: &[(&str, &LocalNode)], pods: &Pods) -> Option<FreeNodes> {

@@ -1,4 +1,4 @@
-//! What the working mode means for sharing, on both sides: a tethered cluster offers everything to its peer and nothing to others, and
+//! Effect of the working mode on sharing, on both sides: a tethered cluster offers everything to its peer and nothing to others, and
 //! the peer lets the pods of a cluster that is tethered to it come back to that cluster's own nodes.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What this cluster borrows and may lend on: its virtual nodes, each with the offer that it comes from.
+//! Resources that this cluster borrows and may lend to others: its virtual nodes, each with the offer that it comes from.
 //!
 //! ```text
 //!   Node turin, of pool default ──▶ copy of turin's offer `default` ──▶ path turin, hops 1, prices
@@ -90,7 +90,7 @@ fn known(provider: &ClusterId, offer: &ResourceOffer) -> Option<UpstreamOffer> {
     })
 }
 
-/// When the providers of a borrowed offer end its pods at the latest, if all of them take back what it comes from.
+/// Latest time at which the providers of a borrowed offer end its pods, if all of them take back what it comes from.
 pub fn ends_at(snapshot: &Snapshot, offer: &ResourceOfferSpec) -> Option<Timestamp> {
     let terms = offer.node_selector.iter().flat_map(|selector| &selector.node_selector_terms);
     let values = |term: &NodeSelectorTerm, key: &str| -> Vec<String> {
@@ -117,7 +117,7 @@ pub fn has_currency_of(offer: &UpstreamOffer, margin: &Margin) -> bool {
     offer.prices.as_ref().filter(|prices| costs(prices)).is_none_or(|prices| prices.currency == margin.currency)
 }
 
-/// What a pool of these nodes costs: the highest price of each resource, and the margin. Nothing is lent for less than it costs.
+/// Prices of a pool of these nodes: the highest price of each resource, and the margin. Nothing is lent for less than it costs.
 pub fn with_margin<'a>(margin: &Margin, nodes: impl IntoIterator<Item = &'a LocalNode>) -> PriceList {
     let mut highest = Rates::new();
     for prices in nodes.into_iter().filter_map(|node| node.upstream.as_ref()?.offer.as_ref()?.prices.as_ref()) {
@@ -134,7 +134,7 @@ pub fn with_margin<'a>(margin: &Margin, nodes: impl IntoIterator<Item = &'a Loca
     PriceList { currency: margin.currency.clone(), rates }
 }
 
-/// How many clusters the resources of a virtual node come through, with this one; `None` if the node is real or its offer unknown.
+/// Number of clusters that the resources of a virtual node come through, with this one; `None` if the node is real or its offer unknown.
 pub fn hops(node: &LocalNode) -> Option<u8> {
     Some(node.upstream.as_ref()?.offer.as_ref()?.hops.saturating_add(1))
 }

@@ -53,9 +53,9 @@ pub(super) struct Controller {
     contracts: Cache<Contract>,
     papers: Papers,
     providers: Mutex<HashMap<ClusterId, Arc<AtProvider>>>,
-    /// Until when the costs of each contract (its object) are settled, as far as that was read or written.
+    /// Time until which the costs of each contract (its object) are settled, as far as that was read or written.
     settled: Mutex<HashMap<Key, Seconds>>,
-    /// When this process last compared the receipts that it disputed, by namespace.
+    /// Time at which this process last compared each receipt that it disputed, by namespace.
     disputed: Mutex<HashMap<String, BTreeMap<ContractPeriod, Timestamp>>>,
     queue: Queue<String>,
 }
@@ -73,7 +73,6 @@ struct AtProvider {
 struct ReceiptAtProvider {
     of: ContractPeriod,
     phase: ReceiptPhase,
-    /// The copy here.
     copy: Option<Arc<ReceiptHead>>,
 }
 

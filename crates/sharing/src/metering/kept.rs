@@ -1,4 +1,4 @@
-//! What stays of a peering that ended.
+//! Objects that stay after a peering ended.
 //!
 //! Receipts and contracts are what both owners settle by, so they must not go with the namespace of the peering, whoever ended it:
 //!
@@ -37,27 +37,27 @@ use crate::{Error, FIELD_MANAGER};
 
 /// The place of usage records among the kinds.
 const RECORDS: usize = 1;
-/// How much is kept of a peer: of receipts and contracts, and of usage records. Nobody signs usage records, and a peer can cause as many
-/// as it likes, so they count for themselves.
+/// Limits of what is kept of a peer: for receipts and contracts, and for usage records. Nobody signs usage records, and a peer can cause as
+/// many as it likes, so they count for themselves.
 const OF_PEER: [Limit; 2] = [Limit { objects: 1000, bytes: 16 << 20 }, Limit { objects: 250, bytes: 8 << 20 }];
 /// The same for all peers together.
 const OF_ALL: [Limit; 2] = [Limit { objects: 4000, bytes: 64 << 20 }, Limit { objects: 1000, bytes: 32 << 20 }];
-/// How long the API server may refuse copies before the peering ends without them.
+/// Maximum time for which the API server may refuse copies. After that, the peering ends without them.
 const MAX_REFUSED: Duration = Duration::from_mins(10);
 /// Number of objects that are copied at the same time.
 const CONCURRENCY: usize = 8;
-/// How often old copies are looked for.
+/// Interval between two searches for old copies.
 const CLEAN_UP_INTERVAL: Duration = Duration::from_hours(6);
 
 /// Keeps what both owners need when a peering has ended.
 pub struct Keeper {
     context: Context,
     identity: Arc<ClusterIdentity>,
-    /// Since when the API server refuses something of a namespace.
+    /// Time since which the API server refuses something of a namespace.
     refused: Mutex<HashMap<String, Instant>>,
 }
 
-/// How many objects are kept, and how many bytes they may take.
+/// Maximum number of objects that are kept, and of their bytes.
 #[derive(Clone, Copy)]
 struct Limit {
     objects: usize,
@@ -70,7 +70,7 @@ struct Ending<'a> {
     peer: ClusterId,
     /// Whether this cluster is the provider.
     provides: bool,
-    /// What people call the peer.
+    /// Name of the peer that people use.
     name: Option<&'a str>,
 }
 
@@ -81,8 +81,8 @@ impl<'a> Ending<'a> {
         (provides || namespace == provider_namespace(&peer)).then_some(Self { namespace, peer, provides, name })
     }
 
-    /// What is kept of an object. A provider chooses the IDs of contracts, and names have only a part of that. So the name of a copy has
-    /// the peer, the role, and a part of the UID, which this cluster's API server chose.
+    /// Returns the kept copy of an object. A provider chooses the IDs of contracts, and names have only a part of that. So the name of a
+    /// copy has the peer, the role, and a part of the UID, which this cluster's API server chose.
     fn copy(&self, object: &DynamicObject, kind: &ApiResource) -> DynamicObject {
         let role = if self.provides { "provider" } else { "consumer" };
         let uid = object.uid().unwrap_or_default();
@@ -242,7 +242,7 @@ impl Keeper {
         Ok(self.unless_refused_for_long(ending, stored)?)
     }
 
-    /// What the API server refuses for long must not keep a peering from ending. A quota that is full, for example, may get room.
+    /// Gives up a copy that the API server refuses for long, so that the peering can end. A quota that is full, for example, may get room.
     fn unless_refused_for_long(&self, ending: &Ending, written: Result<(), StepError>) -> Result<(), StepError> {
         let Err(error) = written else { return Ok(()) };
         let status = error.source.status();

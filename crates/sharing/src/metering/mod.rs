@@ -88,7 +88,6 @@ impl Papers {
         self.receipts.in_namespace(namespace).into_iter().map(|(_, receipt)| receipt).collect()
     }
 
-    /// Deletes the records of a period.
     async fn delete_records(&self, client: &Client, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
         let api: Api<UsageRecord> = namespaced(client, namespace);
         for (key, _) in self.records.in_namespace(namespace).into_iter().filter(|(_, record)| record.of == *of) {
@@ -114,7 +113,6 @@ pub(crate) fn watch_receipts(
     Cache::watch(all, config, stop.clone(), reduce, move |key, _, _| changed(key))
 }
 
-/// Deletes the receipt of a period.
 async fn delete_receipt(client: &Client, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
     let api: Api<Receipt> = namespaced(client, namespace);
     let key = Key::new(namespace, receipt_name(&of.0, of.1));

@@ -26,7 +26,7 @@ use crate::{
 use liqo_market::contract::{breaches::Doubts, record::IssuedContract};
 use liqo_market::receipt::{issue::ReceiptHead, unanswered::unanswered};
 
-/// How long the watch may take to show a new contract.
+/// Maximum delay until the watch shows a new contract.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// The contracts that this cluster made.
@@ -39,9 +39,9 @@ pub struct ProviderContracts {
     receipts: Cache<ReceiptHead>,
     /// The contract that was created last in each tenant namespace, until the watch shows it.
     created: Mutex<HashMap<String, (String, Instant)>>,
-    /// What this process has seen that may become a breach.
+    /// Possible breaches that this process has seen.
     doubts: Mutex<HashMap<ClusterId, Doubts>>,
-    /// What was told last about consumers that can get no contract, or no change of it.
+    /// Last reported reasons why consumers can get no contract, or no change of it.
     problems: Mutex<BTreeMap<ClusterId, String>>,
     reports: BreachReports,
 }

@@ -1,4 +1,4 @@
-//! Which pods come home next when control is back.
+//! Selects the pods that come home next when control is back.
 //!
 //! Kubernetes cannot move a running pod, and a running container cannot get another pod: `spec.nodeName` never changes, and a kubelet
 //! knows containers by the UID of their pod. So what runs on a node of this cluster as a pod of this cluster stays as it is, and a pod on
@@ -27,7 +27,7 @@ pub struct Pod {
     pub created: Option<Timestamp>,
 }
 
-/// Where a pod is.
+/// The place of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On a node of this cluster, or on none yet.

@@ -16,14 +16,14 @@
 use jiff::{SignedDuration, Timestamp};
 use liqo_api::{ClusterId, TetheringReason, TetheringState, TetheringStatus, Time};
 
-/// How long an attempt may take from the question to the peer until the peer controls this cluster.
+/// Maximum time of an attempt, from the question to the peer until the peer controls this cluster.
 pub const ATTEMPT: SignedDuration = SignedDuration::from_secs(120);
-/// When a peer that refused, or that did not get ready, is asked again.
+/// Delay before a peer that refused, or that did not get ready, is asked again.
 pub const RETRY: SignedDuration = SignedDuration::from_secs(300);
-/// How much longer than the notice of the peer's pods the release may take.
+/// Maximum time of the release beyond the notice of the peer's pods.
 pub const RELEASE_MARGIN: SignedDuration = SignedDuration::from_secs(60);
 
-/// What the peer says about tethering.
+/// The peer's answer about tethering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// This cluster does not ask, and no former answer is left.
@@ -48,16 +48,16 @@ pub enum Contact {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
     pub reason: TetheringReason,
-    /// What is in the way, and what to do about it.
+    /// The obstacle, and the way to remove it.
     pub message: String,
 }
 
-/// What the machine has to know. All but the first two fields are about the peer of [`subject`].
+/// The facts that the machine needs. All but the first two fields are about the peer of [`subject`].
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The peer that is to control this cluster, as the spec says.
     pub wish: Option<ClusterId>,
-    /// How long the peer may be silent.
+    /// Maximum time that the peer may be silent.
     pub release_after: SignedDuration,
     /// The name of the peer, for people.
     pub peer: String,
@@ -66,7 +66,7 @@ pub struct Facts {
     pub contact: Contact,
     /// Whether the peer borrows from this cluster.
     pub borrows_here: bool,
-    /// What Tethered needs and does not exist yet.
+    /// Something that Tethered needs and that is missing.
     pub missing: Option<String>,
     /// The notice that the pods of the peer have.
     pub notice: SignedDuration,
@@ -76,20 +76,19 @@ pub struct Facts {
     pub guests: usize,
 }
 
-/// What a state means for the other parts of Liqo.
+/// The effects of a state on the other parts of Liqo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effects {
     /// Local users decide nothing: new pods go to the peer, and an admission policy refuses changes of nodes, quotas and the peer's
     /// namespaces, pods and workloads.
     pub peer_decides: bool,
-    /// What the peer is offered.
     pub offer: Offer,
 }
 
-/// What the peer is offered.
+/// The offer to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// What the policy says.
+    /// As much as the policy says.
     AsPolicy,
     /// All that is free.
     Everything,

@@ -12,7 +12,7 @@ use liqo_api::{
 };
 use serde_json::{Value, json};
 
-/// What to do about the `NamespaceOffloading` of a namespace.
+/// The change of the `NamespaceOffloading` of a namespace.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     Nothing,
@@ -78,7 +78,7 @@ fn take_over(live: &NamespaceOffloading, peer: &ClusterId) -> Change {
     Change::Patch(json!({ "metadata": { "annotations": { (BEFORE_TETHERING): before } }, "spec": spec }))
 }
 
-/// What a person's object said before, as a merge patch of its spec. An annotation that nobody can read, because somebody changed it, means
+/// Returns the former spec of a person's object, as a merge patch. An annotation that nobody can read, because somebody changed it, means
 /// the defaults: then pods may run here.
 fn before(live: &NamespaceOffloading) -> Option<Value> {
     let text = live.metadata.annotations.as_ref()?.get(BEFORE_TETHERING)?;

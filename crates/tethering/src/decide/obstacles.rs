@@ -1,4 +1,4 @@
-//! What in this cluster is in the way of tethering it to a peer. What the peer has against it, the peer says itself.
+//! Finds obstacles in this cluster to tethering it to a peer. The peer itself reports the obstacles on its side.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use liqo_api::{ClusterId, Provide, TetheringReason};
 
 use super::machine::Obstacle;
 
-/// What this cluster shares with whom.
+/// The sharing of this cluster with others.
 #[derive(Clone, Debug, Default)]
 pub struct Sharing<'a> {
     /// The names of the clusters that this one knows.
@@ -17,7 +17,7 @@ pub struct Sharing<'a> {
     pub borrows_from: Vec<&'a ClusterId>,
     /// The clusters that are tethered to this one, or that it lets do so.
     pub tethers: Vec<&'a ClusterId>,
-    /// What the policy that applies to the peer lets it have.
+    /// The `provide` of the policy that applies to the peer.
     pub provide: Option<&'a Provide>,
 }
 

@@ -1,4 +1,4 @@
-//! Which controllers try again to create their pods, now that nothing is refused any more.
+//! Finds the controllers that try again to create their pods, now that nothing is refused any more.
 //!
 //! Kubernetes tries a refused creation again after a time that doubles up to 16 minutes. A change of the controller's object makes it try at
 //! once. Events about the refusals name these objects.
@@ -14,7 +14,7 @@ const POLICY: &str = "'liqo-tethered'";
 /// Group and kind of the workloads that create pods.
 const WORKLOADS: [(&str, &str); 5] =
     [("apps", "ReplicaSet"), ("apps", "StatefulSet"), ("apps", "DaemonSet"), ("batch", "Job"), ("", "ReplicationController")];
-/// How long after a release the last refusals may still be reported: API servers learn one after the other that the mode ended.
+/// Time after a release in which the last refusals may still be reported: API servers learn one after the other that the mode ended.
 const AFTERWARDS: SignedDuration = SignedDuration::from_secs(60);
 
 /// Whether an event is about a pod that was refused because of the mode.

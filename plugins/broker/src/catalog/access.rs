@@ -1,5 +1,5 @@
-//! Who may read the catalog: callers with a token that this cluster issued for it, and its customers, which sign in with their key. The API
-//! server says which of them have the right to get its path.
+//! Checks the readers of the catalog: callers with a token that this cluster issued for it, and its customers, which sign in with their
+//! key. The API server says which of them have the right to get its path.
 //!
 //! ```text
 //!   Bearer token         ──▶ TokenReview ───────────────────────▶ user ─┐
@@ -26,7 +26,7 @@ const CUSTOMER_PREFIX: &str = "liqo:cluster:";
 /// The group of all customers.
 const CUSTOMERS: &str = "liqo:customers";
 
-/// Why a caller may not read.
+/// Reason why a caller may not read.
 #[derive(Debug, thiserror::Error)]
 pub enum Denied {
     /// No token, one that this cluster does not know, or one for somebody else.
@@ -69,7 +69,7 @@ impl Denied {
     }
 }
 
-/// What this cluster knows about those that sign in.
+/// The knowledge of this cluster about those that sign in.
 pub trait Clusters: Send + Sync {
     /// The ID of this cluster, once it has one.
     fn own_id(&self) -> Option<ClusterId>;
@@ -77,7 +77,7 @@ pub trait Clusters: Send + Sync {
     fn record(&self, id: &ClusterId) -> Option<Arc<ForeignCluster>>;
 }
 
-/// How a caller shows who it is.
+/// The proof of a caller's identity.
 #[derive(Debug, PartialEq, Eq)]
 enum Credentials<'a> {
     Token(&'a str),

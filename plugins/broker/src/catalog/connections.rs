@@ -1,4 +1,4 @@
-//! How many connections each address has open.
+//! Counts the open connections of each address.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! How many requests each caller may make. Pure.
+//! Limits the requests of each caller. Pure.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ const MAX_CALLERS: usize = 1024;
 /// The requests of each caller.
 #[derive(Default)]
 pub struct Pace {
-    /// When each caller will have no request counted any more.
+    /// Time from which no request of a caller counts any more.
     idle_at: HashMap<IpAddr, Instant>,
 }
 

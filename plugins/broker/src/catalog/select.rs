@@ -1,4 +1,4 @@
-//! What the catalog contains, and how it is searched. Pure.
+//! The contents of the catalog, and the search in it. Pure.
 
 use std::{cmp::Ordering, fmt::Display};
 
@@ -46,7 +46,7 @@ pub fn entry_of(offer: &ResourceOffer, peer: Option<&ForeignCluster>, tunnel: Op
     })
 }
 
-/// What one hour of these amounts costs, if all prices of the entry are in this currency.
+/// The price of these amounts for one hour, if all prices of the entry are in this currency.
 fn cost(entry: &Entry, amounts: &ResourceList, currency: &str) -> Option<Money> {
     match &entry.prices {
         Some(prices) if prices.rates.iter().any(|(_, rate)| !rate.is_zero()) => {

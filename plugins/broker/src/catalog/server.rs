@@ -54,7 +54,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum size of the head of a request, in bytes. No body is read.
 const MAX_HEAD_LEN: usize = 32 * 1024;
 
-/// Why the catalog cannot be served.
+/// Reason why the catalog cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
     #[error("cannot listen on {address} for the catalog: {source} (--catalog-port chooses another one)")]
@@ -67,7 +67,7 @@ pub enum CatalogError {
     Tls(#[from] rustls::Error),
 }
 
-/// What the catalog reads at each request.
+/// The data that the catalog reads at each request.
 pub trait Offered: Clusters + 'static {
     /// All offers that this cluster received.
     fn entries(&self) -> Vec<Entry>;
@@ -189,7 +189,7 @@ async fn serve(stream: TcpStream, from: SocketAddr, acceptor: &TlsAcceptor, rout
     }
 }
 
-/// Where a request comes from.
+/// Address that a request comes from.
 #[derive(Clone, Copy)]
 struct Caller(SocketAddr);
 

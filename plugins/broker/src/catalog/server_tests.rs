@@ -88,7 +88,7 @@ impl Offered for OneOffer {
 struct Served {
     address: SocketAddr,
     connector: TlsConnector,
-    /// How often the API server was asked.
+    /// Number of answers of the API server.
     asked: Arc<AtomicUsize>,
     _stop: DropGuard,
 }

@@ -43,7 +43,6 @@ pub struct Watcher {
     pub events: mpsc::UnboundedSender<WatchEvent>,
 }
 
-/// An event of a watch.
 pub struct WatchEvent {
     /// `ADDED`, `MODIFIED`, `DELETED` or `ERROR`.
     pub kind: &'static str,

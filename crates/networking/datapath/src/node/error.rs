@@ -1,6 +1,6 @@
 use super::firewall::FirewallError;
 
-/// Why the kernel is not in the wanted state.
+/// Failure to bring the kernel into the wanted state.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("talking to the kernel (netlink): {0}")]

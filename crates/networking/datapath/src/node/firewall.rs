@@ -12,7 +12,7 @@ use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use super::connections;
 
-/// How long one run of `nft` may take.
+/// Timeout of one run of `nft`.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Attempts to make the kernel forget connections.
 const ATTEMPTS: u32 = 3;
@@ -34,7 +34,7 @@ impl TableName {
     }
 }
 
-/// Why a call of `nft` failed.
+/// Failure of a call of `nft`.
 #[derive(Debug, thiserror::Error)]
 pub enum FirewallError {
     #[error("running nft: {0}; is nftables installed?")]

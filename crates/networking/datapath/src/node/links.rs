@@ -117,7 +117,6 @@ pub(super) fn is(error: &rtnetlink::Error, errno: i32) -> bool {
     matches!(error, rtnetlink::Error::NetlinkError(message) if message.raw_code() == -errno)
 }
 
-/// Reads a link as an overlay.
 fn read(link: &LinkMessage) -> Option<Overlay> {
     let (mut mac, mut mtu, mut local, mut id, mut port) = (None, None, None, None, None);
     for attribute in &link.attributes {

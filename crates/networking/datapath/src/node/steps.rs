@@ -110,7 +110,7 @@ pub(super) fn carried_buckets(wanted: &NodePlan) -> Buckets {
     guards.fold(0, |all, table| all | carried(&table.fingerprint))
 }
 
-/// What identifies a route: destination, table, and whether it is the unreachable one.
+/// Identity of a route: destination, table, and whether it is the unreachable one.
 pub(super) type RouteKey = (ipnet::IpNet, Option<u32>, bool);
 
 pub(super) fn route_key(route: &Route) -> RouteKey {

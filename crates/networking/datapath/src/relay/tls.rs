@@ -11,7 +11,7 @@ use rustls::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// How long TCP connect and TLS handshake may take together.
+/// Timeout of TCP connect and TLS handshake together.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server with a new certificate, which is not stored.

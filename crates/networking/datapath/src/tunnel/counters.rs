@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! dropped {
     ($($(#[$doc:meta])* $name:ident)*) => {
-        /// How many packets were dropped, by reason.
+        /// Number of dropped packets, by reason.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Dropped {
             $($(#[$doc])* pub $name: u64,)*

@@ -21,12 +21,12 @@ use super::{
     packet::{self, IPV4_HEADER, IPV6_HEADER, TCP, UDP},
 };
 
-/// How packets go directly to a remote.
+/// The direct path to a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Direct {
     /// Names the broker: the same number at both ends.
     pub number: u32,
-    /// Where the remote's prefixes are here, and at the broker.
+    /// The remote's prefixes as they appear here, and at the broker.
     pub prefixes: PrefixMap,
     pub local: Local,
 }

@@ -84,7 +84,7 @@ pub struct Remote {
     pub prefixes: Vec<IpNet>,
     /// Whether packets are sent to the remote. Its packets are accepted in any case.
     pub enabled: bool,
-    /// Where the remote's packets go instead of the device. Such a remote needs no prefixes and receives no packets from the device.
+    /// The remote's packets go there instead of to the device. Then the remote needs no prefixes and receives no packets from the device.
     pub inward: Option<Inward>,
     /// Set if the remote is reached through another peer as well, which has the same prefixes: packets take the direct path while the
     /// remote answers on it.
@@ -131,7 +131,6 @@ pub struct State {
     pub dropped: Dropped,
 }
 
-/// The state of a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteState {
     pub public_key: PublicKey,
@@ -148,7 +147,7 @@ pub struct RemoteState {
     pub dropped: Dropped,
     /// Quality of the path to it, while it is enabled. `None` if the remote does not answer probes, as other implementations of WireGuard.
     pub measured: Option<Measured>,
-    /// How many of the latest probes in a row are not answered (yet). 0 if it never answered any.
+    /// Number of the latest probes in a row that are not answered (yet). 0 if it never answered any.
     pub unanswered: usize,
     /// Whether packets take the [direct path](Remote::direct) to it now.
     pub is_direct: bool,
@@ -161,7 +160,7 @@ impl RemoteState {
     }
 }
 
-/// Why a tunnel is not in the wanted state.
+/// Failure to bring a tunnel into the wanted state.
 #[derive(Debug, thiserror::Error)]
 pub enum TunnelError {
     #[error(

@@ -95,12 +95,12 @@ impl Measure {
         Some(Measured { latency: (answered > 0).then_some(smoothed), shortest, lost_per_thousand: lost })
     }
 
-    /// How many of the latest probes in a row are not answered (yet). 0 for a remote that never answered.
+    /// Number of the latest probes in a row that are not answered (yet). 0 for a remote that never answered.
     pub(super) fn unanswered(&self) -> usize {
         self.smoothed.map_or(0, |_| self.probes.iter().rev().take_while(|probe| probe.took.is_none()).count())
     }
 
-    /// How many probes in a row are answered, up to the latest one whose answer is not under way any more.
+    /// Number of answered probes in a row, up to the latest answered one: later answers may still be under way.
     pub(super) fn answered_in_a_row(&self) -> usize {
         let latest = self.probes.iter().rev().skip_while(|probe| probe.took.is_none());
         latest.take_while(|probe| probe.took.is_some()).count()

@@ -19,7 +19,7 @@ const UDP_PREFERENCE: Duration = Duration::from_secs(7);
 const RELAY_TIMEOUT: Duration = Duration::from_secs(12);
 /// Interval of trials over UDP.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
-/// How many trials must be answered in a row. The number doubles, up to the maximum, each time that UDP fails again soon.
+/// Number of trials in a row that must be answered. It doubles, up to the maximum, each time that UDP fails again soon.
 const MIN_ANSWERS: u32 = 3;
 const MAX_ANSWERS: u32 = 24;
 /// UDP that fails again within this time is unstable.
@@ -35,7 +35,7 @@ pub(super) struct PathSelection {
     heard_directly: Option<Instant>,
     heard: Option<Instant>,
     trial: Option<Trial>,
-    /// How many trials in a row were answered, and how many must be.
+    /// Number of trials in a row that were answered, and the number that is needed.
     answers: u32,
     needed: u32,
     came_back: Option<Instant>,

@@ -64,7 +64,7 @@ pub(super) fn put_word(packet: &mut [u8], at: usize, word: u16) -> Result<(), Ma
     Ok(())
 }
 
-/// How to cut one large packet.
+/// Parameters for cutting one large packet.
 struct Cut {
     header: Header,
     /// Offset of the TCP or UDP header, behind IPv6's extension headers, if there are any.

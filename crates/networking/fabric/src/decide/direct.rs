@@ -60,7 +60,7 @@ pub fn add(end: &mut TunnelEnd, snapshot: &Snapshot, fabric: &Fabric, ours: &[Pu
     }
 }
 
-/// How packets go directly to a cluster behind a peer; `None` if no prefix of it is known.
+/// The direct path to a cluster behind a peer; `None` if no prefix of the cluster is known.
 fn direct(
     broker: &ClusterId,
     cluster: &ClusterId,

@@ -1,4 +1,4 @@
-//! Which node becomes a gateway, and which gateways are in use.
+//! Decides which node becomes a gateway, and which gateways are in use.
 //!
 //! Gateways hold numbered Leases. `liqo_network_model::gateways` says when a gateway is taken for lost; all others are in use.
 
@@ -86,7 +86,7 @@ pub fn in_use(observations: &LeaseObservations, this: &str, before: &ActiveGatew
     if alive.is_empty() { before.clone() } else { alive }
 }
 
-/// When the next Lease expires if it is not renewed.
+/// Time until the next Lease expires if it is not renewed.
 pub fn next_expiry(observations: &LeaseObservations, now: Instant) -> Option<Duration> {
     observations.leases().map(|lease| observations.expires_in(lease.number, now)).filter(|left| !left.is_zero()).min()
 }

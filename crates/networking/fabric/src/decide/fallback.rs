@@ -1,4 +1,4 @@
-//! Which gateways of peers need a relay over TLS, because datagrams do not arrive.
+//! Decides which gateways of peers need a relay over TLS, because datagrams do not arrive.
 //!
 //! When UDP passes again, the tunnel itself goes back to it, and the unused relay ends.
 
@@ -19,7 +19,7 @@ const SECOND_END_DELAY: Duration = Duration::from_secs(10);
 /// An unused relay stays for this time, because datagrams may still be on their way.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Since when gateways are called, and relays are unused.
+/// The times since which gateways are called, and relays are unused.
 #[derive(Clone, Debug, Default)]
 pub struct Fallback {
     called: BTreeMap<PublicKey, Instant>,

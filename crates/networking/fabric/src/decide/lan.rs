@@ -1,4 +1,4 @@
-//! Which node announces this cluster on the local network, and over which of its interfaces.
+//! Decides which node announces this cluster on the local network, and over which of its interfaces.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 

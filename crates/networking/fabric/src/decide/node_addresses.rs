@@ -1,4 +1,4 @@
-//! Which addresses of our nodes are used. Each node reports its own, so a wrong address of one node must not harm the others.
+//! Selects the addresses of our nodes that are used. Each node reports its own, so a wrong address of one node must not harm the others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! Which other gateways of this cluster stopped answering probes.
+//! Finds the other gateways of this cluster that stopped answering probes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,7 +20,6 @@ pub struct OtherGateway {
     pub version: String,
 }
 
-/// The results of probes, by node.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeResults(BTreeMap<String, ProbedNode>);
 

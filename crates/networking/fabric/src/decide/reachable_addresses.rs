@@ -1,6 +1,6 @@
-//! Which addresses a peer may open connections to if it may not reach all pods: its own pods here, and the pods behind the Services that
-//! are reflected to it, here or at another peer. A pod is behind a Service while an `EndpointSlice` of it has its address, whether it is
-//! ready or not: readiness chooses among pods, and closes none.
+//! Computes the addresses that a peer may open connections to if it may not reach all pods: its own pods here, and the pods behind the
+//! Services that are reflected to it, here or at another peer. A pod is behind a Service while an `EndpointSlice` of it has its address,
+//! whether it is ready or not: readiness chooses among pods, and closes none.
 //!
 //! Connections that exist end when a pod ends them, or is gone. So a pod that leaves its Service keeps them, unless it is behind another
 //! one that is not reflected. Nothing remembers which pods were behind a Service: all pods of the namespace count that may have been, so

@@ -51,7 +51,7 @@ impl ObservedTunnel {
         self.left_out.is_none() && self.heard().next().is_some()
     }
 
-    /// How many gateways of the peer answer.
+    /// Number of the peer's gateways that answer.
     pub fn answering(&self) -> usize {
         self.heard().filter(|_| self.left_out.is_none()).count()
     }

@@ -26,7 +26,7 @@ use service::LanConfig;
 
 /// The versions of the protocol that this program's version of Liqo speaks: those of the manager.
 const PROTOCOL: [u32; 2] = [1, 1];
-/// How often the configuration and the gateways in use are read.
+/// Interval between two reads of the configuration and the gateways in use.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A node that has listened for less than this has not heard everybody: it removes nobody from the list.
@@ -90,7 +90,7 @@ impl LanDiscovery {
         }
     }
 
-    /// What to announce, if this node does it.
+    /// The configuration of the announcements, if this node makes them.
     fn config(&self) -> Option<LanConfig> {
         let config = self.watches.config.get(&Key::new("", CLUSTER_CONFIG))?;
         let (lan, identity) = (&config.discovery.lan, config.identity.as_ref()?);
@@ -140,7 +140,7 @@ impl LanDiscovery {
     }
 }
 
-/// What became of a list that should be stored.
+/// Outcome of an attempt to store a list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     AlreadyThere,

@@ -22,16 +22,16 @@ use super::socket::{LanSocket, LanSocketKey, Received, interfaces};
 
 /// Packets that wait to be read.
 const QUEUE_LEN: usize = 128;
-/// How often the interfaces are read.
+/// Interval between two reads of the interfaces.
 const INTERFACES_INTERVAL: Duration = Duration::from_secs(5);
 /// A new announcement is sent at these times after the start, in seconds, because packets get lost.
 const FIRST_SENDS: [u64; 3] = [0, 1, 3];
-/// Then so often: a quarter of the time to live.
+/// Interval of later announcements: a quarter of the time to live.
 const SEND_INTERVAL: Duration = Duration::from_secs(TTL as u64 / 4);
 /// Minimum time between two answers on one interface (RFC 6762, section 6).
 const MIN_ANSWER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What to announce, and where. `None` for the announcement: the cluster does not know its address yet.
+/// The announcement and its interfaces. `None` for the announcement: the cluster does not know its address yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LanConfig {
     pub own_id: liqo_api::ClusterId,

@@ -16,7 +16,7 @@ use crate::decide::lan::Interface;
 const PORT: u16 = 5353;
 const GROUP_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
 const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xfb);
-/// What other hosts require of packets of multicast DNS.
+/// Other hosts require this hop limit of packets of multicast DNS.
 const HOPS: u32 = 255;
 /// Maximum number of packets that one socket takes in a second. Further ones are dropped unread.
 const MAX_PACKETS_PER_SECOND: u32 = 100;

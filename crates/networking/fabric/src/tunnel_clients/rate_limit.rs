@@ -10,7 +10,7 @@ pub(super) struct RateLimit {
     each: Duration,
     burst: Duration,
     debt: Duration,
-    /// When `debt` was computed.
+    /// The time at which `debt` was computed.
     at: Instant,
 }
 

@@ -1,9 +1,9 @@
-//! Which of our addresses a peer may open connections to, and which addresses of other peers through us. Some addresses are open to
-//! packets of connections that exist alone.
+//! Rules for the addresses of ours that a peer may open connections to, and for those of other peers that it reaches through us. Some
+//! addresses are open only to packets of connections that exist.
 //!
 //! Two peers reach each other in two cases. With transit, each reaches what the other one exports to us, as far as it is reachable. If we
 //! offloaded pods of one (the customer) on to the other (the provider), then only these pods and the customer reach each other: packets
-//! between the two peers must have the address of such a pod at the provider's end. What of the customer they reach, the customer decides.
+//! between the two peers must have the address of such a pod at the provider's end. The customer decides which of its addresses they reach.
 //!
 //! ```text
 //!   customer --> its pods at the provider                    daddr @pods_customer

@@ -27,12 +27,12 @@ pub struct Outcome {
     pub progress: Progress,
 }
 
-/// How far the negotiation with a peer came.
+/// The state of the negotiation with a peer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
     /// The peer has not announced anything.
     Silent,
-    /// Why the peer's announcement is refused.
+    /// The peer's announcement is refused for this reason.
     Refused(String),
     Partial {
         /// Prefixes of ours for which the peer has not announced a view yet.
@@ -145,7 +145,7 @@ fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocation
     Outcome { announcement, endpoint, progress }
 }
 
-/// What is behind us comes and goes with namespaces, and a peer without room for it still has a network with us.
+/// Ignores unseen prefixes behind us: they come and go with namespaces, and a peer without room for them still has a network with us.
 fn progress(ours: &NetworkAnnouncement, agreement: &Agreement) -> Progress {
     let unseen: Vec<IpNet> = agreement.unseen.iter().filter(|prefix| !ours.behind.contains_key(*prefix)).copied().collect();
     let unallocated = agreement.unallocated.clone();

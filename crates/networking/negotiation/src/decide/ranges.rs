@@ -40,7 +40,7 @@ impl NodeAddresses {
     }
 }
 
-/// What the cluster's objects say about its ranges.
+/// The facts about its ranges that the cluster's objects contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterEnvironment {
     /// Without virtual nodes.

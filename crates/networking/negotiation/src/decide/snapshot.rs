@@ -1,4 +1,4 @@
-//! What decisions depend on.
+//! The state that decisions depend on.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! What a hostile gateway, or somebody on the way to it, sends to a session: recorded messages with faults, and hostile packets in valid
+//! A hostile gateway, or somebody on the way to it, sends to a session: recorded messages with faults, and hostile packets in valid
 //! messages. The session refuses the former, and it and its stack survive the latter.
 
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
-//! What this cluster counts for its pods at a provider, by its own clock where it does not know the provider's.
+//! The consumption that this cluster counts for its pods at a provider, by its own clock where it does not know the provider's.
 //!
-//! What it counts is what it signs. So it comes from this cluster's own objects, or from what this cluster wrote into a shadow pod with a code
-//! that nobody else can compute. The provider's charges say only when within that a pod ran.
+//! This cluster signs what it counts. So that comes from its own objects, or from what it wrote into a shadow pod with a code that nobody
+//! else can compute. The provider's charges say only when within that a pod ran.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -95,8 +95,8 @@ impl Consumer {
         self.recorder.store(&provider_namespace(&peer.id), &format!("{}/{now}", pod.uid), entries);
     }
 
-    /// What this cluster writes into the shadow pod of a pod, to know the pod again when it is gone here. `former`: what the shadow pod
-    /// has already. `None` without a contract.
+    /// Returns the text that this cluster writes into the shadow pod of a pod, to know the pod again when it is gone here. `former`: the
+    /// text that the shadow pod has already. `None` without a contract.
     pub fn voucher(&self, provider: &ClusterId, pod: &LocalPod, pool: &str, former: Claimed<Option<&str>>) -> Option<String> {
         let contract = self.contract(provider)?;
         let former = self.voucher_key.read(provider.as_str(), &pod.uid, former);
@@ -107,8 +107,8 @@ impl Consumer {
         self.voucher_key.write(provider.as_str(), &pod.uid, &Voucher { namespace, pool, sent, amounts })
     }
 
-    /// What each contract with a provider cost so far, and what its pods cost now. Where the provider does not answer, or has not said when
-    /// it began to charge a pod, the pod counts as if it had run since it was bound.
+    /// Computes the cost of each contract with a provider so far, and the cost of its pods now. If the provider does not answer, or has not
+    /// said when it began to charge a pod, the pod counts as if it had run since it was bound.
     pub fn accounts(&self, id: &ClusterId) -> Vec<Account> {
         let namespace = provider_namespace(id);
         let mut accounts = self.recorder.accounts(&namespace);
@@ -144,7 +144,7 @@ impl Consumer {
         accounts
     }
 
-    /// What the pods use now that run in these pools of a provider, where nothing meters them.
+    /// Returns the usage so far of the pods that run in these pools of a provider, where nothing meters them.
     pub fn running(&self, id: &ClusterId, pools: &BTreeMap<String, UnmeteredPool>) -> Vec<Entry> {
         let Some(peer) = self.peers.get(id).filter(|_| !pools.is_empty()) else { return Vec::new() };
         let now = self.context.now().as_second();
@@ -173,7 +173,7 @@ impl Consumer {
         Observation { uid, namespace, pool, sent, gone, charged_until, asked, charges }.entries(now, self.clock_tolerance())
     }
 
-    /// What this cluster vouched for.
+    /// Reads a voucher, if it is ours.
     fn read_voucher(&self, peer: &PeerState, uid: &str, voucher: &Claimed<Option<Box<str>>>) -> Option<Voucher> {
         self.voucher_key.read(peer.id.as_str(), uid, voucher.by_ref().map(|text| text.as_deref()))
     }

@@ -42,7 +42,7 @@ pub enum Error {
     /// The Node of that name belongs to somebody else.
     #[error("a node named {node} exists and is not this virtual node; rename or remove it")]
     NameTaken { node: String },
-    /// What we would create is not a Node.
+    /// The object that we would create is not a Node.
     #[error("cannot encode Node {node}: {source}")]
     Malformed { node: String, source: serde_json::Error },
 }

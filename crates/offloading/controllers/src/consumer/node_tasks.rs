@@ -1,4 +1,4 @@
-//! What runs for each virtual node as long as it exists: the watch of its pods, its lease and its kubelet API.
+//! The tasks that run for each virtual node as long as it exists: the watch of its pods, its lease and its kubelet API.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What the controllers of the consumer's side share: caches of objects, queues, and what this process remembers. Nothing here
-//! decides which key of a queue is due; that is what [`triggers`](super::triggers) are for.
+//! The state that the consumer's controllers share: caches of objects, queues, and what this process remembers. Nothing here decides which
+//! key of a queue is due; that is what [`triggers`](super::triggers) are for.
 
 mod peer;
 mod pod_index;
@@ -90,7 +90,7 @@ pub struct Queues {
     pub at_home: Queue<String>,
 }
 
-/// What the consumer's controllers share.
+/// The state that the consumer's controllers share.
 pub struct Consumer {
     pub context: Context,
     pub queues: Queues,
@@ -100,23 +100,22 @@ pub struct Consumer {
     pub offers: Cache<Offer>,
     /// The Nodes with our label, as JSON.
     pub nodes: Cache<Value>,
-    /// How providers and we see each other's addresses.
+    /// The networks to the providers, with their address translation.
     pub networks: Networks,
     /// The pods of our consumers here, among which may be pods of ours that a provider runs here.
     pub remote_pods: RemotePods,
     pub foreign_clusters: Cache<ForeignCluster>,
     /// The namespaces whose new pods the webhook sees.
     pub webhook: Cache<Selected>,
-    /// What runs for each virtual node.
     pub node_tasks: Mutex<HashMap<Key, NodeTasks>>,
     /// The caches of each offloaded namespace.
     pub followed: Mutex<BTreeMap<String, FollowedNamespace>>,
-    /// What policies select from; followed from the first policy on.
+    /// Pods and namespaces that policies select; watched from the first policy on.
     pub policy_sources: OnceLock<PolicySources>,
     pub peers: PeerStates,
-    /// When a refused pod of this owner (a UID) was last replaced.
+    /// Time of the last replacement of a refused pod, by UID of its owner.
     pub replaced: Mutex<HashMap<String, Instant>>,
-    /// When this process first saw that the strategy of a namespace is Local, and the generation of its `NamespaceOffloading` then.
+    /// First time that this process saw that the strategy of a namespace is Local, and the generation of its `NamespaceOffloading` then.
     pub local_since: Mutex<HashMap<String, (Option<i64>, Timestamp)>>,
     /// Namespaces whose late pods are deleted.
     pub unoffloaded: Mutex<Unoffloaded>,
@@ -124,7 +123,7 @@ pub struct Consumer {
     pub chosen: tokio::sync::Mutex<HashMap<Key, ChosenNode>>,
     /// Without their status.
     pub policies: Cache<PeeringPolicy>,
-    /// What budgets do; `None` until all of them were judged.
+    /// The effects of the budgets; `None` until all of them were judged.
     pub budgets: RwLock<Option<Arc<Standing>>>,
     /// Stores what pods used under contracts, as this cluster counts it.
     pub recorder: Arc<Recorder>,
@@ -145,16 +144,16 @@ pub struct ChosenNode {
     pub port: u16,
 }
 
-/// What runs for a virtual node as long as it exists.
+/// The tasks of a virtual node, and their state, as long as it exists.
 pub struct NodeTasks {
     pub pods: Cache<LocalPod>,
-    /// How its kubelet API is served, as far as it is known.
+    /// The certificate of its kubelet API, as far as it is known.
     pub serving: Option<Serving>,
     /// The outage of the peer at the last reconciliation.
     pub outage: Outage,
-    /// What its pods are charged beyond their requests, as its Node shows it, and since when.
+    /// The charges for its pods beyond their requests, as its Node shows them, and since when.
     pub surcharge: Option<(ResourceList, Instant)>,
-    /// Since when it is drained.
+    /// Begin of its drain.
     pub draining: Option<Instant>,
     /// UIDs of pods with an event about that.
     pub told_removal: HashSet<String>,
@@ -167,7 +166,7 @@ pub struct NodeTasks {
 /// Evictions that were not allowed, by the UID of the pod.
 pub type DelayedEvictions = HashMap<String, EvictionDelay>;
 
-/// When to ask for an eviction again.
+/// Next eviction request, and the last delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EvictionDelay {
     pub until: Instant,
@@ -250,7 +249,7 @@ impl Consumer {
         self.policies.is_synced() && (self.budgets.read().as_ref().is_some_and(|standing| standing.knows(id)) || !has_budgets())
     }
 
-    /// Why a budget lets no new pod of this namespace go to this provider. `Err` while that is not known.
+    /// Returns the reason why a budget lets no new pod of this namespace go to this provider. `Err` while that is not known.
     pub fn closed_by_budget(
         &self,
         offloading: &NamespaceOffloading,
@@ -311,7 +310,7 @@ impl Consumer {
             .is_some_and(|offloading| lent_on::is_lent_on(&offloading))
     }
 
-    /// Which events about the remote pods of this namespace come back.
+    /// Selects the events about the remote pods of this namespace that come back.
     pub fn event_selection(&self, namespace: &str) -> Selection {
         Selection::of(self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).as_deref())
     }

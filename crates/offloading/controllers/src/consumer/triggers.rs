@@ -69,7 +69,7 @@ enum Target {
     Events(Events),
 }
 
-/// What the provider says about remote pods.
+/// Events of the provider about remote pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Events {
     /// About the remote pod of this pod, if there is something to say.
@@ -351,7 +351,6 @@ pub fn services_listed(namespace: &str) -> Trigger {
     records(Records::Namespaced(Some(namespace.to_owned())))
 }
 
-/// The policies of a namespace are listed.
 pub fn policies_listed(namespace: &str) -> Trigger {
     records(Records::Policies(Some(namespace.to_owned())))
 }
@@ -378,7 +377,7 @@ pub fn budgets_of_pod(
     due.map(|(key, _)| object(Kind::PodDisruptionBudget, key).after(BUDGET_DELAY)).collect()
 }
 
-/// What budgets look at.
+/// The input of the budgets.
 fn as_counted(pod: &LocalPod) -> (bool, bool, bool, &Labels) {
     (pod.is_ready_there, pod.finished, pod.deletion.is_some(), &pod.labels)
 }

@@ -16,7 +16,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::server::ClientCertificate;
 
-/// How long an answer of the API server is cached.
+/// Lifetime of a cached answer of the API server.
 const CACHE_DURATION: Duration = Duration::from_secs(10);
 /// Maximum number of cached answers.
 const MAX_CACHED: usize = 1000;

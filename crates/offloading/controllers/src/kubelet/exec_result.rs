@@ -25,7 +25,7 @@ enum Framing {
     WebSocket,
 }
 
-/// What a frame means for the result.
+/// The meaning of a frame for the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meaning {
     Result,
@@ -93,7 +93,7 @@ impl ResultWatch {
         self.told && self.held.is_empty() && self.passing == 0
     }
 
-    /// What the caller gets last: a failure with this message. Empty if it has a result already, or is in the middle of a frame.
+    /// Returns the last bytes for the caller: a failure with this message. Empty if it has a result, or is in the middle of a frame.
     pub(super) fn failure(&mut self, message: &str) -> Vec<u8> {
         if self.told || self.passing > 0 {
             return Vec::new();

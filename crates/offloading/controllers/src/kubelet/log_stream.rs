@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 /// Time that the last line has to leave, because a body that fails drops what was not sent.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// Why a log ended before its end.
+/// The reason why a log ended early.
 #[derive(Debug, thiserror::Error)]
 enum Cut {
     #[error("the kubelet API of the virtual node stopped (Liqo's manager restarts, or the node goes)")]

@@ -230,7 +230,7 @@ fn approve(mut request: CertificateSigningRequest) -> CertificateSigningRequest 
     request
 }
 
-/// How a certificate request differs from ours.
+/// The difference between a certificate request and ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Difference {
     #[error("another signer")]

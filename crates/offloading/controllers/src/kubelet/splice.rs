@@ -28,7 +28,7 @@ use super::{Failure, PeerResponse, ask, refusal};
 
 /// Limit for the last bytes of a connection that is cut.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How many bytes to the caller are read at once.
+/// Maximum number of bytes to the caller that are read at once.
 const BUFFER_LEN: usize = 16 * 1024;
 
 /// Headers of the upgrade; no other header of either side is forwarded.
@@ -43,7 +43,7 @@ const UPGRADE_HEADERS: [&str; 8] = [
     "sec-websocket-accept",
 ];
 
-/// When a spliced connection ends, if neither side ends it.
+/// The limits that end a spliced connection, if neither side ends it.
 pub(super) struct Limits {
     pub idle: Duration,
     pub stop: CancellationToken,
@@ -51,7 +51,7 @@ pub(super) struct Limits {
     pub open: TaskTracker,
 }
 
-/// Why a connection did not end in order.
+/// The reason why a connection did not end in order.
 #[derive(Debug, thiserror::Error)]
 enum Cut {
     #[error(

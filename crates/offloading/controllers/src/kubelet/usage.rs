@@ -1,4 +1,4 @@
-//! What the pods of a virtual node use, in the two forms that a kubelet serves. Pure.
+//! The usage of the pods of a virtual node, in the two forms that a kubelet serves. Pure.
 //!
 //! The provider's metrics API reports rates: cores in use over its last window. Kubelets report the CPU time since the start, and
 //! metrics-server derives a rate from two answers. So the rates are added up here, by this cluster's clock. What a container uses
@@ -127,7 +127,7 @@ impl Counter {
     }
 }
 
-/// What one container uses.
+/// The usage of one container.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Container {
     nano_cores: u64,
@@ -136,7 +136,7 @@ struct Container {
     cpu: Counter,
 }
 
-/// What all containers of a node use, at one time.
+/// The usage of all containers of a node, at one time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct NodeUsage {
     at: Timestamp,
@@ -284,7 +284,7 @@ impl NodeUsage {
         self.sum(self.pods.get(pod).copied(), |one| one == pod)
     }
 
-    /// What the containers of some pods use together now, with the counter of their CPU time.
+    /// Sums the usage of the containers of some pods now, with the counter of their CPU time.
     fn sum(&self, cpu: Option<Counter>, counts: impl Fn(&LocalPodRef) -> bool) -> Container {
         let none = Container { nano_cores: 0, memory: 0, cpu: cpu.unwrap_or(Counter::starting(self.at)) };
         self.containers.iter().filter(|((pod, _), _)| counts(pod)).fold(none, |sum, (_, one)| Container {

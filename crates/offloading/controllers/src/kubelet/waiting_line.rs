@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use super::Failure;
 
-/// How long a command waits before it fails. kubectl and API servers would wait longer for an answer.
+/// Maximum time that a command waits before it fails. kubectl and API servers would wait longer for an answer.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Time between two tries of the first in the line.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How many commands wait for one virtual node. A provider of Liqo lets two begin each second, so that more would wait in vain.
+/// Maximum number of commands that wait for one virtual node. A provider of Liqo lets two begin each second: more would wait in vain.
 const MAX_WAITING: usize = 60;
 
 /// The commands that wait for one virtual node, in the order in which they came.
@@ -59,7 +59,7 @@ impl WaitingLine {
     }
 }
 
-/// When a command that was refused `now` is tried again, if it was asked for at `asked`.
+/// Returns the next try of a command that was refused `now` and was asked for at `asked`.
 fn next_try(asked: Instant, now: Instant) -> Option<Instant> {
     let next = now + RETRY_DELAY;
     (next <= asked + MAX_WAIT).then_some(next)

@@ -12,10 +12,10 @@ use liqo_metering::spending::{Account, Settled};
 use liqo_metering::{Entry, Period, Seconds};
 use parking_lot::RwLock;
 
-/// How long after its end, and that of the period then, a contract is still looked at.
+/// Seconds for which a contract is still metered after the end of its last period.
 const AFTER_END: Seconds = 24 * 3600;
 
-/// What metering needs of a contract.
+/// The parts of a contract that metering needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeteredContract {
     pub id: String,
@@ -24,11 +24,10 @@ pub struct MeteredContract {
     pub period_seconds: u32,
     pub start: Seconds,
     end: Option<Seconds>,
-    /// What is charged.
     pub charge: Charge,
-    /// What the provider makes of pods that have no limits, see [`liqo_api::ContractLimits`].
+    /// Limits of pods that have none, in percent of their requests, see [`liqo_api::ContractLimits`].
     pub limit_percentage: u32,
-    /// What budgets need: its prices, and what its periods cost so far.
+    /// For budgets: its prices, and the costs of its periods so far.
     priced: Priced,
     settled: Settled,
 }

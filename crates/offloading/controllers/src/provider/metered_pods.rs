@@ -1,4 +1,4 @@
-//! Which pods of consumers are charged: what the recorder needs to know of them at the end of a period.
+//! The pods of consumers that are charged: the facts that the recorder needs about them at the end of a period.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub fn life(name: &str, uid: &str) -> String {
 }
 
 impl Provider {
-    /// How the pod of this shadow pod is measured; `None` if its tenancy has no contract. `uid`: that of the shadow pod. `recorded`: UID
-    /// of the pod in its status.
+    /// Returns the [`Metering`] of the pod of this shadow pod; `None` if its tenancy has no contract. `uid`: that of the shadow pod.
+    /// `recorded`: UID of the pod in its status.
     pub fn metering(&self, shadow: &Key, uid: &str, recorded: Option<&str>) -> Option<Metering> {
         let is_unseen = recorded.is_some_and(|uid| !self.index.lock().has_seen(shadow, uid));
         let unwatched_since = self.context.unwatched_since.filter(|_| is_unseen);
@@ -75,7 +75,7 @@ impl Provider {
         })
     }
 
-    /// How a pod without shadow pod is measured, and its key.
+    /// Returns the [`Metering`] of a pod without shadow pod, and its key.
     fn metering_of_orphan(&self, key: &Key, pod: &RemotePod) -> Option<(String, Metering)> {
         let life = life(&key.name, &format!("/{}", pod.uid));
         let mut metering = self.metering_of(key, &life)?;

@@ -33,7 +33,7 @@ impl ShadowIndex {
         self.left.get(key).cloned().unwrap_or_default()
     }
 
-    /// What the pods of the shadow pod with this UID used is stored.
+    /// Forgets the gone shadow pod with this UID: its usage is stored.
     pub fn stored(&mut self, key: &Key, uid: &str) {
         if let Some(left) = self.left.get_mut(key) {
             left.retain(|shadow| shadow.uid != uid);

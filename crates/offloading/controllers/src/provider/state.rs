@@ -1,4 +1,4 @@
-//! What the provider's controllers share: caches of what exists, indexes over them, and the queues.
+//! The state that the provider's controllers share: caches of what exists, indexes over them, and the queues.
 //!
 //! Watches update the caches and indexes, and add to the queues what [`triggers`] names. Controllers read here.
 
@@ -78,7 +78,7 @@ pub struct Provider {
     /// Everything reflected but Secrets.
     pub records: Cache<Source>,
     policies: Cache<PeeringPolicy>,
-    /// Where each namespace of this cluster is offloaded to: providers, and the namespaces' names there.
+    /// The providers to which each namespace of this cluster is offloaded, and the namespace's names there.
     remote_namespaces: Cache<BTreeSet<(ClusterId, String)>>,
     /// The networks to the consumers.
     pub networks: Networks,
@@ -119,8 +119,9 @@ impl RemotePods {
         self.pods.all().iter().any(|(_, pod)| pod.consumer == *consumer && pod.addresses.contains(&address))
     }
 
-    /// Why the pod of this consumer ended that has this name, and one of these namespaces there or this address, if this cluster took back
-    /// what it used. It never runs again. Nothing as long as the pod is there: its node may not answer, and its containers may run.
+    /// Returns the reason why this cluster ended a pod of this consumer, if it took back what the pod used. The pod has this name, and one
+    /// of these namespaces there or this address. It never runs again. `None` as long as it is there: its node may not answer, and its
+    /// containers may run.
     pub fn taken_back(&self, consumer: &ClusterId, name: &str, namespaces: &[&str], address: IpAddr) -> Option<String> {
         let records = self.shadows.in_namespace(&tenant_namespace(consumer)).into_iter();
         let is_meant =
@@ -138,7 +139,7 @@ pub struct LocalNode {
     pub labels: BTreeMap<String, String>,
     /// The networks of a real node that are not private.
     networks: BTreeSet<IpNet>,
-    /// Since when it is cordoned; this time is in the taint that Kubernetes gives it.
+    /// Time at which it was cordoned, from the taint that Kubernetes gives it.
     pub cordoned_since: Option<Timestamp>,
 }
 
@@ -203,7 +204,7 @@ fn add<K: Clone + Eq + Hash + Ord + Debug + Send + 'static>(queue: &Queue<K>, ke
     }
 }
 
-/// What the watches need and write to.
+/// The inputs and outputs of the watches.
 struct Watches<'a> {
     context: &'a Context,
     queues: Queues,
@@ -421,13 +422,14 @@ impl Provider {
         self.maps.get(&Key::new(tenant, NAMESPACE_MAP))
     }
 
-    /// Where objects of a consumer's namespace belong.
+    /// Returns the destination of objects of a consumer's namespace.
     pub fn destination(&self, tenant: &str, home: &str) -> Destination {
         mapped::destination(self.tenant(tenant).as_deref(), self.map(tenant).as_deref(), home, |name| self.namespace(name))
     }
 
-    /// Where pods of a consumer's namespace and pool belong. They wait until the namespace enforces the Pod Security standard of the
-    /// policy and, if the pool is borrowed, until the namespace is lent on: otherwise nothing would keep them apart at its providers.
+    /// Returns the destination of pods of a consumer's namespace and pool. They wait until the namespace enforces the Pod Security standard
+    /// of the policy and, if the pool is borrowed, until the namespace is lent on: otherwise nothing would keep them apart at its
+    /// providers.
     pub fn destination_of_pods(&self, tenant: &str, home: &str, pool: &str) -> Destination {
         let mut destination = self.destination(tenant, home);
         if destination.state == DestinationState::Ready
@@ -484,7 +486,7 @@ impl Provider {
         self.resolver.for_pods_of(self.map(tenant).as_deref().and_then(announced_domain))
     }
 
-    /// What this consumer may use now. `None` if no policy selects it.
+    /// Returns the policy for this consumer now. `None` if no policy selects it.
     pub fn policy_of(&self, consumer: &ClusterId) -> Option<ConsumerPolicy> {
         let policies: Vec<Arc<PeeringPolicy>> = self.policies.all().into_iter().map(|(_, policy)| policy).collect();
         let cluster = foreign_clusters::of_peer(&self.foreign_clusters, consumer);
@@ -497,13 +499,13 @@ impl Provider {
         policy.map(|policy| policy.usage.charge).unwrap_or_default()
     }
 
-    /// What the policy's `RuntimeClass` adds to the requests of each pod.
+    /// Returns the amounts that the policy's `RuntimeClass` adds to the requests of each pod.
     pub fn overhead(&self, policy: &ConsumerPolicy) -> ResourceList {
         let class = policy.usage.runtime_class_name.as_ref();
         class.and_then(|name| self.runtime_classes.get(&Key::new("", name.clone()))).map(Arc::unwrap_or_clone).unwrap_or_default()
     }
 
-    /// What is taken back of the pod of this shadow pod.
+    /// Returns the withdrawal that affects the pod of this shadow pod.
     pub fn taken_back_of(&self, shadow: &Key, pool: &str) -> Option<TakenBack> {
         let offer = Key::new(shadow.namespace.clone(), pool);
         self.taken_back.lock().get(&offer)?.get(shadow).cloned()
@@ -580,7 +582,7 @@ fn by_name(namespaces: &Cache<ConsumerNamespace>) -> BTreeMap<String, Arc<Consum
     namespaces.all().into_iter().map(|(key, namespace)| (key.name, namespace)).collect()
 }
 
-/// Where a namespace of ours is at its providers.
+/// The providers of a namespace of ours, and its names there.
 fn remote_namespaces(offloading: NamespaceOffloading) -> Option<BTreeSet<(ClusterId, String)>> {
     let remote = offloading.status?.remote_namespaces;
     Some(remote.into_iter().map(|one| (one.cluster_id, one.namespace)).collect())
@@ -617,14 +619,14 @@ impl LocalNode {
     }
 }
 
-/// Since when a node is cordoned; `None` until it has the taint. One that was made so has it without a time.
+/// Returns the time at which a node was cordoned; `None` without the taint. If the taint has no time, the node was created with it.
 fn cordoned_since(node: &Node) -> Option<Timestamp> {
     let taints = node.spec.as_ref()?.taints.as_ref()?;
     let taint = taints.iter().find(|taint| taint.key == UNSCHEDULABLE)?;
     taint.time_added.as_ref().or(node.metadata.creation_timestamp.as_ref()).map(|time| time.0)
 }
 
-/// What a `RuntimeClass` adds to the requests of each pod.
+/// The amounts that a `RuntimeClass` adds to the requests of each pod.
 fn overhead(class: RuntimeClass) -> ResourceList {
     class.overhead.and_then(|overhead| overhead.pod_fixed).map(|fixed| requests::list(&fixed)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Which keys to enqueue after a change: the only place that decides it. Every function is a row of one table, without side effects.
+//! Finds the keys to enqueue after a change: the only place that decides it. Every function is a row of one table, without side effects.
 //!
 //! | what changed | what to reconcile |
 //! |---|---|
@@ -44,7 +44,7 @@ const ISOLATION_DELAY: Duration = Duration::from_millis(300);
 /// The sources of a namespace that are reconciled together. Endpoints change much more often than what pods reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
-    /// What pods reference: `ConfigMap`s and Secrets. Objects of unknown kinds, which are refused, are among them.
+    /// The objects that pods reference: `ConfigMap`s and Secrets. Objects of unknown kinds, which are refused, are among them.
     Named,
     /// Services and their endpoints.
     Services,
@@ -106,7 +106,7 @@ pub enum Target {
     Replicas(ReplicaGroup),
     /// The account of an offer: tenant namespace and pool.
     Account(Key),
-    /// What consumers may use.
+    /// The allowed usage of consumers.
     Usage,
     /// The isolation of all mapped namespaces.
     Isolation,
@@ -180,7 +180,7 @@ pub fn map_changed(tenant: &str, old: Option<&NamespaceMap>, new: Option<&Namesp
     [namespaces(tenant)].into_iter().chain(content).collect()
 }
 
-/// What a map says of a namespace: what the consumer wants, and what this cluster reports.
+/// Returns the entries of a map for a namespace: the wish of the consumer, and the report of this cluster.
 fn said_of<'a>(home: &str, map: Option<&'a NamespaceMap>) -> (Option<&'a WantedNamespace>, Option<&'a MappedNamespace>) {
     (map.and_then(|map| map.spec.mappings.get(home)), map.and_then(|map| map.status.as_ref()?.namespaces.get(home)))
 }
@@ -279,7 +279,7 @@ pub fn policy_changed() -> Vec<Trigger> {
     vec![Target::Usage.now()]
 }
 
-/// What one tenant may use changed. `offers` are those of all tenants.
+/// The allowed usage of one tenant changed. `offers` are those of all tenants.
 pub fn usage_changed<'a>(tenant: &str, offers: impl IntoIterator<Item = &'a Key>, map: Option<&NamespaceMap>) -> Vec<Trigger> {
     let offers = offers.into_iter().filter(|offer| offer.namespace == tenant).map(|offer| Target::Account(offer.clone()).now());
     let homes = map.into_iter().flat_map(|map| map.spec.mappings.keys());
@@ -331,7 +331,7 @@ pub fn config_changed() -> Vec<Trigger> {
     vec![Target::Isolation.now()]
 }
 
-/// What limits mapped namespaces changed.
+/// Something that limits mapped namespaces changed.
 pub fn isolation_changed<'a>(all: impl IntoIterator<Item = &'a ConsumerNamespace>) -> Vec<Trigger> {
     let of = |namespace: &ConsumerNamespace| match &namespace.kind {
         NamespaceKind::Mapped { home } => Some(replicas(&tenant_namespace(&namespace.consumer), home, Group::Policies)),

@@ -10,7 +10,7 @@ use liqo_offloading_rules::pod::pace::Pace;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How long a command waits for its turn at most. Less than the webhook's timeout, after which the API server lets the command through.
+/// Maximum time that a command waits for its turn. Less than the webhook's timeout, after which the API server lets the command through.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// The commands of all consumers, at this replica.
@@ -20,7 +20,7 @@ pub(super) struct Commands {
     prefix: String,
 }
 
-/// What the names of consumers begin with, as the API server knows them. `system` is Liqo's namespace.
+/// Returns the prefix of the consumers' names, as the API server knows them. `system` is Liqo's namespace.
 pub(super) fn user_prefix(system: &str) -> String {
     format!("system:serviceaccount:{system}:{CONSUMER_SERVICE_ACCOUNTS}")
 }

@@ -24,9 +24,9 @@ use super::{COMMANDS_PATH, Error, Offloading, PATH, SERVICE, TIMEOUT_SECONDS, ce
 
 /// The configuration, which the installer creates empty.
 pub(super) const NAME: &str = "liqo";
-/// How often to check whether somebody else changed it, or the CA changed. No watch reports that: the shared cache stores only the
-/// namespaces of the entries, nobody watches the Secret of the CA, and a certificate that is due causes no event. A replica that
-/// finds the Secret missing creates a new CA, and pods are refused until the configuration contains it.
+/// Interval between two checks whether somebody else changed it, or the CA changed. No watch reports that: the shared cache stores only the
+/// namespaces of the entries, nobody watches the Secret of the CA, and a certificate that is due causes no event. A replica that finds the
+/// Secret missing creates a new CA, and pods are refused until the configuration contains it.
 const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// The entries: name, strategy, and the failure policy.
 const STRATEGIES: [(&str, PodOffloadingStrategy, &str); 2] = [

@@ -1,4 +1,4 @@
-//! What pods cost that run in pools which ask for money without a contract in force.
+//! The costs of pods that run in pools which ask for money without a contract in force.
 //!
 //! Nothing meters them, so nothing is stored. A pod counts while it runs, at the prices that its pool asks for now, since it started or
 //! since the last contract about its pool was over. So it has no cost twice, and none any more when it has ended.
@@ -14,13 +14,13 @@ use liqo_quantity::per_hour;
 /// A pool that asks for something and is in no contract in force.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnmeteredPool {
-    /// What it asks for now.
+    /// Its present prices.
     pub prices: PriceList,
-    /// When the last contract about it was over.
+    /// The end of the last contract about it, or second 0.
     pub since: Seconds,
 }
 
-/// What pods cost in one day, in one month and for one hour.
+/// The costs of pods in one day, in one month and for one hour.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UnmeteredCosts {
     pub day: Costs,
@@ -47,14 +47,14 @@ pub fn unmetered_pools(
     unmetered.map(with_time).collect()
 }
 
-/// When the last version with prices of this pool was over; second 0 if there is none.
+/// The end of the last version with prices of this pool; second 0 if there is none.
 fn end_of_prices(contract: &Contract, pool: &str) -> Seconds {
     let ends = contract.versions.iter().skip(1).map(|next| Some(next.from)).chain([contract.end]);
     let with_ends = contract.versions.iter().zip(ends).filter(|(version, _)| version.prices.contains_key(pool));
     with_ends.filter_map(|(_, end)| end).max().unwrap_or_default()
 }
 
-/// What the pods that run now cost in these pools. `running` are their entries from their start until now, also of those elsewhere.
+/// The costs of the pods that run in these pools now. `running` are the entries of pods from their start until now, also of pods elsewhere.
 pub fn unmetered_costs(pools: &BTreeMap<String, UnmeteredPool>, running: &[Entry], now: Seconds) -> UnmeteredCosts {
     let (today, this_month) = (span_of(BudgetPeriod::Day, now), span_of(BudgetPeriod::Month, now));
     let mut costs = UnmeteredCosts::default();

@@ -21,7 +21,7 @@ use crate::namespace::node_selector;
 use crate::namespace::placement::Candidate;
 use crate::pod::admission::Offer;
 
-/// What to do about the `NamespaceOffloading` of a mapped namespace.
+/// A change of the `NamespaceOffloading` of a mapped namespace.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     Nothing,

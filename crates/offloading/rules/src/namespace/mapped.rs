@@ -70,14 +70,14 @@ impl ConsumerNamespace {
     }
 }
 
-/// Where the pods of a home namespace run.
+/// The namespace where pods of a home namespace run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
     pub namespace: String,
     pub state: DestinationState,
 }
 
-/// Why pods for other clusters wait that nothing would keep apart there from those of other consumers.
+/// The message about pods that wait because, at other clusters, nothing would separate them from those of other consumers.
 pub fn not_lent_on(namespace: &str) -> String {
     format!(
         "namespace {namespace} is being offloaded to the clusters that its pods run at; if that does not end, somebody else created a \
@@ -99,8 +99,8 @@ fn nowhere() -> Destination {
     Destination { namespace: String::new(), state: DestinationState::Unwanted }
 }
 
-/// Where the pods and objects of a consumer's namespace belong, and whether they may be created. `namespace` finds one of our
-/// namespaces by name; `tenant` is the consumer's own, unless it is gone.
+/// Finds the namespace to which the pods and objects of a consumer's namespace belong, and whether they may be created. `namespace` finds
+/// one of our namespaces by name; `tenant` is the consumer's own, unless it is gone.
 pub fn destination(
     tenant: Option<&ConsumerNamespace>,
     map: Option<&NamespaceMap>,

@@ -1,4 +1,4 @@
-//! Which mapped namespaces of one consumer to create, check and delete, and the status of its `NamespaceMap`.
+//! Decides which mapped namespaces of one consumer to create, check and delete, and computes the status of its `NamespaceMap`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::dns_names;
 use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use crate::pod::usage::{self, ConsumerPolicy};
 
-/// How the message begins when somebody else has a namespace of the wanted name. Consumers look for it.
+/// The message begins with this if somebody else has a namespace of the wanted name. Consumers look for it.
 pub(super) const NAME_TAKEN: &str = "NameTaken";
 /// Says to the consumer that this provider accepts the alternative name of a namespace, too. Older ones do not.
 pub(super) const LONGER_NAME: &str = "A longer default name is possible";
@@ -65,7 +65,6 @@ pub enum Step {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     pub steps: Vec<Step>,
-    /// The status of the map.
     pub status: BTreeMap<String, MappedNamespace>,
 }
 

@@ -1,4 +1,4 @@
-//! Which nodes a `NamespaceOffloading` selects: Kubernetes' rules for node selectors, on the labels of virtual nodes. Pure.
+//! Finds the nodes that a `NamespaceOffloading` selects: Kubernetes' rules for node selectors, on the labels of virtual nodes. Pure.
 
 use std::collections::BTreeMap;
 

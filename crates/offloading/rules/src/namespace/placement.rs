@@ -1,4 +1,4 @@
-//! Which namespaces should exist at a provider, and what the status of a `NamespaceOffloading` says about them. Pure.
+//! Computes the namespaces that should exist at a provider, and what the status of a `NamespaceOffloading` says about them. Pure.
 
 use std::collections::BTreeMap;
 

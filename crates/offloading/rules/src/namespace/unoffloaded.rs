@@ -10,11 +10,11 @@ use jiff::{SignedDuration, Timestamp};
 use crate::pod::carry::obstacle::obstacle_of_controller;
 use crate::pod::local_state::LocalPod;
 
-/// How long after the end of the offloading such pods are deleted. A pod that appears later was not placed by the webhook: whoever
-/// created it tolerates virtual nodes, and would create it again and again.
+/// Period after the end of the offloading in which these pods are deleted. A pod that appears later was not placed by the webhook: its
+/// creator tolerates virtual nodes, and would create it again and again.
 const LATE_POD_PERIOD: SignedDuration = SignedDuration::from_secs(20);
 
-/// When namespaces were unoffloaded. A restart forgets it; then such pods are deleted after the refusal timeout.
+/// The times at which namespaces were unoffloaded. A restart forgets them; then these pods are deleted after the refusal timeout.
 #[derive(Debug, Default)]
 pub struct Unoffloaded(HashMap<String, Timestamp>);
 

@@ -1,4 +1,4 @@
-//! How a live Node differs from what [`crate::node::object`] computes. Pure.
+//! Compares a live Node with the one that [`crate::node::object`] computes. Pure.
 
 use std::collections::BTreeSet;
 

@@ -24,7 +24,7 @@ pub const DOWN_AFTER: Duration = Duration::from_secs(40);
 /// Condition of the Node whose pool the provider takes back.
 const POOL_WITHDRAWN: &str = "PoolWithdrawn";
 
-/// How a silence of the peer affects its node.
+/// The effect of the peer's silence on its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outage {
     /// The peer answers.
@@ -70,13 +70,13 @@ pub struct NodeSpec<'a> {
     /// Version of Kubernetes that the Node shows, also as that of its kubelet.
     pub version: &'a str,
     pub outage: Outage,
-    /// When the provider takes the pool back, if it does.
+    /// The time at which the provider takes the pool back, if it does.
     pub withdrawal: Option<&'a str>,
     /// The provider's prices, checked.
     pub prices: Option<&'a PriceList>,
-    /// What the provider's nodes with the most room have free.
+    /// The free resources of the provider's nodes with the most room.
     pub largest_pods: &'a LargestPods,
-    /// Why no new pods come although the provider answers, if so.
+    /// The reason why no new pods come although the provider answers, if so.
     pub no_new_pods: Option<&'a str>,
 }
 

@@ -1,4 +1,4 @@
-//! What a pod costs at each virtual node.
+//! The costs of a pod at each virtual node.
 //!
 //! Amounts in different currencies are not comparable. So the currency that most of the nodes ask for is the one that counts, and what costs
 //! something in another one counts as more expensive than everything else. Nodes without prices cost nothing, as this cluster's own.
@@ -50,7 +50,7 @@ impl PricedNode {
         self.name == name || self.cluster_id() == name || (!pool.is_empty() && of_cluster())
     }
 
-    /// What these amounts cost here for one hour, and the currency. No currency: nothing.
+    /// The costs of these amounts here for one hour, and the currency. Without a currency, they cost nothing.
     pub fn per_hour(&self, amounts: &ResourceList) -> (Money, Option<&str>) {
         let Some(prices) = &self.prices else { return (Money::ZERO, None) };
         let cost = per_hour(&prices.rates, amounts);
@@ -58,7 +58,7 @@ impl PricedNode {
     }
 }
 
-/// What a pod costs at a node for one hour. The order is from cheap to expensive.
+/// The costs of a pod at a node for one hour. The order is from cheap to expensive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
     /// In the currency that counts.
@@ -81,7 +81,7 @@ pub fn main_currency<'a>(currencies: impl IntoIterator<Item = &'a str>) -> Optio
     nodes.into_iter().rev().max_by_key(|(_, nodes)| *nodes).map(|(currency, _)| currency)
 }
 
-/// What these amounts cost at each node.
+/// The costs of these amounts at each node.
 pub fn costs<'a>(amounts: &ResourceList, nodes: &[&'a PricedNode]) -> Vec<(&'a PricedNode, Cost)> {
     let all: Vec<_> = nodes.iter().map(|node| (*node, node.per_hour(amounts))).collect();
     let main = main_currency(all.iter().filter_map(|(_, (_, currency))| *currency));
@@ -100,7 +100,7 @@ pub fn by_cost<'a>(costs: &[(&'a PricedNode, Cost)]) -> BTreeMap<Cost, BTreeSet<
     classes
 }
 
-/// What a pod is charged at a provider with the default policy: its effective requests, and those that it leaves open.
+/// The amounts that a provider with the default policy charges for a pod: its effective requests, and those that it leaves open.
 pub fn charged(spec: PodSpec) -> ResourceList {
     requests::of_pod(&with_default_amounts(spec))
 }

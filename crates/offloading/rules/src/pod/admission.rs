@@ -41,11 +41,11 @@ pub struct Turn {
 pub struct Offer {
     pub hard: ResourceList,
     pub accepted: bool,
-    /// When it ends, if it is being taken back.
+    /// The time at which it ends, if it is being taken back.
     pub withdrawal: Option<Timestamp>,
     /// From then on, pods end that use more than is offered.
     pub reclaim: Option<Timestamp>,
-    /// What is offered then, as far as that is known before.
+    /// The amounts that are offered then, as far as they are known before.
     pub reclaim_to: Option<ResourceList>,
     /// From then on, pods end whose nodes the pool does not have any more.
     pub drain: Option<Timestamp>,
@@ -55,7 +55,7 @@ pub struct Offer {
     pub advertised: Vec<String>,
     /// The nodes of the pool, as terms of a node selector; empty for all nodes.
     pub nodes: Vec<Value>,
-    /// What the nodes with the most room have free, as far as it is known.
+    /// The free resources of the nodes with the most room, as far as they are known.
     pub largest_pods: LargestPods,
     /// Whether this cluster borrows the resources itself: the nodes of the pool are virtual.
     pub borrowed: bool,
@@ -89,8 +89,8 @@ impl Offer {
         })
     }
 
-    /// What all pods may use, if one more is admitted. A new one gets nothing of what is being taken back: it would have to go at once. One that
-    /// `had_a_pod` has the notice, as if that had not ended.
+    /// The amounts that all pods may use, if one more is admitted. A new one gets nothing of what is being taken back: it would have to go
+    /// at once. One that `had_a_pod` has the notice, as if that had not ended.
     pub fn room(&self, had_a_pod: bool) -> &ResourceList {
         self.reclaim_to.as_ref().filter(|_| !had_a_pod).unwrap_or(&self.hard)
     }
@@ -105,7 +105,7 @@ impl Offer {
     }
 }
 
-/// Why a pod does not run now.
+/// The reason why a pod does not run now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: &'static str,

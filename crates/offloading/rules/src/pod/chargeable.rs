@@ -1,4 +1,4 @@
-//! What a consumer may be charged for one of its pods.
+//! The charges that are possible for one pod of a consumer.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
@@ -15,12 +15,12 @@ use crate::pod::carry::api_server::bound_at;
 use crate::pod::local_state::{LocalPod, Shadow};
 use crate::pod::running_pod::amounts;
 
-/// When a local pod was sent at the earliest: when it was bound to its node. Second 0 if nobody knows.
+/// The earliest time at which a local pod can have been sent: when it was bound to its node. Second 0 if that is not known.
 pub fn sent_at(pod: &LocalPod) -> Timestamp {
     bound_at(&pod.json()).unwrap_or_default()
 }
 
-/// What a local pod that has not ended uses where nothing meters it: from when it shows that it started at the provider.
+/// The usage of a local pod that has not ended, where nothing meters it: from its start time at the provider until now.
 pub fn running_entry(pod: &LocalPod, pool: &str, now: Seconds) -> Option<Entry> {
     let amounts = amounts(pod)?;
     // Only Liqo writes the start time of a pod on a virtual node, from its remote pod.
@@ -29,7 +29,7 @@ pub fn running_entry(pod: &LocalPod, pool: &str, now: Seconds) -> Option<Entry> 
     Some(Entry { namespace: pod.key.namespace.clone(), ..entry })
 }
 
-/// What the consumer knows of a local pod that still exists when a period is completed.
+/// The consumer's knowledge about a local pod that still exists when a period is completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtPeriodEnd {
     /// The provider does not have it, or its entries are stored: it adds nothing.
@@ -40,7 +40,7 @@ pub enum AtPeriodEnd {
     Unseen,
 }
 
-/// How a pod counts at the end of a period. `is_charged`: whether charges were seen. `is_stored`: whether its entries are stored.
+/// Decides how a pod counts at the end of a period. `is_charged`: whether charges were seen. `is_stored`: whether its entries are stored.
 ///
 /// Entries of a completed period are never added later. So a pod whose shadow pod has just gone counts, although its entries will be
 /// stored in a moment, and so does one whose charges are late.
@@ -72,7 +72,7 @@ pub fn chargeable(pod: &LocalPod, charge: Charge, limit_percentage: u32, former:
     all
 }
 
-/// What a pod asks for, and what its status shows.
+/// The amounts that a pod asks for, and those in its status.
 fn amounts_of(pod: &LocalPod, charge: Charge, limit_percentage: u32) -> (Vec<ResourceList>, Vec<ResourceList>) {
     // Where limits are charged, containers get one of ephemeral storage only if that is offered.
     let limited: &[&[&'static str]] = match charge {

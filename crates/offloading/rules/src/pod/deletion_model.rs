@@ -29,7 +29,6 @@ const NAMESPACE: &str = "demo-rome-aaaaaa";
 /// Passes of everybody after which nothing may be left to do.
 const ROUNDS: usize = 12;
 
-/// What may happen.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// The consumer decides, and dies after so many writes.
@@ -70,14 +69,14 @@ struct World {
     local: Option<Value>,
     shadow: Option<Value>,
     remote: Option<Value>,
-    /// What the watches last showed.
+    /// The objects that the watches last showed.
     seen_local: Option<Value>,
     consumers_shadow: Option<Value>,
     providers_shadow: Option<Value>,
     seen_remote: Option<Value>,
     /// The last pod that the watch reported as gone, as it was then.
     gone: Option<Value>,
-    /// What the processes remember.
+    /// The facts that the processes remember.
     sent: Option<Sent>,
     reported: Option<ReportedStatus>,
     created: Option<String>,
@@ -86,7 +85,7 @@ struct World {
     /// Whether the controllers have to decide again.
     consumer_is_due: bool,
     provider_is_due: bool,
-    /// How the next removal of the local pod fails, and whether the consumer dies of it.
+    /// Set if the next removal of the local pod fails; true if the consumer dies of it.
     interruption: Option<bool>,
     /// The same for the remote pod and the provider.
     remote_interruption: Option<bool>,
@@ -95,7 +94,7 @@ struct World {
     stored: bool,
     /// Whether this cluster lends the pod on for a consumer, and so holds the local pod until its end is known.
     held: bool,
-    /// What happened.
+    /// The history of the pod.
     runs_once: bool,
     remotes: usize,
     runs: usize,
@@ -262,7 +261,7 @@ impl World {
         }
     }
 
-    /// What is being deleted goes once nothing holds it and its kubelet is done with it.
+    /// Removes a deleted remote pod once nothing holds it and its kubelet is done with it.
     fn remove_remote_if_free(&mut self) {
         self.remote.take_if(|pod| {
             let is_due = pod["spec"]["nodeName"].is_null() || pod["metadata"]["deletionGracePeriodSeconds"] == 0;
@@ -546,7 +545,7 @@ impl World {
     }
 }
 
-/// What the version before ours did: it wrote the deletion into the shadow pod, which its provider deletes at the end.
+/// The decision of the version before ours: it wrote the deletion into the shadow pod, which its provider deletes at the end.
 fn older_deletion(home: &LocalPod, shadow: &local_state::Shadow) -> Vec<Action> {
     let grace = home.deletion.unwrap();
     let status = (!home.finished && shadow.remote_status().is_some()).then_some(Action::PatchLocalStatus);

@@ -27,7 +27,7 @@ const TOO_MANY: &str = "a pod in another cluster has at most 32 ephemeral contai
 /// The exit code of a container that never started, as a kubelet reports it.
 const NOT_STARTED: i32 = 128;
 
-/// Why containers were refused, by their names.
+/// The reasons why containers were refused, by container name.
 pub type RefusedContainers = BTreeMap<String, String>;
 
 /// The name of a container that a remote pod lacks, and what to add, or why that is refused.
@@ -38,12 +38,12 @@ pub(crate) fn names(pod: &Value) -> BTreeSet<&str> {
     items(pod, EPHEMERAL_CONTAINERS).iter().map(name).collect()
 }
 
-/// How many more a remote pod can get. Refused ones do not count.
+/// The number of containers that a remote pod can still get. Refused ones do not count.
 pub fn room(live: &Value) -> usize {
     MAX_COUNT.saturating_sub(names(live).len())
 }
 
-/// What to add, unless the pod has no room for it.
+/// The container to add, unless the pod has no room for it.
 pub fn within(room: usize, judged: Result<Value, String>) -> Result<Value, String> {
     judged.and_then(|container| if room > 0 { Ok(container) } else { Err(TOO_MANY.to_owned()) })
 }
@@ -95,7 +95,7 @@ pub fn newly_refused(home: &Value, remote: &Value) -> Option<String> {
     (!all.is_empty()).then(|| cut(&all))
 }
 
-/// Why the provider refused an ephemeral container, as the local pod shows it; `None` if it did not.
+/// The reason why the provider refused an ephemeral container, as the local pod shows it; `None` if it did not.
 pub fn refusal(home: &Value, container: &str) -> Option<String> {
     let statuses = items(home, &format!("/status/{EPHEMERAL_STATUSES}"));
     let ended = statuses.iter().find(|status| name(status) == container)?.pointer("/state/terminated")?;

@@ -1,4 +1,4 @@
-//! When Kubernetes evicts a pod from a node that does not answer: after the `tolerationSeconds` of two tolerations.
+//! Delay until Kubernetes evicts a pod from a node that does not answer: the `tolerationSeconds` of two tolerations.
 
 use liqo_api::EvictionDelay;
 use serde_json::{Value, json};

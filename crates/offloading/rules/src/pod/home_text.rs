@@ -1,4 +1,4 @@
-//! What a provider's programs say of a remote pod, in the words of home: objects have the names that they have at home.
+//! Messages of a provider's programs about a remote pod, in the words of home: objects have the names that they have at home.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) fn of_pod(text: &str, pod: &LocalPod) -> String {
     with_home_names(text, &named)
 }
 
-/// What the provider says of a pod, with the names of home.
+/// The shadow pod with the names of home in its texts.
 pub fn of_shadow(shadow: Arc<Shadow>, pod: Option<&LocalPod>) -> Arc<Shadow> {
     match pod.filter(|_| shadow.texts().any(|text| text.contains(MARK))) {
         Some(pod) => Arc::new(shadow.with_texts(|text| of_pod(text, pod))),

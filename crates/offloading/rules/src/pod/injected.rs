@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::json::{items, name};
 
-/// How the names of these volumes begin.
+/// The names of these volumes begin with this.
 pub(crate) const PREFIX: &str = "kube-api-access-";
 
 /// The names of the volumes with which the home API server gives the pod access to itself: they contain the home cluster's token.

@@ -1,4 +1,4 @@
-//! What the end of a pod costs a Job.
+//! The effect of a pod's end on its Job.
 
 use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyRule};
 

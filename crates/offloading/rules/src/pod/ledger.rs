@@ -51,7 +51,7 @@ struct Charged {
     asked: Option<Box<Effective>>,
 }
 
-/// What is charged to each account, and which pods wait for room.
+/// The charges of each account, and the pods that wait for room.
 #[derive(Default)]
 pub struct Ledger {
     /// Unfinished pods, by their namespace.

@@ -1,4 +1,4 @@
-//! What to do about one offloaded pod: a pure function of the local pod, its shadow pod and the peer.
+//! Decides what to do about one offloaded pod: a pure function of the local pod, its shadow pod and the peer.
 //!
 //! The rules, most important first: a pod that has ended never runs again; a pod that may run only once is sent only once; the
 //! silence of a peer proves nothing, but for a pod that it ran on our own node and that this cluster ended itself; what is not started
@@ -31,13 +31,13 @@ use crate::pod::waiting::Waiting;
 /// provider's answer.
 pub const SENDING: &str = OffloadedReason::Sending.as_str();
 
-/// Why the pods of a namespace run at no provider any more.
+/// The reasons why the pods of a namespace no longer run at any provider.
 const ENDED: [&str; 2] = [OffloadedReason::NamespaceNotOffloaded.as_str(), OffloadedReason::OffloadingIsLocal.as_str()];
 
-/// How long the watch may not show a shadow pod that we created, before the controller asks for it.
+/// Maximum delay until the watch shows a shadow pod that we created. After that, the controller asks for it.
 pub const VISIBLE_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether a pod of ours has ended that a silent peer ran here.
+/// Interval between two checks whether a pod of ours that a silent peer ran here has ended.
 const ENDED_HERE_POLL: Duration = Duration::from_secs(5);
 
 /// Whether the peer can be asked and believed.
@@ -51,7 +51,7 @@ pub enum PeerState {
     Down,
 }
 
-/// Where a peer ran a pod of ours.
+/// The place where a peer ran a pod of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ran {
     /// Elsewhere, or nobody said.
@@ -77,7 +77,7 @@ pub enum NamespaceState {
     },
 }
 
-/// What this process did about sending the pod.
+/// The progress of this process in sending the pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
     No,
@@ -95,7 +95,7 @@ pub struct Facts<'a> {
     pub home: Option<&'a LocalPod>,
     pub shadow: Option<&'a Shadow>,
     pub peer: PeerState,
-    /// Where the peer ran the pod when it last said so.
+    /// The place where the peer ran the pod when it last said so.
     pub ran: Ran,
     pub namespace: NamespaceState,
     /// Identifies our tenancy at the provider: another tenancy does not know what was sent to this one.
@@ -103,13 +103,13 @@ pub struct Facts<'a> {
     pub sent: Sent,
     /// The API server accepted this process's removal of the pod; the watch may not show that yet.
     pub removed: bool,
-    /// When Kubernetes evicts the pod if the peer does not answer, if its namespace says so.
+    /// Delay until Kubernetes evicts the pod if the peer does not answer; `None` if the namespace sets none.
     pub eviction_delay: Option<EvictionDelay>,
     /// Whether the namespace is that of a consumer of ours, whose pods this cluster creates.
     pub is_lent_on: bool,
     /// Whether new pods of the namespace may run in this cluster, too; `None` if that is not known, or a matter of a consumer.
     pub may_run_here: Option<bool>,
-    /// Why the pod does not start at the provider which accepted it, and how long that has been so.
+    /// The obstacle that keeps the pod from starting at the provider which accepted it, and its duration so far.
     pub stuck: Option<&'a (Obstacle, Duration)>,
     /// A refused pod that is created again is deleted after this time.
     pub refusal_timeout: Duration,
@@ -125,7 +125,7 @@ pub struct Missing {
     pub lasting: Vec<String>,
 }
 
-/// Why a pod does not run at its provider.
+/// The reason why a pod does not run at its provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Obstacle {
     pub reason: String,
@@ -134,8 +134,8 @@ pub struct Obstacle {
     objects: Vec<String>,
 }
 
-/// What follows for a pod that was not sent, because an object that it names will not get to the provider: it would wait there for what
-/// never comes. Nothing for a pod that may not run in this cluster: the provider keeps it until a person changes the object.
+/// The actions for a pod that was not sent, because an object that it names will not get to the provider: it would wait there for what
+/// never comes. No actions for a pod that may not run in this cluster: the provider keeps it until a person changes the object.
 pub fn kept_from(home: &LocalPod, missing: &Missing, may_run_here: bool) -> Vec<Action> {
     if !may_run_here || missing.lasting.is_empty() {
         return Vec::new();
@@ -146,7 +146,7 @@ pub fn kept_from(home: &LocalPod, missing: &Missing, may_run_here: bool) -> Vec<
     std::iter::once(refusal).chain(is_replaced.then(|| obstacle.replacement())).collect()
 }
 
-/// What follows for a pod that cannot be sent now.
+/// The decision about a pod that cannot be sent now.
 pub fn kept_back(facts: &Facts, home: &LocalPod, obstacle: Obstacle) -> Decision {
     refuse(facts, home, obstacle)
 }
@@ -170,8 +170,8 @@ impl Obstacle {
         Self { reason: OffloadedReason::NotReflected.into(), message, cause, objects }
     }
 
-    /// What keeps a pod that its provider accepted from starting. `has_all`: the provider has all objects that the pod needs, so what
-    /// keeps it is not of this cluster.
+    /// The obstacle that keeps a pod that its provider accepted from starting. `has_all`: the provider has all objects that the pod needs,
+    /// so the obstacle is not in this cluster.
     pub fn of_waiting(waiting: &Waiting, missing: Option<&Missing>, has_all: bool) -> Option<Self> {
         if let Some(missing) = missing {
             return Some(Self::of_objects(missing));
@@ -191,7 +191,7 @@ impl Obstacle {
     }
 }
 
-/// What to do. Each action is safe to do twice.
+/// Each action is safe to do twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Create the shadow pod.
@@ -226,7 +226,6 @@ pub enum Action {
     },
     /// Evict a pod that does not run there, so that another one replaces it.
     Replace {
-        /// Why it does not run.
         reason: String,
         message: String,
         cause: Cause,
@@ -243,7 +242,7 @@ pub enum Action {
     Lost(String),
 }
 
-/// What to do now, in this order, and when to decide again even if nothing changes.
+/// The actions to take now, in this order, and the time until the next decision even if nothing changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     pub actions: Vec<Action>,
@@ -264,7 +263,6 @@ impl Decision {
     }
 }
 
-/// What to do about the pod.
 pub fn decide(facts: &Facts) -> Decision {
     let Some(home) = facts.home else {
         return match facts.shadow {
@@ -501,8 +499,8 @@ fn not_started(facts: &Facts, home: &LocalPod, (obstacle, stuck_for): (&Obstacle
     decision.actions.push(Action::Tell { reason: obstacle.reason.clone(), message });
 }
 
-/// How much longer a pod waits for an obstacle to go, which it has had for this time. A pod that may run in this cluster does not wait for
-/// one that lasts.
+/// Remaining time that a pod waits for an obstacle to go, which it has had for the time `waited`. A pod that may run in this cluster does
+/// not wait for an obstacle that lasts.
 fn patience(facts: &Facts, obstacle: &Obstacle, waited: Duration) -> Option<Duration> {
     if may_run_here(facts) && obstacle.cause == Cause::Lasts {
         return None;

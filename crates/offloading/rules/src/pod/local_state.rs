@@ -43,7 +43,7 @@ pub struct LocalPod {
     pub created: Timestamp,
     /// The grace in seconds, if it is being deleted.
     pub deletion: Option<i64>,
-    /// What a provider charges for it beyond what it requests, if anything: for containers without requests.
+    /// The amounts that a provider charges for it beyond its requests, if any: for containers without requests.
     pub surcharge: Option<Box<ResourceList>>,
     /// If no container of it has started yet.
     pub waiting: Option<Waiting>,
@@ -68,7 +68,7 @@ pub struct LocalPod {
     pub api_server: ApiServerChoice,
     /// It finds the CA of this cluster also at a provider, in the volume that the API server injected.
     pub finds_ca: bool,
-    /// When Kubernetes evicts it if its node does not answer; `None` if that depends on why.
+    /// Delay until Kubernetes evicts it if its node does not answer; `None` if that depends on the reason.
     pub eviction_delay: Option<EvictionDelay>,
     /// Its changeable fields, see `changeable`; or why it cannot travel.
     pub carried: Result<String, Refusal>,
@@ -159,7 +159,7 @@ impl LocalPod {
         self.offloaded.as_ref().is_some_and(|condition| condition.reason == pods::ENDS_SOON)
     }
 
-    /// Why changes of a pod that runs do not all travel, for its owner.
+    /// The reason why changes of a pod that runs do not all travel, for its owner.
     pub fn refused_change(&self) -> Option<String> {
         let refusal = self.carried.as_ref().err()?;
         let unchanged = self.carried_part.iter().flat_map(|(_, unchanged)| unchanged).map(String::as_str).collect::<Vec<_>>();
@@ -171,14 +171,14 @@ impl LocalPod {
         Some(format!("{which}: {refusal}"))
     }
 
-    /// What creates it again after its deletion, by a name that the next pod shares: the UID of its controller or, in a namespace that
-    /// is lent on, its own name. There the provider's side of this cluster creates a pod again that may restart.
+    /// Identifies what creates it again after its deletion, by a name that the next pod shares: the UID of its controller or, in a
+    /// namespace that is lent on, its own name. There the provider's side of this cluster creates a pod again that may restart.
     pub fn recreated_by(&self, is_lent_on: bool) -> Option<String> {
         let controller = self.controller.as_ref().map(|controller| controller.uid.clone());
         controller.or_else(|| (is_lent_on && self.restarts).then(|| self.key.to_string()))
     }
 
-    /// What it takes of its node beyond what it requests.
+    /// The amounts that it takes of its node beyond its requests.
     pub fn extra_charge(&self) -> Option<&ResourceList> {
         self.surcharge.as_deref().filter(|_| !self.finished)
     }
@@ -189,7 +189,7 @@ impl LocalPod {
     }
 }
 
-/// What a provider with the default policy charges for a pod beyond its requests. `None` for most pods, which say what they need.
+/// The charges of a provider with the default policy for a pod beyond its requests. `None` for most pods, which say what they need.
 fn surcharge(pod: &Value) -> Option<ResourceList> {
     let says = |container: &Value, resource: &str| {
         let amounts = ["requests", "limits"].into_iter().filter_map(|kind| container.pointer(&format!("/resources/{kind}")));
@@ -243,7 +243,7 @@ pub struct Shadow {
     /// Namespace and name of the local pod, as far as the shadow pod has them.
     pub home: Key,
     pub pool: String,
-    /// Since when it is being deleted, by the provider's clock.
+    /// The time at which its deletion began, by the provider's clock.
     pub deleted_at: Claimed<Option<Timestamp>>,
     /// The grace in seconds that we asked for in its spec.
     pub wanted_deletion: Option<i64>,
@@ -260,9 +260,9 @@ pub struct Shadow {
     pub uses_api_server: bool,
     /// UID of the remote pod.
     pub remote_uid: Option<String>,
-    /// What the provider charges for the pod, see [`liqo_metering::Charges`].
+    /// The provider's charges for the pod, see [`liqo_metering::Charges`].
     pub charges: Claimed<Option<Box<str>>>,
-    /// What this cluster wrote into it to know the pod again, if the provider left it as it was: see [`liqo_metering::voucher`].
+    /// The text that this cluster wrote into it to recognize the pod, if the provider left it unchanged: see [`liqo_metering::voucher`].
     pub voucher: Claimed<Option<Box<str>>>,
     status: Option<Box<str>>,
 }
@@ -313,7 +313,7 @@ impl Shadow {
             + optional.into_iter().flatten().map(str::len).sum::<usize>()
     }
 
-    /// What programs of the provider say: a message, and the remote pod's status as JSON text.
+    /// The texts of the provider's programs: a message, and the remote pod's status as JSON text.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
         [Some(self.message.as_str()), self.status.as_deref()].into_iter().flatten()
     }

@@ -1,4 +1,4 @@
-//! What the pod of one shadow pod is charged: the facts that the provider records in the status of the shadow pod.
+//! The charges for the pod of one shadow pod: the facts that the provider records in the status of the shadow pod.
 //!
 //! They travel with writes of the status that happen anyway. Only a resize, and a pod that is deleted before its first status, cost a
 //! write of their own. How the pod ended is stored in a usage record before the shadow pod goes.
@@ -17,7 +17,7 @@ use crate::pod::remote_pod::RemotePod;
 use crate::pod::reported_status::ReportedStatus;
 use crate::pod::shadow_pod::Shadow;
 
-/// How what the pods of a tenancy use is measured.
+/// The facts by which the usage of a tenancy's pods is measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metering {
     /// Whether requests or limits are charged.

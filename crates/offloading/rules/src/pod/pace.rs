@@ -1,5 +1,5 @@
-//! How fast a provider creates pods for each consumer, and lets it start commands in them. Finished pods are free, so their number alone
-//! does not bound what short pods cost; and Kubernetes does not bound commands at all.
+//! Limits how fast a provider creates pods for each consumer, and lets it start commands in them. Finished pods are free, so their number
+//! alone does not bound the costs of short pods; and Kubernetes does not bound commands at all.
 
 use std::{
     collections::HashMap,
@@ -11,9 +11,9 @@ use std::{
 pub struct Pace {
     /// Time between two turns of a tenant that has had its burst.
     interval: Duration,
-    /// How many turns a tenant has at once after a pause.
+    /// Number of turns that a tenant has at once after a pause.
     burst: u32,
-    /// When the next turn of each tenant is due, if it had no burst.
+    /// The time at which the next turn of each tenant is due, if it had no burst.
     next: HashMap<String, Instant>,
 }
 

@@ -1,5 +1,5 @@
-//! Which nodes a new pod prefers, as the `placement` of its namespace says: the preferred node affinity, or the topology spread constraint,
-//! that the admission webhook adds.
+//! Decides which nodes a new pod prefers, by the `placement` of its namespace: the preferred node affinity, or the topology spread
+//! constraint, that the admission webhook adds.
 //!
 //! ```text
 //!   placement, what the pod costs at each node ──▶ classes of equally good nodes ──▶ weights 100..1 ──▶ one term for each class
@@ -45,14 +45,14 @@ pub struct Class<'a> {
     pub nodes: BTreeSet<&'a str>,
 }
 
-/// What the preference of a pod depends on.
+/// The facts on which the preference of a pod depends.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     pub placement: &'a PodPlacement,
     pub strategy: PodOffloadingStrategy,
     /// The virtual nodes on which the pod may run.
     pub nodes: &'a [&'a PricedNode],
-    /// What it is charged there.
+    /// The amounts charged there.
     pub amounts: &'a ResourceList,
     /// Name of this cluster.
     pub own_name: &'a str,

@@ -1,4 +1,4 @@
-//! Which pods end because the provider took back what they use.
+//! Decides which pods end because the provider took back what they use.
 //!
 //! A pool ends as a whole when the offer's withdrawal is due, or when the offer is gone. A pool that became smaller keeps its
 //! oldest pods: from the time of reclaim on, the youngest pods that use more than is offered end one after another, until the
@@ -13,7 +13,7 @@ use liqo_quantity::ResourceList;
 
 use crate::pod::admission::{Offer, Turn};
 
-/// How long the offer of a pool with pods may be missing before it counts as gone.
+/// The offer of a pool with pods counts as gone after it has been missing for this time.
 pub(crate) const MISSING: Duration = Duration::from_mins(1);
 
 /// A pod that is charged to a pool.
@@ -48,7 +48,7 @@ pub enum TakenBack {
     AfterNotice(String),
 }
 
-/// Which pods end, and when to decide again even if nothing changes.
+/// The pods that end, and the time until the next decision even if nothing changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// By their shadow pods.

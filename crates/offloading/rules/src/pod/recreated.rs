@@ -24,11 +24,11 @@ const LISTS: [&str; 2] = ["/initContainerStatuses", "/containerStatuses"];
 /// The exit code of a container that was killed, as a kubelet reports it where it does not know better.
 const KILLED: i32 = 137;
 
-/// What a container did in former pods.
+/// The history of a container in former pods.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct EarlierRuns {
-    /// How often it restarted, including its start in the new pod.
+    /// Number of its restarts, including its start in the new pod.
     restart_count: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     started_at: Option<String>,

@@ -1,4 +1,4 @@
-//! Which `ConfigMap`s and `Secret`s a pod names: only these are reflected for it, and at a provider it names their replicas.
+//! Finds the `ConfigMap`s and `Secret`s that a pod names: only these are reflected for it, and at a provider it names their replicas.
 
 use std::collections::BTreeSet;
 

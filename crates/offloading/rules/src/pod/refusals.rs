@@ -1,5 +1,5 @@
-//! Which providers refused a pod of which owner, could not start it, or do not get an object that pods name. A pod that replaces such a
-//! one is not sent there again for a while.
+//! Remembers providers that refused a pod of an owner, could not start it, or do not get an object that pods name. A pod that replaces
+//! that pod is not sent there again for a while.
 //!
 //! Every replica of the manager serves the webhook, so the list is stored where all of them see it: in an annotation of the
 //! `NamespaceOffloading`. It is bounded, and each entry expires.
@@ -15,7 +15,7 @@ use crate::json::text;
 use crate::pod::controller::Controller;
 use crate::pod::references::{References, refs};
 
-/// How long a provider is remembered.
+/// Decides how long a provider is remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// It holds for the next pod, too, until a person changes something: an hour.
@@ -50,13 +50,13 @@ pub struct RefusedOwner {
     pub cluster_id: ClusterId,
     pub cluster_name: String,
     pub reason: String,
-    /// Since when this is known. An entry of an earlier version does not say it.
+    /// The time at which this became known. An entry of an earlier version does not have it.
     #[serde(default)]
     pub since: Timestamp,
     pub until: Timestamp,
 }
 
-/// What [`Refusals::with`] adds.
+/// The input of [`Refusals::with`].
 #[derive(Debug, Clone, Copy)]
 pub struct NewRefusal<'a> {
     /// As in [`RefusedOwner`].
@@ -64,7 +64,7 @@ pub struct NewRefusal<'a> {
     pub cluster: (&'a ClusterId, &'a str),
     pub reason: OffloadedReason,
     pub cause: Cause,
-    /// How long a pod waits for a cause that passes.
+    /// Time that a pod waits for a cause that passes.
     pub refusal_timeout: Duration,
 }
 
@@ -129,7 +129,7 @@ impl Refusals {
     }
 }
 
-/// Why a pod is not sent to providers that refused another one of its owner, or do not get what it names.
+/// The reason why a pod is not sent to providers that refused another pod of its owner, or do not get an object that it names.
 pub fn avoided(refusals: &[&RefusedOwner]) -> String {
     let each = refusals.iter().map(|one| {
         let why = match one.owner.split_once('/') {
@@ -147,8 +147,8 @@ pub fn avoided(refusals: &[&RefusedOwner]) -> String {
     format!("pods with this template are not sent to {}; {sooner}", each.collect::<Vec<_>>().join(", "))
 }
 
-/// What pods with the same template have in common: the UID of their controller, and its revision if it keeps its UID when the
-/// template changes, as a `StatefulSet` does.
+/// The common identity of pods with the same template: the UID of their controller, and its revision if it keeps its UID when the template
+/// changes, as a `StatefulSet` does.
 pub fn owner(controller: &str, pod: &Value) -> String {
     match text(pod, "/metadata/labels/controller-revision-hash") {
         Some(revision) => format!("{controller}/{revision:.63}"),

@@ -48,7 +48,7 @@ use crate::pod::shadow_pod::{MAX_GRACE_SECONDS, Shadow};
 /// Delay before details are reported, because a more important change may come and include them.
 pub(crate) const DETAIL_DELAY: Duration = Duration::from_secs(1);
 
-/// How long the reported message of a refusal may be out of date while its reason stays.
+/// Maximum time for which the reported message of a refusal may be out of date while its reason stays.
 const WORDS_DELAY: Duration = Duration::from_mins(1);
 
 /// Delay before a name that another pod has is tried again.
@@ -99,13 +99,13 @@ pub struct Snapshot {
     /// Whether the watch shows another pod of the wanted name.
     pub name_taken: bool,
     pub live: Live,
-    /// Why the creation failed in this pass.
+    /// The reason why the creation failed in this pass.
     pub refusal: Option<Refusal>,
-    /// Where the pod belongs.
+    /// The namespace for the pod.
     pub destination: Destination,
     /// The generation of the shadow pod that the remote pod was updated to.
     pub applied_generation: Option<i64>,
-    /// How long a detail has been unreported.
+    /// Time for which a detail has been unreported.
     pub unreported_for: Duration,
     /// Whether the pod's room or node is taken back.
     pub taken_back: Option<TakenBack>,
@@ -115,13 +115,13 @@ pub struct Snapshot {
     pub evicted_uid: Option<String>,
     /// Ephemeral containers that were refused.
     pub refused_containers: RefusedContainers,
-    /// Why the pod is not what its record of the applied generation says.
+    /// The reason why the pod differs from its record of the applied generation.
     pub refused_change: Option<String>,
-    /// Why the pod is not resized as its shadow pod asks.
+    /// The reason why the pod is not resized as its shadow pod asks.
     pub pending_resize: Option<PendingResize>,
     /// Time until that is tried again; zero means now, `None` that nothing but a change makes it possible.
     pub resize_retry: Option<Duration>,
-    /// How what the pod uses is measured, if the tenancy has a contract.
+    /// The measurement of the pod's usage, if the tenancy has a contract.
     pub metering: Option<Metering>,
     pub now: Timestamp,
 }
@@ -170,8 +170,8 @@ pub fn decide(snapshot: &Snapshot) -> Step {
 }
 
 impl Snapshot {
-    /// When to decide again after a write that lets this pod go. `None` if the watch reports its end. A pod that the watch never showed
-    /// may be gone before an interrupted watch lists the pods again, and then nothing is reported.
+    /// Time until the next decision after a write that lets this pod go. `None` if the watch reports its end. A pod that the watch never
+    /// showed may be gone before an interrupted watch lists the pods again, and then nothing is reported.
     pub fn retry_after_end_of(&self, pod: &RemotePod) -> Option<Duration> {
         let is_seen = self.seen.iter().any(|seen| seen.uid == pod.uid);
         (!is_seen).then_some(UNSEEN_RETRY)
@@ -197,7 +197,7 @@ impl Snapshot {
         self.destination.state == DestinationState::Unwanted || pod.key.namespace != self.destination.namespace
     }
 
-    /// Why this pod ends or will end, if its resources are taken back. An evicted pod keeps the reason.
+    /// The reason why this pod ends or will end, if its resources are taken back. An evicted pod keeps the reason.
     fn reclaimed(&self, pod: &RemotePod) -> Option<String> {
         if pod.deletion_grace.is_none() && !self.is_evicted(pod) {
             return self.ends_now().cloned().filter(|_| pod.end.is_none());
@@ -212,7 +212,7 @@ impl Snapshot {
         })
     }
 
-    /// When and why this pod, which runs, will end.
+    /// The message about when and why this running pod will end.
     fn notice(&self, pod: &RemotePod) -> Option<&String> {
         let stays = pod.end.is_none() && pod.deletion_grace.is_none();
         self.taken_back.as_ref().filter(|_| stays).and_then(|taken_back| match taken_back {
@@ -280,13 +280,13 @@ impl Snapshot {
         ReportedStatus { charges: self.charges_of(pod), ..status_of(pod) }
     }
 
-    /// What an existing pod is charged.
+    /// The charges for an existing pod.
     fn charges_of(&self, pod: &RemotePod) -> Option<Arc<str>> {
         let now = self.shadow.charged_until(self.now);
         metering::seen(&self.reported, &self.pods(), pod, self.metering.as_ref(), now)
     }
 
-    /// What the pod was charged, if it is gone now.
+    /// The charges for the pod, if it is gone now.
     fn charges_if_gone(&self) -> Option<Arc<str>> {
         self.gone().map_or_else(|| self.reported.charges.clone(), |charges| metering::text(&charges))
     }
@@ -302,7 +302,7 @@ impl Snapshot {
         Some(ReportedStatus { charges: Some(charges), ..self.reported.clone() })
     }
 
-    /// What the pod, which is gone, used, if that is not stored yet.
+    /// The usage of the pod, which is gone, if that is not stored yet.
     fn unstored_usage(&self) -> Option<Charges> {
         let unstored = self.metering.as_ref().is_some_and(|metering| !metering.is_stored);
         self.gone().filter(|charges| unstored && !charges.is_empty())
@@ -314,7 +314,7 @@ impl Snapshot {
         Some(metering::gone(&self.reported, metering, self.shadow.charged_until(self.now)))
     }
 
-    /// Why the pod is not what its record says. What was told stays until the present record is judged.
+    /// The reason why the pod differs from its record. The reported reason stays until the present record is judged.
     fn refused_change(&self, shadow: &Shadow) -> Option<&String> {
         let is_judged = self.applied_generation == Some(shadow.generation);
         let told = self.reported.message.as_ref().filter(|_| self.reported.reason.as_deref() == Some(pods::CHANGE_REFUSED));
@@ -601,7 +601,7 @@ fn status_of(pod: &RemotePod) -> ReportedStatus {
     ReportedStatus { phase, remote_uid, pod: status, ..ReportedStatus::default() }
 }
 
-/// How important an unreported change is.
+/// The importance of an unreported change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     Nothing,

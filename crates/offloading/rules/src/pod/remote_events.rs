@@ -1,4 +1,4 @@
-//! What the kubelet and the scheduler of a provider say about a remote pod, as events of its local pod.
+//! Reports of the kubelet and the scheduler of a provider about a remote pod, as events of its local pod.
 //!
 //! Warnings travel, and those Normal events that name the failed probe for which a container restarts, or tell that an image is
 //! pulled for long. So a healthy pod costs no write. A namespace can ask for all ([`Selection`]). A provider is not trusted: it can
@@ -48,7 +48,7 @@ const MAX_OBJECT_NAME_LEN: usize = 253;
 /// A larger count says no more.
 const MAX_COUNT: i32 = 1_000_000;
 
-/// What an event at the provider says about one remote pod, checked and cut.
+/// The content of an event at the provider about one remote pod, checked and cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteEvent {
     /// UID of the event.
@@ -63,18 +63,18 @@ pub struct RemoteEvent {
     event_type: &'static str,
     reason: String,
     message: String,
-    /// Who reports it, for example `kubelet`; empty if that is no plain name.
+    /// The reporter, for example `kubelet`; empty if that is no plain name.
     component: String,
     count: i32,
     first: Timestamp,
     last: Timestamp,
     /// Orders events of the same second.
     order: u64,
-    /// What it says of a pull, if its owner sees it only when the pull takes long.
+    /// The step of a pull that it reports, if its owner sees it only when the pull takes long.
     pull: Option<PullStep>,
 }
 
-/// What an event says of the pull of an image.
+/// The step of an image pull that an event reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PullStep {
     Started,

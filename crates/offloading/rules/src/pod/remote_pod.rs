@@ -36,9 +36,8 @@ pub struct RemotePod {
     pub key: Key,
     pub uid: String,
     pub created: Timestamp,
-    /// When it ended, as its status says. `None` if it has not ended, or the status does not say it.
+    /// The time of its end, by its status. `None` if it has not ended, or the status does not say it.
     pub ended_at: Option<Timestamp>,
-    /// Its consumer.
     pub consumer: ClusterId,
     pub shadow_pod: String,
     pub pool: String,
@@ -160,7 +159,7 @@ fn end_with_the_last_container(status: &mut Value) {
     }
 }
 
-/// When a pod that has ended did so: when its last container ended. A pod without such a container was evicted, and a condition says when.
+/// The time at which a pod ended: that of its last container. A pod without an ended container was evicted; a condition has the time.
 fn time_of_end(status: &Value) -> Option<Timestamp> {
     let containers = CONTAINER_STATUSES.into_iter().flat_map(|list| items(status, list));
     let finished = containers.filter_map(|one| text(one, "/state/terminated/finishedAt")?.parse::<Timestamp>().ok()).max();

@@ -30,7 +30,7 @@ pub struct ReportedStatus {
     pub message: Option<String>,
     /// UID of the remote pod.
     pub remote_uid: Option<String>,
-    /// What the pod was charged, see [`liqo_metering::Charges`].
+    /// The charges for the pod, see [`liqo_metering::Charges`].
     pub charges: Option<Arc<str>>,
     pub pod: Option<PodStatusText>,
 }

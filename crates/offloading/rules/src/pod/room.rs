@@ -21,11 +21,11 @@ pub struct FullCluster<'a> {
     pub cluster_id: &'a str,
     /// Name of its first virtual node.
     node: &'a str,
-    /// What is short on its largest node.
+    /// Resources that are short on its largest node.
     short: Vec<Shortage>,
 }
 
-/// Where a new pod finds no room now.
+/// The clusters without room for a new pod now.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Room<'a> {
     full: Vec<FullCluster<'a>>,

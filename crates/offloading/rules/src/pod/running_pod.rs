@@ -21,7 +21,7 @@ pub struct RunningPod {
     /// Name of its node.
     pub node: String,
     pub labels: BTreeMap<String, String>,
-    /// What it is charged.
+    /// The charged amounts.
     pub amounts: ResourceList,
     /// UID of its controller, if that creates it again at no cost.
     pub controller: Option<String>,
@@ -74,7 +74,7 @@ fn waits_for_the_former(kind: &str) -> bool {
     kind == "StatefulSet"
 }
 
-/// What a pod on a virtual node is charged; `None` if it has ended.
+/// The amounts that a pod on a virtual node is charged; `None` if it has ended.
 pub fn amounts(local: &LocalPod) -> Option<ResourceList> {
     if local.finished { None } else { charged(&local.json()) }
 }
@@ -120,6 +120,6 @@ fn asks_for_virtual_nodes(term: &Value) -> bool {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target<'a> {
     pub node: &'a PricedNode,
-    /// What is free there; `None` if it takes no new pods.
+    /// The free resources there; `None` if it takes no new pods.
     pub free: Option<ResourceList>,
 }

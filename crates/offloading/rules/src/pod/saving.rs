@@ -1,4 +1,4 @@
-//! Which running pods to evict because another node would cost less: the largest saving first.
+//! Decides which running pods to evict because another node would cost less: the largest saving first.
 //!
 //! Kubernetes cannot move a pod, so it is evicted, and its controller creates another one, which prefers the cheaper node
 //! ([`preference`](super::preference)). Whether the new pod gets there is up to the scheduler. So only pods with a clear saving move, only a
@@ -49,7 +49,7 @@ pub struct Saving {
     pub from: String,
     /// Name of the cheapest node that has room for it.
     pub to: String,
-    /// What it costs less there for one hour.
+    /// The saving there for one hour.
     pub per_hour: Money,
 }
 
@@ -60,11 +60,11 @@ pub struct Facts<'a> {
     pub pods: &'a [RunningPod],
     /// All virtual nodes on which pods of the namespace run or may run.
     pub targets: &'a [Target<'a>],
-    /// How many more pods each `PodDisruptionBudget` allows to be evicted now (`status.disruptionsAllowed`). One that is missing allows none.
+    /// The number of pods that each `PodDisruptionBudget` still allows to evict (`status.disruptionsAllowed`). A missing one allows none.
     pub allowed: &'a BTreeMap<Key, u32>,
     /// UIDs of controllers whose pods stay for now, for example because one of them has no node yet.
     pub unsettled: &'a BTreeSet<String>,
-    /// How many pods may be evicted now.
+    /// Maximum number of pods to evict now.
     pub max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Where the pods of an offloaded namespace may be scheduled: the patch that the admission webhook applies to a new pod.
+//! Decides where the pods of an offloaded namespace may be scheduled: the patch that the admission webhook applies to a new pod.
 //!
 //! Virtual nodes have a taint, so unchanged pods stay at home. A pod that may leave gets the toleration, and a node affinity if the
 //! namespace's strategy or selector restricts it. A pod that can run in no other cluster is kept off virtual nodes, whatever it
@@ -17,11 +17,11 @@ use crate::pod::preference::mark;
 pub struct Placement {
     /// JSON patch operations; empty if the pod needs no change.
     pub patch: Vec<Value>,
-    /// Why the pod stays in this cluster, whatever its namespace says; `None` if it may leave.
+    /// The reason why the pod stays in this cluster, whatever its namespace says; `None` if it may leave.
     pub obstacle: Option<Refusal>,
     /// Whether the pod may run at a provider.
     pub may_leave: bool,
-    /// What else the person who creates the pod should know: about room at providers, or about the node that the pod names.
+    /// Another warning for the person who creates the pod: about room at providers, or about the node that the pod names.
     pub caution: Option<String>,
 }
 

@@ -26,8 +26,8 @@ pub(crate) const MAX_KEPT_LEN: usize = 8 * 1024;
 /// Maximum grace in seconds of a pod whose end its consumer did not ask for.
 pub const MAX_GRACE_SECONDS: i64 = 30;
 
-/// From when on a pod is not charged any more whose shadow pod was deleted at this time, whether it is gone or not: its consumer pays
-/// neither for a node that does not answer nor for a manager that was down.
+/// End of the charges for a pod whose shadow pod was deleted at this time, whether the pod is gone or not: its consumer pays neither for a
+/// node that does not answer nor for a manager that was down.
 pub fn end_of_charges(deleted_at: Timestamp) -> Timestamp {
     deleted_at.saturating_add(SignedDuration::from_secs(MAX_GRACE_SECONDS)).unwrap_or(deleted_at)
 }
@@ -44,14 +44,14 @@ pub struct Shadow {
     pub pool: String,
     /// Name of the pod, here and at home; empty if it is invalid.
     pub pod_name: String,
-    /// Why the pod cannot be read. Then it has no name.
+    /// The reason why the pod cannot be read. Then it has no name.
     pub unreadable: Option<String>,
     pub restarts: bool,
     /// The wanted grace in seconds, if the local pod is being deleted.
     pub deletion_grace: Option<i64>,
     /// Whether the shadow pod itself is being deleted.
     pub deleted: bool,
-    /// Since when it is being deleted.
+    /// The time at which its deletion began.
     pub deleted_at: Option<Timestamp>,
     /// Position of the finalizer that keeps it until its remote pod is gone.
     pub finalizer: Option<usize>,
@@ -101,7 +101,7 @@ impl Shadow {
         self.deleted_at.map_or(now, |deleted| end_of_charges(deleted).min(now))
     }
 
-    /// Why its pod ended, if that is because what it used was taken back. Then it never runs again.
+    /// The reason why its pod ended, if the resources that it used were taken back. Then it never runs again.
     pub fn taken_back(&self) -> Option<&str> {
         let is_taken_back =
             self.reported.phase == ShadowPodPhase::Failed && self.reported.reason.as_deref() == Some(OFFER_RECLAIMED);
@@ -132,7 +132,7 @@ impl Shadow {
     }
 }
 
-/// What a pod is charged; empty for a pod that will be refused.
+/// The charge for a pod; `None` for a pod that will be refused.
 fn charge_of(pod: &Value) -> Option<Effective> {
     let spec = PodSpec::deserialize(pod.get("spec")?).ok()?;
     negative_quantity(&spec).is_none().then(|| Effective::of_pod(&spec)).filter(Effective::is_bounded)

@@ -22,7 +22,7 @@ pub struct NextPod {
     pub has_budget: bool,
 }
 
-/// How many pods of a controller may be missing at a time.
+/// Maximum number of pods of a controller that may be missing at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtOnce {
     One,
@@ -39,7 +39,7 @@ impl AtOnce {
     }
 }
 
-/// Where other pods may run instead of those that leave.
+/// The places where other pods may run instead of those that leave.
 pub struct Places<'a> {
     /// Whether pods of the namespace may run in this cluster.
     pub here: bool,
@@ -92,10 +92,10 @@ pub fn next_pods(
     chosen
 }
 
-/// Which pods may be evicted in one round: only so many of each controller, less by those of its pods that are not Ready, and as the
+/// Limits the evictions in one round: to a number of pods of each controller, less those of its pods that are not Ready, and to what the
 /// `PodDisruptionBudgets` allow.
 pub(super) struct Turns<'a> {
-    /// How many pods of each controller may go.
+    /// Number of pods of each controller that may go.
     left: BTreeMap<&'a String, usize>,
     allowed: BTreeMap<Key, u32>,
 }

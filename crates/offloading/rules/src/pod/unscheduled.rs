@@ -102,7 +102,7 @@ impl UnscheduledPod {
     }
 }
 
-/// What to do about an unscheduled pod.
+/// The next step for an unscheduled pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Repair {
     Nothing,
@@ -122,21 +122,21 @@ pub enum Repair {
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     pub pod: &'a UnscheduledPod,
-    /// Where the webhook would let it run, if no provider had refused a pod of its owner.
+    /// The placement that the webhook would choose, if no provider had refused a pod of its owner.
     pub placement: &'a Placement,
-    /// Providers that did.
+    /// Providers that refused one.
     pub refusals: &'a [&'a RefusedOwner],
     /// Whether it avoids a cluster that a new pod of its owner would not avoid.
     pub avoids_in_vain: bool,
-    /// Why a budget lets no cluster have it now.
+    /// The reason why a budget lets no cluster have it now.
     pub held: Option<&'a str>,
-    /// Since when pods of its namespace may run in this cluster, if they might not before, see [`strategy_since`]. `None` if they may not,
+    /// Pods of its namespace may run in this cluster since then, if they might not before, see [`strategy_since`]. `None` if they may not,
     /// or nobody knows.
     pub home_since: Option<Timestamp>,
     /// Whether its controller is a Job that goes on without it, see [`survives_eviction`](crate::pod::job::survives_eviction). Whoever does
     /// not know it yet asks only if something follows from that.
     pub is_survived: bool,
-    /// When the first pod of its controller was deleted, in the last [`RECREATION_INTERVAL`].
+    /// The time at which the first pod of its controller was deleted, in the last [`RECREATION_INTERVAL`].
     pub recreated_since: Option<Timestamp>,
     pub now: Timestamp,
 }
@@ -156,7 +156,7 @@ const LEFT_BEHIND_BY_JOB: &str = "the pod was created for other clusters only, a
 const CLOSED_BEFORE: &str = "the pod avoids a cluster that was closed to it when it was created, and is open now. \
      That cannot be changed in an existing pod: delete the pod and create it again";
 
-/// What to do about the pod.
+/// Decides the next step for the pod.
 pub fn repair(facts: &Facts) -> Repair {
     let Facts { pod, placement, refusals, avoids_in_vain, held, home_since, recreated_since, now, .. } = *facts;
     if pod.held_back && placement.fits_held_back(&pod.json()) {
@@ -195,7 +195,7 @@ pub fn repair(facts: &Facts) -> Repair {
     }
 }
 
-/// What to do about a pod that waits for a virtual node, and may run here by now.
+/// Decides what to do about a pod that waits for a virtual node, and may run here by now.
 fn left_behind(facts: &Facts) -> Repair {
     let Facts { pod, recreated_since, now, .. } = *facts;
     if pod.gated {
@@ -220,8 +220,8 @@ const ALONE_HERE: &str = "the pod runs in this cluster, although pods of its nam
 const UNSEEN_HERE: &str = "the pod runs in this cluster, although pods of its namespace are to run in other clusters only, and so did the one that it \
      replaces: it names its node, or Liqo's webhook does not see new pods. `liqoctl doctor` says whether it does";
 
-/// What to do about a pod that has a node of this cluster, in a namespace whose strategy has been `Remote` since this time. An older pod
-/// was there before.
+/// Decides what to do about a pod that has a node of this cluster, in a namespace whose strategy has been `Remote` since this time. An
+/// older pod was there before.
 pub fn repair_here(facts: &Facts, since: Timestamp) -> Repair {
     let Facts { pod, placement, held, recreated_since, .. } = *facts;
     // No other cluster can have it, or none may now.
@@ -241,7 +241,7 @@ pub fn may_have_changed_to_here(offloading: &NamespaceOffloading) -> bool {
     offloading.metadata.generation != Some(1) && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Remote
 }
 
-/// Since when the namespace has the strategy that it has, or a later time. If the spec has changed, the API server notes who wrote the
+/// The time at which the namespace got its present strategy, or a later time. If the spec has changed, the API server notes who wrote the
 /// strategy, and when this writer last changed anything. `None` if nobody knows.
 pub fn strategy_since(offloading: &NamespaceOffloading) -> Option<Timestamp> {
     let metadata = &offloading.metadata;

@@ -1,4 +1,4 @@
-//! What the pods of a consumer may use here, by the `PeeringPolicy` that applies to it.
+//! Rules for the usage of a consumer's pods here, by the `PeeringPolicy` that applies to it.
 //!
 //! The policy is looked up when it is needed, so a change applies to every pod that is created later. A narrower policy does not
 //! end running pods.
@@ -22,13 +22,13 @@ use crate::replica::kind::Kind;
 /// The label for the standard that Pod Security Admission enforces.
 pub const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
-/// What a consumer's pods may use.
+/// Rules for the usage of a consumer's pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConsumerPolicy {
     /// Name of the policy.
     pub name: String,
     pub usage: Usage,
-    /// How long before pods end their consumer knows of it.
+    /// The consumer knows of the end of its pods this long before.
     pub notice: Duration,
 }
 
@@ -88,7 +88,7 @@ impl ConsumerPolicy {
         }
     }
 
-    /// Where limits are charged, the pod sets them itself, and a limit of ephemeral storage would be charged.
+    /// If limits are charged, the pod sets them itself, and a limit of ephemeral storage would be charged.
     fn amounts(&self, offer: Option<&Offer>) -> Amounts {
         let is_offered = offer.is_some_and(|offer| offer.hard.get(EPHEMERAL_STORAGE) > Quantity::ZERO);
         let limited = match self.usage.charge {

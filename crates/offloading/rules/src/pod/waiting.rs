@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use crate::json::{items, name, text};
 
-/// What home knows of a pod that waits at its provider.
+/// The home cluster's knowledge about a pod that waits at its provider.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// What keeps it there, and a message for people. A kubelet names nothing while it pulls an image.
+    /// The cause of the wait, and a message for people. A kubelet names no cause while it pulls an image.
     pub cause: Option<(OffloadedReason, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! What the record of a part of a large object says: which part it is.
+//! Identifies the part of a large object that a record holds.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
@@ -14,11 +14,11 @@ const MAX_HASH_LEN: usize = 64;
 /// The field of the object in a record that says which chunk it is.
 pub(super) const CHUNK: &str = "chunk";
 
-/// Which part of an object a record holds: `3/15 1f2e3d` as text, for Secrets with their type.
+/// The part of an object that a record holds: `3/15 1f2e3d` as text, for Secrets with their type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     pub index: usize,
-    /// How many there are.
+    /// Number of all parts.
     pub count: usize,
     /// The fingerprint of the whole.
     pub whole: String,
@@ -27,17 +27,17 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// What the object in a record says.
+    /// Reads the chunk from the object in a record.
     pub(super) fn of_object(object: &Value) -> Option<Self> {
         Self::parse(object.get(CHUNK)?.as_str()?)
     }
 
-    /// What a record says that is a Secret.
+    /// Reads the chunk from a record that is a Secret.
     pub(super) fn of_secret(secret: &Secret) -> Option<Self> {
         Self::parse(secret.annotations().get(annotations::CHUNK)?)
     }
 
-    /// What names its record, if that is not the name of the object.
+    /// The text that identifies its record, if that is not the name of the object.
     pub(super) fn own_name(&self, object: &str) -> Option<String> {
         (self.index > 0).then(|| chunk_name(object, self.index))
     }
@@ -62,7 +62,7 @@ impl Chunk {
     }
 }
 
-/// What names the record of a chunk. No object has a name with a space.
+/// The text that identifies the record of a chunk. No object has a name with a space.
 pub(super) fn chunk_name(object: &str, index: usize) -> String {
     if index == 0 { object.to_owned() } else { format!("{object} {index}") }
 }

@@ -28,7 +28,7 @@ use crate::replica::source::{Problem, Source, fingerprint};
 
 /// Bytes of a record of a `ConfigMap` that are not its data: its kind, its name and what it says of the chunk.
 const HEAD_LEN: usize = 1024;
-/// What the quotes, the colon and the comma of an entry take in JSON.
+/// Length of the quotes, the colon and the comma of an entry in JSON.
 const ENTRY_LEN: usize = 6;
 /// No chunk gets a smaller part of a value than this, in bytes: then it begins with the next chunk.
 const MIN_PART_LEN: usize = 16;
@@ -203,7 +203,7 @@ pub fn joined(sources: Vec<Source>) -> Vec<Source> {
     sources.into_iter().filter_map(join).collect()
 }
 
-/// Why the chunks that were read are not the object.
+/// The reason why the chunks that were read are not the object.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unjoined {
     /// A chunk is of another content, because the object is being written.

@@ -24,13 +24,13 @@ use crate::pod::carry::is_label_of_remote_pod;
 use crate::replica::kind::Kind;
 use crate::replica::label_selector::Selector;
 
-/// How long a provider may use what home allows, before the next one may.
+/// Time for which a provider may use what home allows, before the next one may.
 const TURN: Duration = Duration::from_secs(30);
 
-/// When to look again whether the provider whose turn is over keeps all of its pods.
+/// Delay before it is checked again whether the provider whose turn is over keeps all of its pods.
 const HANDOVER: Duration = Duration::from_secs(2);
 
-/// How long a smaller number has to be right before it is told. The status of a budget at home follows that of its pods a moment later.
+/// Time for which a smaller number has to be right before it is told. The status of a budget at home follows its pods a moment later.
 const SETTLING: Duration = Duration::from_secs(5);
 
 const ALWAYS_ALLOW: &str = "AlwaysAllow";
@@ -41,9 +41,9 @@ pub struct LocalBudget {
     pub selector: Selector,
     /// Labels in its selector that remote pods do not have.
     pub unknown_labels: BTreeSet<String>,
-    /// How many pods may be disrupted now.
+    /// Number of pods that may be disrupted now.
     allowed: usize,
-    /// How many more pods would have to be healthy.
+    /// Number of further pods that would have to be healthy.
     missing: usize,
     /// Whether pods that are not healthy may always be evicted.
     always_allows_unhealthy: bool,
@@ -75,7 +75,7 @@ impl LocalBudget {
         })
     }
 
-    /// How many of these pods must stay healthy. `is_turn`: whether their provider may use what home allows.
+    /// The number of these pods that must stay healthy. `is_turn`: whether their provider may use what home allows.
     pub fn least(&self, pods: PodCount, is_turn: bool) -> usize {
         if is_turn { (pods.healthy + self.missing).saturating_sub(self.allowed).min(pods.all) } else { pods.all }
     }
@@ -106,7 +106,7 @@ pub struct Holder {
     pub id: ClusterId,
     /// It drains a node with such a pod.
     pub drains: bool,
-    /// What it keeps lets no pod go, as far as this cluster can see it.
+    /// The budget that it keeps lets no pod go, as far as this cluster can see it.
     pub keeps_all: bool,
 }
 
@@ -130,7 +130,7 @@ pub fn turn(provider: &ClusterId, holders: &[Holder], now: Timestamp) -> (bool, 
     if others_keep_all { (true, ends) } else { (false, Some(HANDOVER)) }
 }
 
-/// What a provider was told last of one budget, and what it is told next.
+/// The last number that a provider was told of one budget, and the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     least: usize,
@@ -143,8 +143,8 @@ impl Told {
         Self { least, smaller: None }
     }
 
-    /// What to tell now that this number is right, and when to ask again if another one is to follow. A larger number protects, and is told
-    /// at once.
+    /// Returns the number to tell if `least` is right now, and the time until the next call if another number is to follow. A larger number
+    /// protects, and is told at once.
     pub fn next(&mut self, least: usize, now: Timestamp) -> (usize, Option<Duration>) {
         if least >= self.least {
             *self = Self::new(least);

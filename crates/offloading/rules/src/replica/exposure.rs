@@ -1,8 +1,7 @@
-//! What clients outside the provider's cluster can reach, and by which class: Ingresses, and Services of type `LoadBalancer`. A
-//! class means something in its own cluster only, so the consumer does not send its own. Users may name a class for other clusters
-//! in an annotation. The provider gives that class if its policy allows it, otherwise the first that the policy allows. The empty
-//! name means the default of the provider's cluster: then the field stays empty, and what the cluster writes there is not
-//! treated as a change.
+//! The Ingresses, and Services of type `LoadBalancer`, that clients outside the provider's cluster can reach, and their classes. A class
+//! means something in its own cluster only, so the consumer does not send its own. Users may name a class for other clusters in an
+//! annotation. The provider gives that class if its policy allows it, otherwise the first that the policy allows. The empty name means the
+//! default of the provider's cluster: then the field stays empty, and what the cluster writes there is not treated as a change.
 
 use std::net::IpAddr;
 
@@ -51,8 +50,8 @@ pub fn class(kind: Kind, object: &Value) -> Option<&str> {
     is_shown.then(|| object.get("spec").and_then(|spec| text(spec, &format!("/{}", field(kind)))).unwrap_or_default())
 }
 
-/// What travels on of a replica in a namespace that is lent on: only the cluster that the consumer asked lets clients outside the cluster
-/// reach it, by its own policy. The classes of that cluster mean nothing to the next one.
+/// The part of a replica that travels on from a namespace that is lent on: only the cluster that the consumer asked lets clients outside
+/// the cluster reach it, by its own policy. The classes of that cluster mean nothing to the next one.
 pub fn lent_on(kind: Kind, mut object: Value) -> Option<Value> {
     if kind == Kind::Service && class(kind, &object).is_some() {
         let spec = object.get_mut("spec")?.as_object_mut()?;

@@ -1,4 +1,4 @@
-//! Which of a consumer's Services and Ingresses clients outside the provider's cluster may reach, by the provider's policy.
+//! Decides which of a consumer's Services and Ingresses clients outside the provider's cluster may reach, by the provider's policy.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use crate::replica::kind::Kind;
 use crate::replica::source::{Problem, Source};
 use crate::replica::{exposure, service};
 
-/// How many names one message lists.
+/// Maximum number of names that one message lists.
 const MAX_NAMES: usize = 10;
 
-/// What one consumer may expose to clients outside the cluster.
+/// The objects that one consumer may expose to clients outside the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct ExposureGrant {
     policy: String,

@@ -1,4 +1,4 @@
-//! Which disruption budgets of a consumer hold at its provider, and for how long.
+//! Decides which disruption budgets of a consumer hold at its provider, and for how long.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::replica::label_selector::{Labels, Selector};
 use crate::replica::source::{Problem, Source};
 
-/// How many budgets of one namespace a provider keeps.
+/// Maximum number of budgets of one namespace that a provider keeps.
 const MAX_BUDGETS: usize = 32;
 
 /// A pod of a consumer that is to leave its node.
@@ -18,7 +18,7 @@ pub struct LeavingPod {
     pub why: Leaving,
 }
 
-/// Why a pod is to leave its node.
+/// The reason why a pod is to leave its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leaving {
     /// The node was cordoned then.
@@ -28,7 +28,7 @@ pub enum Leaving {
 }
 
 impl Leaving {
-    /// How long budgets of its consumer may still keep it.
+    /// Time for which budgets of its consumer may still keep it.
     fn left(&self, notice: Duration, now: Timestamp) -> Duration {
         match self {
             Self::Drained { since, .. } => {

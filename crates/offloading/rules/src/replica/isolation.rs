@@ -1,5 +1,5 @@
-//! What pods in mapped namespaces reach, and what reaches them: the provider's limits, and within them the consumer's own
-//! `NetworkPolicy`s. Pure.
+//! Isolation of pods in mapped namespaces, for what they reach and what reaches them: the provider's limits, and within them the consumer's
+//! own `NetworkPolicy`s. Pure.
 //!
 //! Kubernetes adds policies up, so a policy next to those of the consumer cannot limit them. Instead one policy, `liqo`, closes all
 //! pods, and this module renders everything else within the limits:
@@ -15,7 +15,8 @@
 //! | at most | these, and the internet where the consumer's policy says so | the consumer's pods, the internet, DNS |
 //!
 //! The internet is what is not private and belongs neither to this cluster nor to a peer, see [`internal_networks`]. DNS is Liqo's
-//! resolver, which asks our own but knows no names of other namespaces; only where there is no resolver, it is our own at port 53. Where the consumer's pods may use our API server, they reach it in the same way.
+//! resolver, which asks our own but knows no names of other namespaces; only where there is no resolver, it is our own at port 53.
+//! Where the consumer's pods may use our API server, they reach it in the same way.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,7 +42,6 @@ const MAX_LEN: usize = 64 * 1024;
 const MAX_RANGES: usize = MAX_LEN / r#""0.0.0.0/0","#.len();
 /// Maximum number of networks that are not the internet. With these a policy still has room for its own rules.
 const MAX_INTERNAL: usize = 1000;
-/// The names of the DNS port.
 const DNS_PORT_NAMES: [&str; 2] = ["dns", "dns-tcp"];
 
 /// The limits for the pods of one consumer.
@@ -326,7 +326,6 @@ pub fn networks_of_node(node: &Node) -> BTreeSet<IpNet> {
     not_private(own.chain(pods))
 }
 
-/// The networks that are not private.
 pub fn not_private(networks: impl Iterator<Item = IpNet>) -> BTreeSet<IpNet> {
     networks.map(|network| network.trunc()).filter(|network| !is_private(network)).collect()
 }

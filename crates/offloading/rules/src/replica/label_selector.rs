@@ -31,7 +31,7 @@ pub fn key(expression: &Expression) -> &str {
     }
 }
 
-/// What matches exactly when this does not.
+/// Matches exactly when this expression does not.
 fn negated(expression: &Expression) -> Expression {
     match expression.clone() {
         Expression::In(key, values) => Expression::NotIn(key, values),

@@ -1,4 +1,4 @@
-//! Which of a consumer's endpoints are not ready here because the tunnel to the consumer does not work.
+//! Finds the endpoints of a consumer that are not ready here because the tunnel to the consumer does not work.
 //!
 //! Endpoints behind the tunnel are addresses of the consumer's network, so the tunnel decides and not the consumer's manager: its Services
 //! stay reachable while the manager is away. Like Kubernetes for pods of a lost node, the provider marks these endpoints as not ready, and
@@ -14,8 +14,8 @@ use crate::replica::kind::Kind;
 use crate::replica::service;
 use crate::replica::source::Source;
 
-/// How long a tunnel does not work before its endpoints are not ready. A tunnel counts as broken after about 9 s of silence, so the sum
-/// is the silence after which a virtual node is not ready: [`DOWN_AFTER`](crate::node::object::DOWN_AFTER).
+/// Endpoints are not ready after their tunnel has not worked for this time. A tunnel counts as broken after about 9 s of silence, so the
+/// sum is the silence after which a virtual node is not ready: [`DOWN_AFTER`](crate::node::object::DOWN_AFTER).
 const LOST_AFTER: Duration = Duration::from_secs(31);
 
 /// Time until the endpoints behind a tunnel are not ready, zero if they are not; `None` while the tunnel works. The time comes from the

@@ -9,7 +9,7 @@ use liqo_api::short_hash;
 use crate::dns_names::{MAX_SUBDOMAIN_LEN, is_subdomain};
 use crate::replica::kind::Kind;
 
-/// What every derived name contains.
+/// Every derived name contains this.
 pub(crate) const MARK: &str = "liqo-";
 
 /// The name of the replica of an object with this name. A Service is found by its name, so its replica has the same one; those of

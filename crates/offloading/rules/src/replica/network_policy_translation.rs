@@ -97,7 +97,7 @@ fn is_dns(pod: &Pod) -> bool {
 struct Translation<'a> {
     namespace: &'a str,
     seen: &'a ClusterView<'a>,
-    /// How many more single addresses the policy may name.
+    /// Number of further single addresses that the policy may name.
     room: usize,
     narrowed: bool,
 }

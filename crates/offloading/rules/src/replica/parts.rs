@@ -39,7 +39,7 @@ pub(super) fn divided(name: &str, slice: &Map<String, Value>) -> Vec<(String, Ma
     parts.into_iter().map(part).collect()
 }
 
-/// How many of its first endpoints a slice may have to be short enough.
+/// The number of its first endpoints with which a slice is short enough.
 pub(super) fn endpoints_that_fit(slice: &Map<String, Value>) -> usize {
     let mut room = room(slice);
     let fits = |endpoint: &&Value| {

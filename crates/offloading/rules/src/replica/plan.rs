@@ -1,4 +1,4 @@
-//! Which replicas of a consumer's objects to create, change and delete in one mapped namespace.
+//! Decides which replicas of a consumer's objects to create, change and delete in one mapped namespace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,7 +13,7 @@ use crate::replica::kind::Kind;
 use crate::replica::source::{Problem, Source, fingerprint_of, travelling_fields};
 use crate::replica::{exposure, service};
 
-/// What the provider keeps of a replica.
+/// The reduced form of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
     pub kind: Kind,
@@ -27,11 +27,10 @@ pub struct Replica {
     type_: String,
     /// The family of a Service's first address. It never changes either.
     family: Option<&'static str>,
-    /// Whether the content may not change.
     immutable: bool,
     /// Under which addresses clients outside the cluster reach it.
     pub exposure: Option<Exposure>,
-    /// When it was created.
+    /// The time of its creation.
     pub since: Timestamp,
     /// Whether it is being deleted.
     pub deleted: bool,
@@ -223,7 +222,7 @@ fn is_read_by_pods(kind: Kind) -> bool {
     kind != Kind::PodDisruptionBudget
 }
 
-/// Why a source without a problem of its own gets no replica: `first` has the name, or the policy does not allow the kind.
+/// The reason why a source without a problem of its own gets no replica: `first` has the name, or the policy does not allow the kind.
 fn refusal(first: Option<&Source>, kind: Kind, policy: Option<&ConsumerPolicy>) -> Option<Problem> {
     if let Some(first) = first {
         return Some(Problem::new("NameTaken", format!("{} names the same object", first.key.name)));
@@ -235,7 +234,7 @@ fn report(source: &Source, problem: Option<Problem>) -> Option<Step> {
     (source.reported != problem).then(|| Step::ReportProblem(source.clone(), problem))
 }
 
-/// What to report while the mapped namespace does not exist.
+/// The steps while the mapped namespace does not exist.
 pub fn plan_without_namespace(sources: &[Source], why: &str) -> Vec<Step> {
     let waits = |source: &&Source| !source.deleted && matches!(source.kind, None | Some(Kind::ConfigMap));
     let reports = sources.iter().filter(waits).filter_map(|source| {

@@ -43,7 +43,7 @@ pub const TOO_LARGE: &str = OffloadedReason::TooLarge.as_str();
 /// The controller whose `EndpointSlice`s list the pods that a Service selects.
 const SELECTING_CONTROLLER: &str = "endpointslice-controller.k8s.io";
 
-/// How many addresses one event names.
+/// Maximum number of addresses that one event names.
 const NAMED_ADDRESSES: usize = 2;
 
 /// The text of an event about these addresses of a Service, which are none of pods.
@@ -149,18 +149,18 @@ impl Reference {
 pub struct ReflectionRecord {
     /// The object at home.
     pub reference: Reference,
-    /// What names the record, if that is not the object's name: it is a part of a large slice, or a chunk but the first.
+    /// The text that identifies the record, if that is not the object's name: it is a part of a large slice, or a chunk but the first.
     pub part: Option<String>,
     /// Equal for equal content.
     pub fingerprint: u64,
     pub terminating: bool,
-    /// Why the provider has no replica of it.
+    /// The reason why the provider has no replica of it.
     pub problem: Option<String>,
-    /// How clients outside the provider's cluster reach its replica.
+    /// The way in which clients outside the provider's cluster reach its replica.
     pub exposure: Option<Exposure>,
-    /// Of a `PodDisruptionBudget`: whether the provider drains a node with a pod that it selects.
+    /// Only for a `PodDisruptionBudget`: whether the provider drains a node with a pod that it selects.
     pub is_draining: bool,
-    /// Of a token: when to renew it, unless the provider changed that.
+    /// Only for a token: the time at which to renew it, unless the provider changed that.
     pub renew_at: Option<Timestamp>,
 }
 
@@ -186,7 +186,7 @@ impl ReflectionRecord {
         Some(Self { reference, part, fingerprint, terminating, problem, exposure, is_draining, renew_at: None })
     }
 
-    /// What names the record.
+    /// The reference that identifies the record.
     pub fn own_reference(&self) -> Reference {
         let name = self.part.as_ref().unwrap_or(&self.reference.name).clone();
         Reference { name, ..self.reference.clone() }
@@ -223,7 +223,8 @@ impl ReflectionRecord {
     }
 }
 
-/// What the provider says of an object, by the name that it has here. Only whoever has to find one of the provider's needs its name there.
+/// The provider's message about an object, by the name that it has here. Only `NameTaken` keeps the name there: its reader has to find that
+/// object.
 fn problem(said: &str, kind: Kind, name: &str) -> String {
     let said = cut(said);
     if said.starts_with(OffloadedReason::NameTaken.as_str()) {
@@ -381,13 +382,13 @@ pub(super) fn type_that_travels(type_: Option<&str>) -> &'static str {
     SECRET_TYPES.into_iter().find(|known| type_ == Some(*known)).unwrap_or(opaque)
 }
 
-/// Why a Secret has a replica nowhere: reason and message. Both sides ask this.
+/// Reason and message if a Secret can have a replica nowhere. Both sides ask this.
 pub fn obstacle_of_type(secret: &Secret) -> Option<(&'static str, String)> {
     let type_ = secret.type_.as_deref().filter(|type_| NEVER.contains(type_))?;
     Some(("KindNotAllowed", format!("Secrets of type {type_} are not reflected to other clusters")))
 }
 
-/// Why the record of a Secret, or of a chunk of it, is not taken. The provider's admission policy refuses such a record.
+/// Reason and message if the record of a Secret, or of a chunk of it, is not taken. The provider's admission policy refuses this record.
 pub fn obstacle_of_secret(secret: &Secret) -> Option<(&'static str, String)> {
     if let Some(obstacle) = obstacle_of_type(secret) {
         return Some(obstacle);

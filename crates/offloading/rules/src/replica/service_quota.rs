@@ -1,4 +1,4 @@
-//! How many Services and endpoints of one consumer a provider serves: each costs rules on every node.
+//! Limits the Services and endpoints of one consumer that a provider serves: each costs rules on every node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::pod::usage::ConsumerPolicy;
 use crate::replica::kind::Kind;
 use crate::replica::source::{Problem, QUOTA_EXCEEDED, Source};
 
-/// Which Services and slices of one consumer have no room here.
+/// The Services and slices of one consumer that have no room here.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceQuota {
     policy: String,

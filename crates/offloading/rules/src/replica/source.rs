@@ -1,4 +1,4 @@
-//! What a provider keeps of each object that a consumer reflects.
+//! The data that a provider keeps of each object that a consumer reflects.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -29,13 +29,13 @@ const MAX_PORTS: usize = 20;
 /// Reason of a Service or slice that has not enough room.
 pub(super) const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 
-/// How many `NetworkPolicy`s of one namespace are read after each change.
+/// Maximum number of `NetworkPolicy`s of one namespace that are read after each change.
 pub(super) const MAX_POLICIES: usize = 200;
 
-/// How many addresses or ports one message names.
+/// Maximum number of addresses or ports that one message names.
 const MAX_NAMED: usize = 10;
 
-/// Why an object has no replica, or one that differs from the object at home.
+/// The reason why an object has no replica, or one that differs from the object at home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// One CamelCase word.
@@ -110,7 +110,7 @@ impl Problem {
     }
 }
 
-/// What the provider keeps of an object that should have a replica.
+/// The data that the provider keeps of an object that should have a replica.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub struct Source {
@@ -127,20 +127,20 @@ pub struct Source {
     pub fingerprint: String,
     /// The replica's content as JSON text, if the kind travels with its namespace. Others are read again when they are written.
     pub content: Option<Box<str>>,
-    /// Why there must be no replica.
+    /// The reason why there must be no replica.
     pub problem: Option<Problem>,
-    /// Why its content is not taken. If there is a replica, it stays as it is.
+    /// The reason why its content is not taken. If there is a replica, it stays as it is.
     pub refused: Option<Problem>,
-    /// Why the replica differs from the object at home.
+    /// The reason why the replica differs from the object at home.
     pub partial: Option<Problem>,
     /// The problem in the source's status, or in a Secret's annotation.
     pub reported: Option<Problem>,
-    /// Of a `PodDisruptionBudget`: whether a node is being drained that has a pod which it selects, and whether its status says so.
+    /// Only for a `PodDisruptionBudget`: whether a node with a pod that it selects is being drained, and whether its status says so.
     pub is_draining: bool,
     pub reported_draining: bool,
     /// The exposure in the source's status.
     pub reported_exposure: Option<Exposure>,
-    /// When it was created.
+    /// The time of its creation.
     pub since: Timestamp,
     /// Whether it is being deleted.
     pub deleted: bool,
@@ -148,7 +148,7 @@ pub struct Source {
     pub finalizer: Option<usize>,
     /// Whether it is a Service of type `LoadBalancer`.
     pub is_balanced: bool,
-    /// Which part of an object it is. Chunk 0 stands for the whole, see [`chunks::joined`](super::chunks::joined).
+    /// The part of an object that it is. Chunk 0 represents the whole, see [`chunks::joined`](super::chunks::joined).
     pub chunk: Option<Chunk>,
     /// The records of the other chunks, in their order, with their UIDs.
     pub other_chunks: Vec<(Key, String)>,
@@ -431,7 +431,7 @@ const fn may_keep_former_content(kind: Kind) -> bool {
     }
 }
 
-/// Why an object of this kind and name at home can have no replica.
+/// The reason why an object of this kind and name at home can have no replica.
 fn problem_of(kind: Kind, name: &str) -> Option<Problem> {
     if kind == Kind::NetworkPolicy && isolation::is_own(name) {
         let message = "NetworkPolicies whose names begin with liqo are the provider's own; no traffic reaches or leaves its pods";

@@ -1,4 +1,4 @@
-//! Which policies `broker enable` and `broker disable` write, and what follows. Pure.
+//! The policies that `broker enable` and `broker disable` write, and the consequences. Pure.
 //!
 //! `enable` changes only what the user names. A new policy is a copy of the one that applies to its customers until then, so that they
 //! keep their other rules, and comes before it. So `disable` restores the former state: it deletes the policies that `enable` created, and
@@ -34,7 +34,7 @@ const PRIORITY_STEP: i32 = 10;
 /// Percentage of a new policy.
 const EVERYTHING: u8 = 100;
 
-/// What the user wants of a policy. What is `None` stays as it is.
+/// The changes to a policy that the user wants. A field that is `None` stays as it is.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// Name of the policy.
@@ -54,13 +54,13 @@ pub enum Customers {
     These(Vec<String>),
 }
 
-/// What the user wants of the margin.
+/// The change to the margin that the user wants.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum MarginChange {
     #[default]
     Keep,
     Remove,
-    /// What is `None` or empty stays as it is.
+    /// A field that is `None` or empty stays as it is.
     Set {
         percent: Option<u16>,
         fixed: Vec<RateArgument>,
@@ -101,7 +101,7 @@ pub enum Unclear {
     LendsAlready { policy: String },
 }
 
-/// What this cluster has.
+/// The objects of this cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Present<'a> {
     pub policies: &'a [PeeringPolicy],
@@ -122,7 +122,7 @@ pub struct Field {
     pub after: Option<Value>,
 }
 
-/// What `enable` writes.
+/// The change that `enable` writes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Enabling {
@@ -152,7 +152,7 @@ impl Enabling {
     }
 }
 
-/// What to write so that this cluster lends on what it borrows.
+/// Computes the policy change after which this cluster lends on what it borrows.
 pub fn enabling(wanted: &Wanted, present: Present) -> Result<Enabling, Unclear> {
     let ids = match &wanted.customers {
         None => None,
@@ -367,7 +367,7 @@ fn customers(name: &str, policies: &[Arc<PeeringPolicy>], known: &[ForeignCluste
     names
 }
 
-/// What the user should know before the policy is written.
+/// Notes to the user, shown before the policy is written.
 fn notes(name: &str, spec: &PeeringPolicySpec, after: &[Arc<PeeringPolicy>], present: Present) -> Vec<String> {
     let mut notes = Vec::new();
     let offers = spec.provide.source.offers.clone().unwrap_or_default();
@@ -478,14 +478,14 @@ fn merge(before: &Value, after: &Value) -> Value {
     Value::Object(removed.chain(changed).collect())
 }
 
-/// What `disable` does with one policy.
+/// The effect of `disable` on one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ending {
     pub policy: String,
     /// Whether the policy goes; otherwise only `provide.source.offers` does.
     pub deletes: bool,
-    /// What each of its customers gets afterwards.
+    /// The policy of each of its customers afterwards.
     pub customers: Vec<Afterwards>,
     #[serde(skip)]
     pub before: PeeringPolicySpec,
@@ -501,12 +501,12 @@ pub struct Afterwards {
     /// Nothing if no policy selects it then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// What that policy shares, as text.
+    /// The resources that the policy shares, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<String>,
 }
 
-/// What to write so that this cluster lends nothing on, or that a single policy does not. Empty if no policy does.
+/// Computes the changes after which this cluster, or a single policy, lends nothing on. Empty if no policy lends on.
 pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Unclear> {
     let lends_on = |policy: &&PeeringPolicy| policy.spec.provide.source.offers.is_some();
     if let Some(name) = only.filter(|name| !present.policies.iter().any(|policy| policy.name_any() == *name)) {

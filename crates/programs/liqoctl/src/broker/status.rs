@@ -1,4 +1,4 @@
-//! What a broker borrows, to whom it lends it on, and which customer uses what of which provider. Pure.
+//! The providers of a broker, its customers, and the usage of each customer at each provider. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,7 +50,7 @@ pub struct BrokerPolicy {
     pub percentage: u8,
     /// Whether it also lends this cluster's own nodes.
     pub own_nodes: bool,
-    /// What it adds to the prices of providers.
+    /// Added to the prices of providers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin: Option<Margin>,
     pub notice_seconds: u32,
@@ -82,16 +82,16 @@ pub struct Customer {
 pub struct Lent {
     #[serde(flatten)]
     pub offer: Offer,
-    /// What its pods are charged.
+    /// The resources charged for its pods.
     pub used: ResourceList,
     pub pods: usize,
     /// Those of them that wait for a node.
     pub waiting: usize,
-    /// Where the offer comes from, and where its pods run.
+    /// The nodes that the offer comes from, and those on which its pods run.
     pub from: Vec<Share>,
 }
 
-/// What one customer uses of one node.
+/// The usage of one node by one customer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Share {
@@ -136,10 +136,10 @@ pub struct Borrowed {
     /// Whether somebody keeps new pods off the node.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cordoned: bool,
-    /// Why the node gets no new pods now.
+    /// The reason why the node gets no new pods now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_new_pods: Option<String>,
-    /// What all unfinished pods on the node request, also those of this cluster.
+    /// The requests of all unfinished pods on the node, including those of this cluster.
     pub used: ResourceList,
     /// Unfinished pods on the node, by customer; this cluster's own are under its name.
     pub pods: BTreeMap<String, usize>,
@@ -211,7 +211,7 @@ pub(super) fn of(facts: &Facts) -> Status {
     }
 }
 
-/// What follows from the lists.
+/// The facts that follow from the lists.
 pub(super) struct Facts {
     own_name: String,
     own: ClusterId,

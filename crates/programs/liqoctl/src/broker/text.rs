@@ -1,10 +1,10 @@
-//! What `enable` and `disable` do, as text for people.
+//! The effects of `enable` and `disable`, as text for people.
 
 use serde_json::Value;
 
 use super::change::{Afterwards, Enabling, Ending, Field};
 
-/// What `enable` will write, before it asks.
+/// The changes of `enable`, shown before it asks.
 pub fn changes(plan: &Enabling) -> String {
     let name = &plan.policy;
     let head = match (plan.creates, &plan.copy_of) {
@@ -46,7 +46,7 @@ pub fn enabled(plan: &Enabling) -> String {
     )
 }
 
-/// What `disable` will do, before it asks.
+/// The changes of `disable`, shown before it asks.
 pub fn endings(endings: &[Ending]) -> String {
     let mut lines = Vec::new();
     for ending in endings {

@@ -76,7 +76,7 @@ fn customer(customer: &Customer, paint: Paint) -> Branch {
     Branch { text, children }
 }
 
-/// What both directions say about an offer.
+/// The text about an offer, the same for both directions.
 fn offer(offer: &Offer, paint: Paint) -> Branch {
     let phase = format!("{:?}", offer.phase);
     let phase = match offer.phase {

@@ -1,4 +1,4 @@
-//! What a broker should know, in plain sentences. Pure.
+//! The warnings to a broker, in plain sentences. Pure.
 
 use kube::ResourceExt as _;
 use liqo_api::{ContractPhase, NO_NEW_PODS, OfferPhase, PriceList, links, tenant_namespace};
@@ -100,7 +100,7 @@ fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>)
     }
 }
 
-/// Why no policy lends on the node of an accepted offer.
+/// The reason why no policy lends on the node of an accepted offer.
 fn not_lent(borrowed: &Borrowed, status: &Status) -> String {
     let mut margins = status.policies.iter().filter_map(|policy| policy.margin.as_ref());
     let prices = borrowed.offer.prices.as_ref().filter(|prices| costs(prices));

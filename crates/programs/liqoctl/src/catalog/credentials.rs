@@ -1,4 +1,4 @@
-//! How `liqoctl catalog` shows who it is.
+//! The credentials that `liqoctl catalog` shows.
 
 use std::{path::Path, time::SystemTime};
 
@@ -38,7 +38,6 @@ impl Credentials {
     }
 }
 
-/// The token in a file.
 pub fn token_in(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the token file {}", file.display()))?;
     let token = text.trim();

@@ -60,7 +60,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// Which certificate of the catalog counts.
+/// The certificates of the catalog that are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// One that this machine trusts.
@@ -83,7 +83,7 @@ fn certificates(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
 /// A client of one catalog. Each request has a connection of its own, as the catalog wants it.
 pub struct Https {
     way: Way,
-    /// What is called, for error texts.
+    /// The called URL or port of a pod, for error texts.
     address: String,
     server: ServerName<'static>,
     tls: TlsConnector,
@@ -116,7 +116,7 @@ impl Https {
         Ok(Self { way, address, server: ServerName::try_from("localhost")?, tls: connector(&Trust::Any)? })
     }
 
-    /// What is called.
+    /// The called URL or port of a pod.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -161,7 +161,7 @@ impl Https {
         }
     }
 
-    /// Why there is no TLS.
+    /// Explains a failed TLS handshake.
     fn not_secured(&self, error: &io::Error) -> anyhow::Error {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
         match (cause, &self.way) {

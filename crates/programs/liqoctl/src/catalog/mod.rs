@@ -35,13 +35,13 @@ use https::Https;
 
 /// Maximum number of offers that are read: a broker that goes on for ever is not listened to.
 const MAX_OFFERS: usize = 10_000;
-/// How often a request is repeated that comes too soon after others, and after which time. The catalog answers five in a second.
+/// Limit of repetitions of a request that comes too soon after others, and the delay before each. The catalog answers five in a second.
 const MAX_REPETITIONS: u32 = 10;
 const REPETITION_DELAY: Duration = Duration::from_secs(1);
 /// Maximum length of a refusal that is shown, in characters.
 const MAX_REFUSAL_LEN: usize = 500;
 
-/// Where the catalog is, and how to read it.
+/// The location of the catalog, and how to read it.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// The plugin in the cluster of the kubeconfig.
@@ -54,7 +54,7 @@ pub enum Place {
     },
 }
 
-/// What to read.
+/// The options of `liqoctl catalog`.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub place: Place,
@@ -137,7 +137,7 @@ fn query(parameters: &Parameters) -> anyhow::Result<String> {
     Ok(form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish())
 }
 
-/// What a refusal means, and what to do. The catalog's own words name the next step at the broker.
+/// Explains a refusal, with the next step. The catalog's own words name the next step at the broker.
 fn refusal(address: &str, status: u16, body: &[u8], credentials: &Credentials) -> String {
     let words = serde_json::from_slice::<Value>(body).ok();
     let words = words.as_ref().and_then(|body| body["error"].as_str());

@@ -26,7 +26,7 @@ pub(super) const READER: &str = "liqo-broker-catalog-reader";
 /// Lifetime of a token in seconds: the shortest that Kubernetes gives.
 const TOKEN_LIFETIME: i64 = 600;
 
-/// Why there is no catalog in this cluster.
+/// The reason why there is no catalog in this cluster.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum NoCatalog {
     #[error(

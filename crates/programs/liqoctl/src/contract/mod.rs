@@ -43,7 +43,7 @@ fn order(one: &Found) -> (&str, Role, bool, std::cmp::Reverse<i64>) {
     (&one.peer, one.role, one.state == State::Ended, std::cmp::Reverse(start))
 }
 
-/// What to show of a peer: the contracts that are not over, else the one that was over last.
+/// Selects the contracts of a peer to show: those that are not over, else the one that was over last.
 pub fn to_show(mut found: Vec<Found>, peer: &str) -> anyhow::Result<Vec<Found>> {
     let (open, ended): (Vec<Found>, Vec<Found>) = found.drain(..).partition(|one| one.state != State::Ended);
     let shown: Vec<Found> = if open.is_empty() { ended.into_iter().take(1).collect() } else { open };

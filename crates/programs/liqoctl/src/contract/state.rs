@@ -1,4 +1,4 @@
-//! Where a contract stands, as a person reads it.
+//! The state of a contract, as a person reads it.
 
 use jiff::Timestamp;
 use liqo_api::{Breach, Contract, ContractPhase};
@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::parties::{OfPeer, Role};
 
-/// Where a contract stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum State {
     /// The consumer has not answered.
@@ -31,7 +30,7 @@ pub enum State {
 pub struct Found {
     /// Name of the peer's `ForeignCluster`; where there is none, the name that it had, or its ID.
     pub peer: String,
-    /// What this cluster is in the contract.
+    /// The role of this cluster in the contract.
     pub role: Role,
     /// Whether the peering has ended.
     pub is_kept: bool,

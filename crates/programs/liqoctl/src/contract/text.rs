@@ -15,7 +15,7 @@ fn time(time: &liqo_api::Time) -> String {
     output::to_the_second(&time.0.to_string())
 }
 
-/// When a contract is over, as far as it is known.
+/// The end of a contract, as far as it is known.
 fn end(one: &Found) -> String {
     let spec = &one.contract.spec;
     let end = spec.ended.as_ref().map(|end| &end.at).or(spec.terms.end.as_ref());
@@ -147,7 +147,7 @@ pub fn show(one: &Found) -> String {
     text
 }
 
-/// What the peer is, if this cluster is `own`.
+/// The role of the peer, if this cluster is `own`.
 fn other(own: Role) -> Role {
     match own {
         Role::Provider => Role::Consumer,

@@ -7,7 +7,7 @@ use liqo_api::Contract;
 use liqo_market::contract::verify::{self, Copy};
 use serde::Serialize;
 
-/// What is right and what is wrong with stored copies of a contract.
+/// The result of the check of stored copies of a contract.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Verdict {
@@ -21,7 +21,6 @@ pub struct Verdict {
     pub consumer: String,
     /// SHA-256 of what both signed.
     pub digest: String,
-    /// What is wrong.
     pub faults: Vec<String>,
 }
 

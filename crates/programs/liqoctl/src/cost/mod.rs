@@ -33,7 +33,7 @@ const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// A month has 30 days here, whatever its name.
 const HOURS_OF_A_MONTH: i128 = 30 * 24;
 
-/// What something with this price per hour costs in 30 days. Exact.
+/// The price of 30 days, from the price per hour. Exact.
 fn in_thirty_days(per_hour: Money) -> Money {
     Money::from_nanos(per_hour.nanos().saturating_mul(HOURS_OF_A_MONTH))
 }
@@ -43,8 +43,8 @@ fn in_words(amount: Money, currency: Option<&str>) -> String {
     currency.map_or_else(|| amount.to_string(), |currency| format!("{amount} {currency}"))
 }
 
-/// What the unfinished pods on virtual nodes cost now and what was spent so far, of one namespace or of all, at one peer or at all; and
-/// the budgets that concern all of that.
+/// The present price of the unfinished pods on virtual nodes and the money spent so far, of one namespace or of all, at one peer or at all;
+/// and the budgets that concern all of that.
 pub async fn running(cluster: &Cluster, namespace: Option<&str>, peer: Option<&str>) -> anyhow::Result<Costs> {
     let peer = match peer {
         Some(peer) => Some(unpeer::find(cluster, peer).await?.spec.cluster_id.to_string()),
@@ -100,7 +100,7 @@ async fn pods(cluster: &Cluster, namespace: Option<&str>, fields: &str) -> anyho
     }
 }
 
-/// What the workloads in a file would cost at each place. Creates nothing.
+/// Computes the costs of the workloads in a file at each place. Creates nothing.
 pub async fn plan(cluster: &Cluster, file: &Path, namespace: &str) -> anyhow::Result<Vec<Planned>> {
     let own_name = cluster.installed().await?.config.spec.cluster_name;
     let workloads = workload::parse(&text(file)?, namespace).with_context(|| format!("cannot read {}", file.display()))?;

@@ -1,4 +1,4 @@
-//! What a workload would cost at each place, and why it cannot run there. Pure.
+//! The costs of a workload at each place, and the reasons why it cannot run there. Pure.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::{in_thirty_days, in_words, workload::Workload};
 use crate::output::{self, plain};
 
-/// What the cluster has.
+/// The state of the cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     pub nodes: &'a [Node],
@@ -28,11 +28,11 @@ pub struct Facts<'a> {
     pub peers: &'a BTreeMap<String, String>,
     /// Name of this cluster.
     pub own_name: &'a str,
-    /// How the namespace of the workload is offloaded, if it is.
+    /// The offloading of the workload's namespace, if it is offloaded.
     pub offloaded: Option<&'a NamespaceOffloadingSpec>,
 }
 
-/// What a workload would cost.
+/// The computed costs of a workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Planned {
@@ -40,13 +40,13 @@ pub struct Planned {
     pub name: String,
     pub namespace: String,
     pub replicas: u64,
-    /// What a provider charges for one pod.
+    /// The resources that a provider charges for one pod.
     pub amounts: ResourceList,
     /// Possible ones first, then the cheapest.
     pub places: Vec<Place>,
 }
 
-/// Where the workload could run: this cluster, or a virtual node.
+/// A place where the workload could run: this cluster, or a virtual node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Place {
@@ -61,17 +61,17 @@ pub struct Place {
     /// Nothing if it costs nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub currency: Option<String>,
-    /// How many of the pods have room now, at most all.
+    /// Number of the pods that have room now, at most all.
     pub fits: u64,
-    /// How much new pods prefer it, by the placement of the namespace: 1 is the best. Nothing without a placement.
+    /// The preference of new pods for it, by the placement of the namespace: 1 is the best. Nothing without a placement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<usize>,
-    /// Why not all of them can run there.
+    /// The reasons why not all of them can run there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub why_not: Vec<String>,
 }
 
-/// What the workload would cost at each place.
+/// Computes the costs of the workload at each place.
 pub fn plan(workload: &Workload, facts: &Facts) -> anyhow::Result<Planned> {
     let spec: PodSpec = serde_json::from_value(workload.pod["spec"].clone())
         .with_context(|| format!("the pod template of {} {} cannot be read", workload.kind, workload.name))?;
@@ -94,12 +94,12 @@ pub fn plan(workload: &Workload, facts: &Facts) -> anyhow::Result<Planned> {
     Ok(Planned { kind, name, namespace, replicas, amounts: asked.amounts, places })
 }
 
-/// What the user asked about.
+/// The workload that the user asked about.
 struct Asked<'a> {
     workload: &'a Workload,
     spec: &'a PodSpec,
     amounts: ResourceList,
-    /// Why the pods can run in no other cluster.
+    /// The reason why the pods can run in no other cluster.
     obstacle: Option<String>,
 }
 
@@ -140,7 +140,7 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// How many pods with these requests have room.
+/// Number of pods with these requests that have room.
 fn count(free: &ResourceList, amounts: &ResourceList) -> u64 {
     let of_each = amounts.iter().filter(|(_, amount)| !amount.is_zero() && !amount.is_negative());
     let counts = of_each.map(|(name, amount)| free.get(name).nanos() / amount.nanos());
@@ -235,7 +235,7 @@ fn place(asked: &Asked, facts: &Facts, one: &Room, ranks: &Ranks, main: Option<&
     }
 }
 
-/// Why the namespace does not let its pods go to a virtual node.
+/// The reason why the namespace does not let its pods go to a virtual node.
 fn not_allowed(asked: &Asked, facts: &Facts, node: &PricedNode) -> Option<String> {
     let namespace = &asked.workload.namespace;
     if let Some(obstacle) = &asked.obstacle {
@@ -253,7 +253,7 @@ fn not_allowed(asked: &Asked, facts: &Facts, node: &PricedNode) -> Option<String
     }
 }
 
-/// Why the scheduler would not choose a node, apart from room.
+/// The reason why the scheduler would not choose a node, apart from room.
 fn why_not_on_node(spec: &PodSpec, node: &Node) -> Option<String> {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let has = |kind: &str, status: &str| conditions.clone().find(|one| one.type_ == kind && one.status == status);

@@ -1,4 +1,4 @@
-//! What pods in other clusters cost now and so far. Pure.
+//! The costs of pods in other clusters, now and so far. Pure.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Running {
     pub pods: Vec<Pod>,
 }
 
-/// What pods cost now.
+/// The costs of pods, now and so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Costs {
@@ -29,7 +29,7 @@ pub struct Costs {
     pub budgets: Vec<BudgetLine>,
 }
 
-/// What one namespace spent under one contract, or without one.
+/// The money that one namespace spent under one contract, or without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spent {
     /// ID of the provider.
@@ -59,7 +59,7 @@ pub struct BudgetLine {
     pub left: Money,
     /// Whether new pods go to all clusters.
     pub open: bool,
-    /// Why they do not.
+    /// The reason why they do not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -77,9 +77,9 @@ pub struct Line {
     pub pods: usize,
     pub per_hour: Money,
     pub per_thirty_days: Money,
-    /// What was spent today (UTC).
+    /// Money spent today (UTC).
     pub today: Money,
-    /// What was spent in this month (UTC).
+    /// Money spent in this month (UTC).
     pub this_month: Money,
     /// Nothing if the pods cost nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,9 +93,9 @@ pub struct Total {
     pub pods: usize,
     pub per_hour: Money,
     pub per_thirty_days: Money,
-    /// What was spent today (UTC).
+    /// Money spent today (UTC).
     pub today: Money,
-    /// What was spent in this month (UTC).
+    /// Money spent in this month (UTC).
     pub this_month: Money,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub currency: Option<String>,
@@ -122,7 +122,7 @@ impl Sum {
     }
 }
 
-/// What the pods on these nodes cost, and what was spent so far. `names` are the names of peers by their ID.
+/// The costs of the pods on these nodes, and the money spent so far. `names` are the names of peers by their ID.
 pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spent]) -> Costs {
     let name = |id: &str| names.get(id).map_or_else(|| id.to_owned(), Clone::clone);
     let in_force = |id: &str| spent.iter().find(|one| one.in_force && one.provider == id).and_then(|one| one.contract.clone());
@@ -158,7 +158,7 @@ pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spe
     Costs { lines, totals, budgets: Vec::new() }
 }
 
-/// What a pod is charged.
+/// The resources charged for a pod.
 pub(super) fn amounts(pod: &Pod) -> ResourceList {
     let status = pod.status.clone().unwrap_or_default();
     pod.spec.clone().map(|spec| charged_on_node(pod.metadata.generation, spec, &status)).unwrap_or_default()

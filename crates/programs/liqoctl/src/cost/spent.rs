@@ -1,4 +1,4 @@
-//! What was spent so far under contracts, and without them by what still runs, and what is left of budgets, as the manager computes it.
+//! The money spent so far under contracts, and without them by what still runs, and the rest of each budget, as the manager computes it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ fn add_pod(account: &mut Account, pod: &Pod, pool: &str, now: Timestamp) {
     }
 }
 
-/// What was spent, of one namespace or of all.
+/// Money spent under contracts, by one namespace or by all.
 pub fn spent(contracts: &[ContractCosts], namespace: Option<&str>, now: Timestamp) -> Vec<Spent> {
     let mut all = Vec::new();
     for ContractCosts { provider, name, account } in contracts {
@@ -109,7 +109,7 @@ pub fn spent(contracts: &[ContractCosts], namespace: Option<&str>, now: Timestam
     all
 }
 
-/// What the pods that run now cost so far in pools without a contract, as the manager estimates it.
+/// The costs so far of the pods that run now, in pools without a contract, as the manager estimates them.
 pub fn unmetered(contracts: &[ContractCosts], running: &[Running], now: Timestamp) -> Vec<Spent> {
     let mut all = Vec::new();
     for (id, asks) in asks(contracts, running) {
@@ -142,7 +142,7 @@ fn accounts(contracts: &[ContractCosts], id: &ClusterId) -> Vec<Account> {
     contracts.iter().filter(|contract| contract.provider == *id).map(|contract| contract.account.clone()).collect()
 }
 
-/// What the pods at a provider use, from their start on.
+/// The usage of the pods at a provider, from their start on.
 fn entries(running: &[Running], id: &ClusterId, now: Timestamp) -> Vec<Entry> {
     let label = |node: &Node, name: &str| node.labels().get(name).cloned().unwrap_or_default();
     let here = running.iter().filter(|one| label(&one.node, labels::REMOTE_CLUSTER_ID) == id.as_str());

@@ -3,13 +3,13 @@
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-/// What creates equal pods.
+/// A pod, or an object that creates equal pods.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     pub kind: String,
     pub name: String,
     pub namespace: String,
-    /// How many pods run at the same time.
+    /// Number of pods that run at the same time.
     pub replicas: u64,
     /// One of its pods: metadata and spec.
     pub pod: Value,
@@ -63,7 +63,7 @@ fn workload(object: &Value, default_namespace: &str) -> anyhow::Result<Option<Wo
     Ok(Some(Workload { name, namespace, replicas, pod: json!({ "metadata": metadata, "spec": pod["spec"] }), kind }))
 }
 
-/// How many pods of a Job run at the same time.
+/// Number of pods of a Job that run at the same time.
 fn at_once(parallelism: Option<u64>, completions: Option<u64>) -> u64 {
     let parallelism = parallelism.unwrap_or(1);
     completions.map_or(parallelism, |completions| completions.min(parallelism))

@@ -1,4 +1,4 @@
-//! Why this cluster does not borrow from one that it finds.
+//! The reason why this cluster does not borrow from one that it finds.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) fn is_true(record: &ForeignCluster, link: &str) -> bool {
     record.condition(link).is_some_and(|condition| condition.status == "True")
 }
 
-/// Why this cluster does not borrow from one that is found. `None`: it does. `sources` are the ways in which it is found now.
+/// The reason why this cluster does not borrow from a found one. `None`: it does. `sources` are the ways in which it is found now.
 pub(super) fn reason(
     record: Option<&ForeignCluster>,
     policies: &[Arc<PeeringPolicy>],
@@ -39,7 +39,7 @@ pub(super) fn reason(
     Some(condition.map_or_else(|| "the peering starts".to_owned(), |condition| plain(&condition.message)))
 }
 
-/// Why no policy starts a peering with the cluster.
+/// The reason why no policy starts a peering with the cluster.
 fn not_automatic(record: &ForeignCluster, policies: &[Arc<PeeringPolicy>], sources: &[String]) -> String {
     let peer = PolicyPeer::new(&record.spec.cluster_id, Some(record));
     let selecting = of_peer(policies, &peer);
@@ -67,8 +67,8 @@ fn not_automatic(record: &ForeignCluster, policies: &[Arc<PeeringPolicy>], sourc
     }
 }
 
-/// Why a policy for a way in which the cluster is found does not apply: the label of the `ForeignCluster` says another way, and does
-/// not change while the two are peered. `None`: there is no policy of this kind.
+/// The reason why a policy for a way in which the cluster is found does not apply: the label of the `ForeignCluster` says another way,
+/// and does not change while the two are peered. `None`: there is no policy of this kind.
 fn other_label(
     record: &ForeignCluster,
     peer: &PolicyPeer,

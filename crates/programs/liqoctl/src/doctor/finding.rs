@@ -22,7 +22,7 @@ pub enum Verdict {
 pub enum Area {
     /// The API server, and the installation of Liqo.
     Cluster,
-    /// What Liqo's programs may do.
+    /// The permissions of Liqo's programs.
     Rights,
     Clocks,
     /// The nodes, and what runs on each.
@@ -33,7 +33,7 @@ pub enum Area {
     /// Namespaces and pods that are offloaded.
     Offloading,
     Between,
-    /// What holds in all clusters together.
+    /// The rules that hold in all clusters together.
     Invariants,
 }
 
@@ -175,7 +175,7 @@ impl Serialize for Check {
     }
 }
 
-/// What one check found.
+/// The verdict of one check, with a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {

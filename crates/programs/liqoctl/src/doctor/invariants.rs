@@ -1,4 +1,4 @@
-//! What must hold in all clusters together, whatever happened before, once nothing changes any more.
+//! The rules that must hold in all clusters together, whatever happened before, once nothing changes any more.
 //!
 //! ```text
 //!   objects of all clusters --> violations: a check and a sentence for each
@@ -25,7 +25,7 @@ const PEERS: &str = "foreignclusters.discovery.liqo.io";
 const OFFERS: &str = "resourceoffers.sharing.liqo.io";
 const LEASES: &str = "leases.coordination.k8s.io";
 
-/// How the names of tenant namespaces begin.
+/// Prefix of the names of tenant namespaces.
 const TENANT_NAMESPACES: &str = "liqo-tenant-";
 
 /// The objects of one cluster at one moment.
@@ -71,7 +71,7 @@ impl Snapshot {
     }
 }
 
-/// What does not hold.
+/// Finds all violations.
 pub fn violations(clusters: &[Snapshot]) -> Vec<Violation> {
     let mut found = Vec::new();
     for cluster in clusters {

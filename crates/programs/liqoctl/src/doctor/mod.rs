@@ -21,7 +21,7 @@ use crate::{
     inspect::{self, Facts},
 };
 
-/// What to do about the reasons of conditions. `explain` gives the same advice as `doctor`.
+/// Advice about the reasons of conditions. `explain` gives the same advice as `doctor`.
 pub mod advice {
     use liqo_api::ForeignCluster;
 

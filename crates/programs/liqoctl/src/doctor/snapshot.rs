@@ -40,7 +40,7 @@ pub async fn examine(clusters: &[(&Cluster, &Facts)]) -> Examined {
     Examined { clusters: names, findings }
 }
 
-/// What is violated at each of several looks.
+/// The violations that exist at each of several looks.
 async fn lasting(clusters: &[(&Cluster, &Facts)]) -> Read<Vec<Violation>> {
     let mut found = look(clusters).await?;
     for _ in 1..LOOKS {

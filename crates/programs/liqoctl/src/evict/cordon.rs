@@ -27,18 +27,18 @@ use crate::{
     interrupts::{Interrupts, exit_when_interrupted},
 };
 
-/// How long the command tries to uncordon the nodes.
+/// Maximum time in which the command tries to uncordon the nodes.
 const UNCORDON_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long one of these requests may take.
+/// Maximum duration of one of these requests.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay before a request that failed is sent again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How long a cordon whose answer was lost may still take effect.
+/// Maximum delay after which a cordon whose answer was lost still takes effect.
 const LATE_CORDON: Duration = Duration::from_secs(5);
-/// How often a node is read again because somebody else changed it meanwhile.
+/// Maximum number of times that a node is read again because somebody else changed it meanwhile.
 const MAX_CONFLICTS: usize = 10;
 
-/// When the nodes are uncordoned again. One that was cordoned before stays so.
+/// The case in which the nodes are uncordoned again. One that was cordoned before stays so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uncordon {
     Always,
@@ -171,7 +171,7 @@ async fn uncordon(api: &Api<Node>, node: &str, mark: &str) -> kube::Result<Optio
     Ok(Some(marks(&live).into_iter().filter(|left| *left != mark).map(str::to_owned).collect()))
 }
 
-/// Why a node stays cordoned, and what to do if none of the other commands runs any more.
+/// Explains why a node stays cordoned, and what to do if none of the other commands runs any more.
 fn stays_cordoned(node: &str, marks: &BTreeSet<String>, flags: &str) -> String {
     let marks = marks.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     format!(

@@ -1,4 +1,4 @@
-//! Which pods are evicted now, and what the others wait for. Pure.
+//! Decides which pods are evicted now, and why the others wait. Pure.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,7 +30,7 @@ pub struct VirtualNode {
     pub answers: bool,
     pub cordoned: bool,
     pub allocatable: ResourceList,
-    /// What the provider's nodes with the most room have free.
+    /// The free resources of the provider's nodes with the most room.
     pub largest_pods: LargestPods,
 }
 
@@ -111,7 +111,7 @@ impl Refused {
         pods.iter().filter(|pod| !pod.ends && !waits(pod)).cloned().collect()
     }
 
-    /// What the pods that are left wait for: `1 pod ends; demo/web-2 waits: The disruption budget web needs ...`.
+    /// Describes why the pods that are left are still there: `1 pod ends; demo/web-2 waits: The disruption budget web needs ...`.
     pub fn describe(&self, pods: &[Leaving]) -> String {
         let mut waiting: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         let mut ending = 0;

@@ -1,4 +1,4 @@
-//! Why the containers of a pod are not ready, and what to do: from the status that its kubelet writes. Pure.
+//! Explains why the containers of a pod are not ready, and what to do: from the status that its kubelet writes. Pure.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodStatus};
 
@@ -82,7 +82,7 @@ fn of_container(one: &ContainerStatus, commands: &Commands, is_remote: bool) -> 
     found("runs and is not ready".to_owned(), advice, one.restart_count == 0)
 }
 
-/// How the container ended before, and how often it was restarted.
+/// The last end of the container, and the number of its restarts.
 fn past(one: &ContainerStatus, last: Option<&ContainerStateTerminated>) -> String {
     let times = match one.restart_count {
         0 => String::new(),
@@ -145,7 +145,7 @@ fn of_waiting(
     }
 }
 
-/// What to do about a container that ended; `previous`: another one was started since.
+/// Advice about a container that ended; `previous`: another one was started since.
 fn of_end(end: &ContainerStateTerminated, container: &str, commands: &Commands, previous: bool) -> String {
     let (logs, describe) = (commands.logs(container, previous), commands.describe());
     match (end.reason.as_deref(), end.exit_code) {

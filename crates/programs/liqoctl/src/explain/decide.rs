@@ -212,7 +212,7 @@ fn state(node: &Node) -> NodeState {
     }
 }
 
-/// Why the pod of an offloaded namespace runs in this cluster only, whatever its providers allow.
+/// The reason why the pod of an offloaded namespace runs in this cluster only, whatever its providers allow.
 fn kept_at_home(facts: &PodFacts) -> Option<Step> {
     facts.remote_offloading()?;
     let obstacle = obstacle(&serde_json::to_value(&facts.pod).unwrap_or_default())?;
@@ -276,7 +276,7 @@ fn candidate(node: &Node, facts: &PodFacts, refusals: &[RefusedOwner]) -> (bool,
     }
 }
 
-/// Why a virtual node never has room for the pod, or why no node behind it has now.
+/// The reason why a virtual node never has room for the pod, or why no node behind it has now.
 fn without_room(node: &Node, pod: &Pod) -> Option<String> {
     let amounts = charged(pod.spec.clone()?);
     let offered = requests::list(node.status.as_ref()?.allocatable.as_ref()?);
@@ -443,7 +443,7 @@ fn shadow_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
     }
 }
 
-/// What this cluster wrote on the local pod about the remote one. A pod that was accepted at once has no such condition.
+/// The conditions that this cluster wrote on the local pod about the remote one. A pod that was accepted at once has none.
 fn conditions(pod: &Pod) -> Vec<Step> {
     let step = StepName::Conditions;
     let mut steps = Vec::new();
@@ -467,14 +467,14 @@ fn conditions(pod: &Pod) -> Vec<Step> {
     steps
 }
 
-/// What the condition Ready says of a pod whose node does not answer, for example.
+/// Reason and message of the condition Ready, for example of a pod whose node does not answer.
 fn not_ready_because(status: &PodStatus) -> Option<String> {
     let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")?;
     let (reason, message) = (ready.reason.as_deref(), ready.message.as_deref());
     reason.or(message).map(|_| words(reason, message))
 }
 
-/// Where the pod is at its provider. A broker does not name the clusters behind it, and the provider's pool may have nodes of both kinds.
+/// The pod's node at its provider. A broker does not name the clusters behind it, and the provider's pool may have nodes of both kinds.
 fn node_there(spec: &PodSpec) -> Option<String> {
     let node = spec.node_name.as_deref()?;
     let is_lent_on = spec.tolerations.iter().flatten().any(|one| one.key.as_deref() == Some(pods::VIRTUAL_NODE_TAINT));

@@ -1,4 +1,4 @@
-//! What is read about one pod, here and at its provider.
+//! The objects that are read about one pod, here and at its provider.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::{
     inspect::{Read, Reader},
 };
 
-/// What was read. What could not be read is an error text in its place.
+/// The objects that were read. An object that could not be read is an error text instead.
 #[derive(Clone, Debug)]
 pub struct PodFacts {
     pub pod: Pod,
@@ -38,12 +38,12 @@ pub struct PodFacts {
     pub peers: Read<Vec<ForeignCluster>>,
     /// That of the pod's namespace.
     pub offloading: Read<Option<NamespaceOffloading>>,
-    /// What the provider has of the pod; nothing if the pod is on no virtual node.
+    /// The provider's objects for the pod; nothing if the pod is on no virtual node.
     pub provider: Option<AtProvider>,
     pub read_at: Timestamp,
 }
 
-/// What this cluster's credential may read at the provider.
+/// The objects that this cluster's credential may read at the provider.
 #[derive(Clone, Debug)]
 pub struct AtProvider {
     pub shadow_pod: Read<Option<ShadowPod>>,

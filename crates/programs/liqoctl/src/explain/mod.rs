@@ -37,7 +37,7 @@ pub struct Explanation {
 #[serde(rename_all = "kebab-case")]
 pub enum StepName {
     LocalPod,
-    /// Why the admission webhook keeps the pod in this cluster, or away from a provider.
+    /// The reason why the admission webhook keeps the pod in this cluster, or away from a provider.
     Placement,
     /// The toleration that the admission webhook gives a pod.
     Toleration,
@@ -46,7 +46,7 @@ pub enum StepName {
     Network,
     Namespace,
     ShadowPod,
-    /// What this cluster wrote on the local pod.
+    /// The conditions that this cluster wrote on the local pod.
     Conditions,
     RemotePod,
     /// The limits that the provider adds to the containers.
@@ -72,14 +72,13 @@ impl StepName {
     }
 }
 
-/// What one step says.
+/// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
     pub step: StepName,
     pub verdict: Verdict,
     pub what: String,
-    /// What to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }

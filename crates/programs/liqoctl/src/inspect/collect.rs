@@ -98,7 +98,7 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
     })
 }
 
-/// What `status` counts besides Liqo's own objects.
+/// Reads the objects that `status` counts besides Liqo's own.
 pub async fn usage(reader: &Reader, objects: &LiqoObjects) -> Read<Usage> {
     let virtual_nodes = objects.virtual_nodes.as_ref().map_err(Clone::clone)?;
     let names = virtual_nodes.iter().filter_map(|node| node.status.as_ref()?.node_name.as_deref());
@@ -289,7 +289,7 @@ impl Reader {
         (!line.is_empty()).then(|| (full_name(pod), line))
     }
 
-    /// What the pod's readiness endpoint answers. The request goes through the API server, which must be able to reach the pod.
+    /// The answer of the pod's readiness endpoint. The request goes through the API server, which must be able to reach the pod.
     async fn readiness_answer(&self, pod: &Pod) -> Option<(String, String)> {
         let port = pod.spec.as_ref()?.containers.first()?.readiness_probe.as_ref()?.http_get.as_ref()?.port.clone();
         let ports = pod.spec.as_ref()?.containers.first()?.ports.iter().flatten();
@@ -312,7 +312,7 @@ impl Reader {
     }
 }
 
-/// What gives an installation its rights, and what restricts them: roles, admission policies, and their bindings.
+/// The objects that give an installation its rights, or restrict them: roles, admission policies, and their bindings.
 pub fn wanted_rights() -> Read<Vec<DynamicObject>> {
     let values = Values::resolve(&Settings::default(), &Present::default(), "cluster");
     let objects = manifests::render(&values).map_err(|error| error.to_string())?;

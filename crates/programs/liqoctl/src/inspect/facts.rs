@@ -1,4 +1,4 @@
-//! What was read from one cluster.
+//! The facts that were read from one cluster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ use liqo_api::{
 };
 use liqo_network_model::gateways::{self, GatewayLease, LossRule};
 
-/// What was read, or why it could not be.
+/// The value, or the reason why it could not be read.
 pub type Read<T> = Result<T, String>;
 
 /// Liqo's own objects that `status` shows and `doctor` judges.
@@ -40,12 +40,12 @@ pub struct LiqoObjects {
     pub offloadings: Read<Vec<NamespaceOffloading>>,
 }
 
-/// What runs on borrowed and lent resources.
+/// The usage of borrowed and lent resources.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     /// The Nodes of virtual nodes, by name. A name without a Node is absent.
     pub nodes: BTreeMap<String, NodeUsage>,
-    /// How many nodes can run a replica of the manager; unknown to users who may not list nodes.
+    /// Number of nodes that can run a replica of the manager; unknown to users who may not list nodes.
     pub nodes_for_manager: Option<usize>,
     pub shadow_pods: Vec<ShadowPod>,
 }
@@ -55,7 +55,7 @@ pub struct NodeUsage {
     pub ready: bool,
     /// Pods that have not finished.
     pub pods: usize,
-    /// What they request, with the requests that a provider gives to containers without any.
+    /// Their requests, including those that a provider gives to containers without any.
     pub requests: ResourceList,
 }
 
@@ -99,12 +99,12 @@ pub struct Facts {
     pub created_since: BTreeSet<String>,
 }
 
-/// What unhealthy pods of Liqo say, by `namespace/name`.
+/// Diagnostics of unhealthy pods of Liqo, by `namespace/name`.
 #[derive(Clone, Debug, Default)]
 pub struct PodDiagnostics {
     /// The last line of a container's log before it was restarted.
     pub last_log_lines: BTreeMap<String, String>,
-    /// What the readiness endpoint of a running pod that is not Ready answers.
+    /// The answers of readiness endpoints of running pods that are not Ready.
     pub not_ready: BTreeMap<String, String>,
 }
 
@@ -119,7 +119,7 @@ pub struct ApiServer {
     pub date: Option<Timestamp>,
     /// The time here, in the middle of the request.
     pub asked_at: Timestamp,
-    /// How long the answer took.
+    /// The time until the answer.
     pub took: SignedDuration,
 }
 
@@ -255,7 +255,7 @@ impl Heartbeat {
         self.written.unwrap_or(self.own)
     }
 
-    /// How far the holder's clock is ahead of the API server's, to a second.
+    /// Time by which the holder's clock is ahead of the API server's, to a second.
     pub fn ahead(&self) -> Option<SignedDuration> {
         Some(self.own.duration_since(self.written?))
     }

@@ -11,7 +11,7 @@ pub fn is_refusal_by_liqo(event: &Event) -> bool {
     said.contains("ValidatingAdmissionPolicy 'liqo-") || said.contains(".liqo.io\"")
 }
 
-/// When an event happened last.
+/// Time of the last occurrence of an event.
 pub fn time_of(event: &Event) -> Option<Timestamp> {
     let last = event.last_timestamp.as_ref().or(event.first_timestamp.as_ref()).map(|time| time.0);
     last.max(event.event_time.as_ref().map(|time| time.0))

@@ -66,7 +66,6 @@ pub fn fabric_pod(ready: &str) -> Pod {
     }))
 }
 
-/// The endpoints of a Service.
 pub fn slice(service: &str, ready: bool) -> EndpointSlice {
     of(json!({
         "metadata": { "labels": { "kubernetes.io/service-name": service } },

@@ -1,4 +1,4 @@
-//! Which pods move, whether there is a place for them, and which pods replaced them. Pure.
+//! Decides which pods move and whether there is a place for them, and finds the pods that replaced them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub struct Peer {
     pub nodes: BTreeSet<String>,
 }
 
-/// What the user asked for.
+/// The user's request to move pods.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     pub namespace: &'a str,
@@ -33,18 +33,18 @@ pub struct Request<'a> {
     pub force: bool,
 }
 
-/// What the cluster has.
+/// The state of the cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     pub offloading: Option<&'a NamespaceOffloading>,
     pub nodes: &'a [VirtualNode],
     /// Those of the namespace that the label selector matches.
     pub pods: &'a [Pod],
-    /// What virtual nodes have free, by name. A node that is missing counts as having room.
+    /// Free resources of virtual nodes, by name. A node that is missing counts as having room.
     pub free: &'a BTreeMap<String, ResourceList>,
 }
 
-/// What a move does.
+/// The effects of a move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
@@ -62,7 +62,7 @@ pub struct Plan {
 pub struct Moving {
     pub pod: String,
     pub node: String,
-    /// What creates it again.
+    /// The object that creates it again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller: Option<Owner>,
     #[serde(skip)]
@@ -88,7 +88,7 @@ pub struct Staying {
     pub reason: String,
 }
 
-/// Why a pod does not move.
+/// Reason why a pod does not move.
 enum Stays {
     /// The request does not mean it, unless it names it.
     NotMeant(String),
@@ -96,7 +96,7 @@ enum Stays {
     Bound(String),
 }
 
-/// What to do, or why it cannot be done.
+/// Plans the move, or says why it is not possible.
 pub fn plan(request: &Request, facts: &Facts) -> anyhow::Result<Plan> {
     let cordoned_nodes = match (request.from, request.to) {
         (_, Some(to)) => other_nodes(request.namespace, facts, to)?,
@@ -266,11 +266,11 @@ pub struct Moved {
     pub new_pod: Option<String>,
     /// Its node.
     pub to: Option<String>,
-    /// What its replacement waits for.
+    /// The reason to wait for its replacement.
     pub waits: Option<String>,
 }
 
-/// Which pods replace those of the plan. `known` are the UIDs of pods that existed before.
+/// Finds the pods that replace those of the plan. `known` are the UIDs of pods that existed before.
 pub fn moved(plan: &Plan, known: &BTreeSet<String>, pods: &[Pod]) -> Vec<Moved> {
     let is_new = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none() && pod.uid().is_some_and(|uid| !known.contains(&uid));
     let mut new: Vec<&Pod> = pods.iter().filter(is_new).collect();
@@ -299,7 +299,7 @@ fn of(one: &Moving) -> Moved {
     Moved { pod: one.pod.clone(), from: one.node.clone(), new_pod: None, to: None, waits: None }
 }
 
-/// What a new pod waits for; nothing if it is ready, or has ended already.
+/// Reason why a new pod is not ready; nothing if it is ready, or has ended already.
 fn waits(pod: &Pod) -> Option<String> {
     let conditions: &[PodCondition] = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let find = |kind: &str| conditions.iter().find(|one| one.type_ == kind);
@@ -315,10 +315,10 @@ fn waits(pod: &Pod) -> Option<String> {
     })
 }
 
-/// How many pods controllers want, by their UID.
+/// Number of pods that controllers want, by their UID.
 pub type Wanted = BTreeMap<String, u64>;
 
-/// How many pods a controller wants. `found` is the object that has its name now.
+/// Number of pods that a controller wants. `found` is the object that has its name now.
 pub fn wanted(owner: &Owner, found: Option<&DynamicObject>) -> u64 {
     let lives = |one: &&DynamicObject| one.uid().as_ref() == Some(&owner.uid) && one.metadata.deletion_timestamp.is_none();
     // The API server writes the default, which is 1.
@@ -351,7 +351,7 @@ pub fn skip_needless_waits(plan: &Plan, moved: &mut [Moved], wanted: &Wanted, po
     }
 }
 
-/// What the new pods wait for, in one text.
+/// The reasons to wait for new pods, in one text.
 pub fn missing(moved: &[Moved]) -> Option<String> {
     let waits: Vec<&str> = moved.iter().filter_map(|one| one.waits.as_deref()).collect();
     let more = match waits.len().saturating_sub(MAX_WAITS_NAMED) {

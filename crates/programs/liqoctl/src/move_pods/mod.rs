@@ -40,7 +40,7 @@ use decide::{Facts, Moved, Owner, Peer, Plan, Request, Wanted};
 /// Controllers that are read at the same time.
 const CONCURRENCY: usize = 16;
 
-/// Which pods to move, and where.
+/// The pods to move, and their destination.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub namespace: String,
@@ -56,7 +56,7 @@ pub struct Options {
     pub force: bool,
 }
 
-/// What a move would do. Changes nothing.
+/// Plans a move. Changes nothing.
 pub async fn plan(cluster: &Cluster, options: &Options) -> anyhow::Result<Plan> {
     let (from, to) = (peer(cluster, options.from.as_deref()).await?, peer(cluster, options.to.as_deref()).await?);
     let (nodes, pods) = (evict::virtual_nodes(cluster).await?, pods(cluster, options).await?);
@@ -72,7 +72,7 @@ pub async fn plan(cluster: &Cluster, options: &Options) -> anyhow::Result<Plan> 
     decide::plan(&request, &Facts { offloading: offloading.as_ref(), nodes: &nodes, pods: &pods, free: &free })
 }
 
-/// What these virtual nodes have free. Nodes whose pods the user may not read are missing.
+/// Free resources of these virtual nodes. Nodes whose pods the user may not read are missing.
 async fn free(
     cluster: &Cluster,
     nodes: &[VirtualNode],
@@ -153,7 +153,7 @@ async fn leaving(cluster: &Cluster, plan: &Plan) -> anyhow::Result<Vec<Leaving>>
     evict::that_can_end(cluster, planned.collect()).await
 }
 
-/// How many pods these controllers want, by their UID. A kind that liqoctl does not know, or that the user may not read, is missing.
+/// Number of pods that each controller wants, by UID. A kind that liqoctl does not know, or that the user may not read, is missing.
 async fn wanted(cluster: &Cluster, namespace: &str, owners: Vec<Owner>) -> anyhow::Result<Wanted> {
     let requests = owners.into_iter().map(|owner| async move {
         let wanted = wanted_by(cluster, namespace, &owner).await?;
@@ -190,7 +190,7 @@ pub fn question(plan: &Plan) -> String {
     [Some(what), stay, lost, cordoned, Some("Continue?".to_owned())].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// What would be done, as text for people.
+/// The planned move, as text for people.
 pub fn preview(plan: &Plan) -> String {
     let mut lines = Vec::new();
     if plan.pods.is_empty() {
@@ -213,7 +213,7 @@ pub fn preview(plan: &Plan) -> String {
     lines.join("\n")
 }
 
-/// Why pods that were asked for stay.
+/// Reasons why pods that were asked for stay.
 fn staying(plan: &Plan) -> impl Iterator<Item = String> {
     plan.staying.iter().map(|one| format!("Pod {} stays: {}.", one.pod, one.reason))
 }

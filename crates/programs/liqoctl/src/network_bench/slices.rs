@@ -21,20 +21,18 @@ use crate::cluster::{Cluster, Explained as _};
 
 /// Name of the Service.
 const NAME: &str = "changing";
-/// Number of changes.
 const CHANGES: u16 = 100;
 /// Target port before the first change; each change adds one.
 const FIRST_PORT: u16 = 20_000;
 /// Time between two changes: Kubernetes delays changes that come in quick succession.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(200);
-/// How long one change may take.
+/// Time limit for one change.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Times from changes of a Service to `EndpointSlices` that show them, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Changes {
-    /// Number of changes.
     pub count: usize,
     /// To the slices at home.
     pub home: Times,

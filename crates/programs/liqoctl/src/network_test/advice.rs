@@ -75,7 +75,7 @@ pub fn advice(scene: &Scene, failure: &Failure, passes: impl Fn(&dyn Fn(&Ask) ->
     }
 }
 
-/// Why the tunnel between home and this cluster does not work, if it does not.
+/// The failure of the tunnel between home and this cluster, with advice; nothing if there is none.
 fn broken_tunnel(scene: &Scene, cluster: usize) -> Option<String> {
     let Tunnel { works: false, reason, message, .. } = scene.clusters[cluster].tunnel.as_ref()? else { return None };
     let peer = &scene.clusters[cluster].name;

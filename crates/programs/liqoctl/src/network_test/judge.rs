@@ -94,7 +94,7 @@ pub struct Failure<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement<'a> {
     pub paths: BTreeMap<Path, State>,
-    /// What failed, in the order of the questions.
+    /// In the order of the questions.
     pub failures: Vec<Failure<'a>>,
 }
 

@@ -133,7 +133,7 @@ struct Questions<'a> {
 }
 
 impl Questions<'_> {
-    /// Why no question can be asked.
+    /// Reason why no question can be asked.
     fn obstacle(&self) -> Option<Obstacle> {
         let Self { scene, asker, target, .. } = self;
         let (from, to) = (&scene.clusters[asker.cluster], &scene.clusters[*target]);

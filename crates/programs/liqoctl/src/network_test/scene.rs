@@ -23,7 +23,7 @@ pub struct Member {
     pub name: String,
     /// Name of the namespace there.
     pub namespace: String,
-    /// How it sees the addresses of home.
+    /// Its view of the addresses of home.
     pub sees: Sees,
     /// The fallback addresses of its nodes, as home sees them.
     pub stand_ins: BTreeSet<IpAddr>,
@@ -48,7 +48,7 @@ impl Member {
     }
 }
 
-/// How a cluster sees the addresses of home.
+/// The view that a cluster has of the addresses of home.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sees {
     Itself,
@@ -82,7 +82,7 @@ pub struct Service {
     pub node_ports: Option<(u16, u16)>,
 }
 
-/// What home's gateway reports about the tunnel to a cluster.
+/// The tunnel to a cluster, as home's gateway reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tunnel {
     pub works: bool,
@@ -113,12 +113,12 @@ pub struct Prober {
     pub node: String,
     /// A pod's addresses, as home knows them, one of each family that it has.
     pub addresses: Vec<IpAddr>,
-    /// How the cluster that runs it sees home, if that is a cluster behind its own one: a broker offloads pods on.
+    /// The view of home from the cluster that runs it, if that is a cluster behind its own one: a broker offloads pods on.
     pub behind: Option<Sees>,
 }
 
 impl Scene {
-    /// How a pod or node sees home.
+    /// The view that a pod or node has of home.
     pub fn sees<'a>(&'a self, prober: &'a Prober) -> &'a Sees {
         prober.behind.as_ref().unwrap_or(&self.clusters[prober.cluster].sees)
     }

@@ -70,13 +70,12 @@ pub struct KnownCluster {
 pub struct Setup {
     /// The participants.
     pub scene: Scene,
-    /// Where each prober runs.
+    /// In the order of the scene's probers.
     pub locations: Vec<ProberLocation>,
 }
 
-/// Where a prober runs.
 pub struct ProberLocation {
-    /// By which API server.
+    /// The cluster whose API server has it.
     pub cluster: Cluster,
     pub namespace: String,
 }
@@ -365,7 +364,8 @@ fn provider(here: &KnownCluster, id: &ClusterId, there: Option<&KnownCluster>) -
     Member { name, namespace: String::new(), sees, stand_ins, service: Service::default(), transit, left_out, tunnel }
 }
 
-/// How a cluster behind a provider sees home, if a pod with these addresses runs there. Each cluster on the way knows the next one's view.
+/// The view of home from a cluster behind a provider, if a pod with these addresses runs there. Each cluster on the way knows the next
+/// one's view.
 fn behind(all: &[KnownCluster], here: &KnownCluster, provider: &ClusterId, addresses: &[IpAddr]) -> Option<Sees> {
     let spec = &here.endpoints.get(provider)?.spec;
     let has = |there: &IpNet| spec.imported.get(there).is_some_and(|here| addresses.iter().any(|address| here.contains(address)));
@@ -389,7 +389,7 @@ fn behind(all: &[KnownCluster], here: &KnownCluster, provider: &ClusterId, addre
     Some(Sees::By(maps))
 }
 
-/// Why there is no network to a provider.
+/// Reason why there is no network to a provider.
 fn no_network(home: &str, name: &str, foreign: Option<&ForeignCluster>) -> Sees {
     let off = || {
         Sees::Unwanted(format!(

@@ -1,4 +1,4 @@
-//! Which offer the user means, and the progress of a decision.
+//! Finds the offer that the user means, and the progress of a decision.
 
 use kube::ResourceExt as _;
 use liqo_api::{ForeignCluster, OfferDecision, OfferPhase, ResourceOffer, VirtualNode, links};
@@ -38,7 +38,6 @@ pub enum Unclear {
     },
 }
 
-/// The phase of an offer.
 pub fn phase(offer: &ResourceOffer) -> OfferPhase {
     offer.status.as_ref().map(|status| status.phase).unwrap_or_default()
 }
@@ -75,7 +74,7 @@ fn choose(peer: &str, offers: &[ResourceOffer], pool: Option<&str>) -> Result<St
     }
 }
 
-/// What the user accepts.
+/// Offer or terms that the user accepts.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Accepted {
     /// The offer of this pool.
@@ -84,7 +83,7 @@ pub enum Accepted {
     Terms,
 }
 
-/// What the user accepts. If no offer waits, other terms of a contract may: then the user need not name a pool. `terms_wait`: whether
+/// Finds what the user accepts. If no offer waits, other terms of a contract may: then the user need not name a pool. `terms_wait`: whether
 /// there are terms that this cluster has not signed.
 pub fn to_accept(peer: &str, offers: &[ResourceOffer], pool: Option<&str>, terms_wait: bool) -> Result<Accepted, Unclear> {
     match choose(peer, offers, pool) {

@@ -36,10 +36,10 @@ pub struct Shown {
     pub pool: String,
     #[serde(skip_serializing_if = "ResourceList::is_empty")]
     pub resources: ResourceList,
-    /// What the provider's nodes with the most room have free; nothing if it is not known.
+    /// Free resources of the provider's nodes with the most room; nothing if they are not known.
     #[serde(skip_serializing_if = "LargestPods::is_empty")]
     pub largest_pods: LargestPods,
-    /// How many clusters the resources come through, with the provider; nothing if the pool is not offered now.
+    /// Number of clusters that the resources come through, including the provider; nothing if the pool is not offered now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hops: Option<u8>,
     /// IDs of the clusters that they come from or through, the provider first.
@@ -59,13 +59,13 @@ pub struct Shown {
     /// The provider's notice before it ends pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notice_seconds: Option<u32>,
-    /// When the offer ends.
+    /// End of a withdrawn offer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<String>,
     /// From then on, the provider ends pods beyond the offer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<String>,
-    /// What the offer is to be then.
+    /// The offer from `reclaim_timestamp` on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_to: Option<ResourceList>,
     /// From then on, the provider ends pods on nodes that the pool does not have any more.
@@ -74,7 +74,7 @@ pub struct Shown {
     /// The price of each resource now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prices: Option<PriceList>,
-    /// What all of the offer costs for one hour now.
+    /// The present price of the whole offer for one hour.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_per_hour: Option<Money>,
 }
@@ -209,7 +209,7 @@ fn hops(one: &Shown) -> String {
     if one.behind.is_empty() { hops.to_string() } else { format!("{hops} via {}", via(&one.behind)) }
 }
 
-/// What all of the offer costs for one hour.
+/// The price of the whole offer for one hour, or `-`.
 fn price(one: &Shown) -> String {
     let price = one.prices.as_ref().zip(one.price_per_hour);
     price.map_or_else(|| "-".to_owned(), |(prices, all)| plain(&format!("{all} {}/h", prices.currency)))

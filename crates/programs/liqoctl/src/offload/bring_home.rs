@@ -80,7 +80,7 @@ fn is_known(offloading: &NamespaceOffloading, generation: Option<i64>) -> bool {
     conditions.into_iter().any(|condition| condition.observed_generation >= generation)
 }
 
-/// What is left after a failure, and what to do.
+/// The state after a failure, and the next step for the user.
 fn unfinished(namespace: &str, before: PodOffloadingStrategy) -> String {
     let back = match before {
         PodOffloadingStrategy::Local => String::new(),

@@ -48,7 +48,7 @@ pub struct Options {
     pub provider: Option<String>,
     /// Beginning of the names of the namespaces.
     pub namespace: String,
-    /// How long everything may take.
+    /// Time limit for the whole run.
     pub timeout: Duration,
 }
 

@@ -60,7 +60,7 @@ pub struct WritesPerPod {
     pub per_pod: f64,
 }
 
-/// What a process used while the pods were created.
+/// CPU time and memory of a process while the pods were created.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessUsage {

@@ -22,12 +22,11 @@ use crate::{
 
 /// Components of the control plane whose client limits decide how fast a Deployment grows.
 const LIMITED: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
-/// How long the namespace may take to exist at the provider.
+/// Time limit until the namespace exists at the provider.
 const OFFLOADING_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The clusters and namespaces in which the bench works.
 pub(super) struct Scene {
-    /// ID of the home cluster.
     pub home: ClusterId,
     pub offloaded: Side,
     pub plain: Side,
@@ -40,7 +39,7 @@ pub(super) struct Scene {
 /// One of the two ways to run the pods.
 pub(super) struct Side {
     pub title: &'static str,
-    /// Where the user creates the pods.
+    /// Cluster where the user creates the pods.
     pub cluster: Cluster,
     pub namespace: String,
     /// The provider and the namespace there, for pods that are offloaded.
@@ -49,7 +48,7 @@ pub(super) struct Side {
     pub placement: Value,
 }
 
-/// How many requests a component of the control plane may send.
+/// Limits for the requests of a component of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientLimits {
@@ -62,7 +61,7 @@ pub struct ClientLimits {
     pub burst: Option<u32>,
 }
 
-/// What [`check`] found.
+/// The result of [`check`].
 pub(super) struct Prepared {
     pub provider: Cluster,
     /// Labels of the virtual node for the fake nodes.
@@ -103,7 +102,7 @@ pub(super) async fn check(home: &Cluster, others: &[Cluster], foreign: &ForeignC
     Ok(Prepared { provider, selector })
 }
 
-/// How many pods the Ready nodes with these labels may have together; nothing if there are no such nodes.
+/// Maximum number of pods on the nodes with these labels together; nothing if there are no such nodes.
 async fn allocatable_pods(cluster: &Cluster, selector: &BTreeMap<&'static str, String>) -> anyhow::Result<Option<u32>> {
     let text: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let api: Api<Node> = Api::all(cluster.client.clone());
@@ -222,7 +221,7 @@ impl Scene {
         Ok((!positions.is_empty()).then_some(positions))
     }
 
-    /// What was written in both clusters since these positions.
+    /// The writes in both clusters since these positions.
     pub fn writes_since(&self, positions: &[u64]) -> anyhow::Result<Vec<(Location, Write)>> {
         let mut all = Vec::new();
         for ((machine, position), location) in self.machines.iter().zip(positions).zip([Location::Home, Location::Provider]) {

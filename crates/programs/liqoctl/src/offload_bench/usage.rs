@@ -20,7 +20,7 @@ pub(super) struct Target {
     pid: i32,
 }
 
-/// What a process used while something was measured.
+/// CPU time and memory that a process used during a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Usage {
     pub cluster: String,

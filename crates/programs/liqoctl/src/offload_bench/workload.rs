@@ -19,7 +19,7 @@ use crate::{
 
 const NAME: &str = "bench";
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a single pod may take to become Ready, and then to be gone.
+/// Time limit until a single pod has become Ready, and is then gone.
 const SINGLE_POD_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Nothing runs on a fake node, so the image is never pulled.
@@ -71,10 +71,10 @@ fn progress(count: u32, of: u32, what: &str) -> String {
     format!("{} of {of} pods {what}", count / tenth * tenth)
 }
 
-/// How long pods take to be gone after their Deployment was deleted.
+/// Times from the deletion of a Deployment until its pods are gone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Gone<T> {
-    /// Where the user created them.
+    /// In the cluster of the Deployment.
     pub here: T,
     /// At the provider; the same for plain pods.
     pub at_provider: T,

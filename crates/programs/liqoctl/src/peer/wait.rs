@@ -17,7 +17,7 @@ use crate::{
     wait::{Poll, give_up, until},
 };
 
-/// How long a refusal must stay before it counts: it may be from an earlier attempt.
+/// Minimum age of a refusal until it counts: it may be from an earlier attempt.
 const REFUSAL_DELAY: Duration = Duration::from_secs(5);
 /// Refusals that only a person can resolve.
 const FINAL_REASONS: [AuthenticatedReason; 5] = [
@@ -88,10 +88,10 @@ pub async fn network_is_ready(
     .await
 }
 
-/// How long the peer may take to say whether each of its nodes is a pool. Earlier versions never do.
+/// Time limit until the peer says whether each of its nodes is a pool. Earlier versions never do.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why not each node of the peer is a pool of its own, although this cluster requests that; nothing if each is.
+/// Reason why not each node of the peer is a pool of its own, although this cluster requests that; nothing if each is.
 pub async fn other_pools(cluster: &Cluster, name: &str, progress: &Progress) -> Option<String> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let step = "The peer says which pools it offers";
@@ -172,9 +172,9 @@ fn steps(shown: Option<usize>, working: usize) -> RangeInclusive<usize> {
 /// The progress of a peering.
 #[derive(Debug, PartialEq, Eq)]
 struct LinkProgress {
-    /// How many links work, counted from the first.
+    /// Number of links that work, counted from the first.
     working: usize,
-    /// What the first link that does not work says.
+    /// The text of the first link that does not work.
     missing: String,
     /// Whether only a person can help.
     refused: bool,

@@ -24,7 +24,7 @@ const DEPLOY: [(&str, &str); 4] = [
     ("deploy/networkpolicy.yaml", include_str!("../../../../../deploy/fixed-resources/networkpolicy.yaml")),
 ];
 
-/// What to create, and where.
+/// The plugin to create, and its location.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Its name, also that of its folder.
@@ -40,13 +40,12 @@ pub struct Options {
 pub struct Created {
     pub name: String,
     pub directory: PathBuf,
-    /// The files in it.
     pub files: Vec<String>,
-    /// How its image is built.
+    /// The command that builds its image.
     pub image_command: String,
 }
 
-/// Why nothing was created.
+/// Reason why nothing was created.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
     /// Not a valid name of a package, a program and a Service.

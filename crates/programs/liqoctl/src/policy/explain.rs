@@ -70,7 +70,7 @@ pub fn whom(known: &[ForeignCluster], wanted: &str, tried: Option<&BTreeMap<Stri
     Ok(whom)
 }
 
-/// Which policy applies to a peer, and the results.
+/// The policy that applies to a peer, and the results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -82,7 +82,7 @@ pub struct Explanation {
     pub cluster_id: Option<ClusterId>,
     /// Whether this cluster knows it.
     pub known: bool,
-    /// How it was found: `Manual`, `LAN` or `DNS`.
+    /// The kind of discovery: `Manual`, `LAN` or `DNS`.
     pub discovered_by: String,
     /// Whether nobody registered it here: it came to borrow.
     pub came_by_itself: bool,
@@ -93,14 +93,14 @@ pub struct Explanation {
     /// The rules of the policy that applies.
     pub says: Vec<words::Sentence>,
     pub notes: Vec<String>,
-    /// What this cluster would offer.
+    /// The offer that this cluster would make.
     pub offer: Outcome,
-    /// What the peer offers to this cluster; nothing if this cluster requests nothing.
+    /// The offers of the peer to this cluster; nothing if this cluster requests nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<Received>,
 }
 
-/// What the peer offers to this cluster.
+/// The offers of the peer to this cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Received {
@@ -116,10 +116,9 @@ pub struct Received {
 pub struct ReceivedPool {
     pub name: String,
     pub resources: ResourceList,
-    /// What it costs now.
+    /// The present prices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prices: Option<PriceList>,
-    /// The phase of the offer.
     pub phase: OfferPhase,
 }
 
@@ -133,12 +132,12 @@ pub struct Considered {
     pub selects: bool,
     /// Whether it is the one that applies.
     pub holds: bool,
-    /// Why it does not select the peer: each field that does not match.
+    /// Each field that does not match, so that it does not select the peer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub misfits: Vec<words::Sentence>,
 }
 
-/// What the peer would be offered now.
+/// The offer that the peer would get now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
@@ -155,7 +154,7 @@ pub struct Outcome {
     pub pools: Vec<Pool>,
     /// The condition's text.
     pub message: String,
-    /// Why it does not get one pool for each node, if it asks for that.
+    /// Reason why it does not get one pool for each node, if it asks for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_pools: Option<String>,
 }
@@ -165,15 +164,15 @@ pub struct Outcome {
 #[serde(rename_all = "camelCase")]
 pub struct Pool {
     pub name: String,
-    /// How much is offered.
+    /// The offered amounts.
     pub resources: ResourceList,
-    /// How much the current offer contains; nothing if there is no offer.
+    /// The amounts in the current offer; nothing if there is no offer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub standing: Option<ResourceList>,
-    /// What it costs now.
+    /// The present prices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prices: Option<PriceList>,
-    /// When it ends, if it is withdrawn.
+    /// End of the offer, if it is withdrawn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<String>,
     /// From then on, the provider ends pods beyond the offer.

@@ -39,7 +39,7 @@ pub fn of_limits(limits: &PriceList) -> String {
     format!("at most {} ({} per hour) is accepted; other offers wait", each.join(", "), limits.currency)
 }
 
-/// How much may be spent.
+/// The amount that may be spent.
 pub fn of_budget(budget: &Budget) -> String {
     let period = match budget.period {
         BudgetPeriod::Day => "day",

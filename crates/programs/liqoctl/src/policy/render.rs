@@ -108,7 +108,7 @@ fn amounts(list: &ResourceList) -> String {
     list.rounded()
 }
 
-/// What all of it costs, and each unit.
+/// The price of all of it, and of each unit.
 fn cost(prices: &PriceList, resources: &ResourceList) -> String {
     let PriceList { currency, rates } = prices;
     format!(", for {} {currency} per hour ({rates})", per_hour(rates, resources))

@@ -31,7 +31,7 @@ pub fn of_policy(spec: &PeeringPolicySpec) -> Vec<Sentence> {
     all
 }
 
-/// How much is offered.
+/// Sentences about the offered amounts.
 fn of_amounts(provide: &Provide) -> Vec<Sentence> {
     let source = &provide.source;
     let mut all = vec![sentence("provide.source", self::source(source))];
@@ -88,7 +88,7 @@ fn of_amounts(provide: &Provide) -> Vec<Sentence> {
     all
 }
 
-/// What is added to the prices of providers.
+/// The margin that is added to the prices of providers.
 fn margin(margin: &Margin) -> Sentence {
     let fixed = if margin.fixed.is_empty() { String::new() } else { format!(", and {}", margin.fixed) };
     let text = format!("costs what its providers ask, in {}, and {} percent more{fixed}", margin.currency, margin.percent);
@@ -146,7 +146,7 @@ fn of_rules(provide: &Provide) -> Vec<Sentence> {
     sentences
 }
 
-/// How many namespaces, Services and endpoints the peer may have, where that is not the default.
+/// Limits for the peer's namespaces, Services and endpoints, where they are not the default.
 fn of_numbers(usage: &Usage) -> Vec<Sentence> {
     let default = Usage::default();
     let all: [(&str, &str, u32, u32); 3] = [
@@ -162,7 +162,7 @@ fn of_numbers(usage: &Usage) -> Vec<Sentence> {
     sentences
 }
 
-/// What the peer's pods may use. Leaves out defaults that allow nothing.
+/// Permissions of the peer's pods. Leaves out defaults that allow nothing.
 fn of_usage(usage: &Usage) -> Vec<Sentence> {
     let security = match usage.pod_security {
         PodSecurity::Baseline => "the peer's pods must meet the Pod Security standard baseline",
@@ -225,7 +225,7 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
     all
 }
 
-/// What their containers may run and get. Leaves out defaults.
+/// Permissions and limits of their containers. Leaves out defaults.
 fn of_containers(usage: &Usage) -> Vec<Sentence> {
     let (default, mut all) = (Usage::default(), Vec::new());
     let mut names = |field: &str, what: &str, names: &[String]| {
@@ -268,7 +268,7 @@ fn toleration(toleration: &Toleration) -> String {
     format!("{key}{value}{effect}")
 }
 
-/// Which of the peer's offers are accepted.
+/// Rules for accepting the peer's offers.
 fn of_consume(consume: &Consume) -> Vec<Sentence> {
     let mut all = vec![sentence("consume.accept", accept(consume.accept))];
     if consume.automatic {
@@ -306,7 +306,7 @@ fn accept(accept: Accept) -> &'static str {
     }
 }
 
-/// How much is shared, in a few words.
+/// The shared amounts, in a few words.
 pub fn shares(provide: &Provide) -> String {
     let mut text = if provide.source.plugin.is_some() {
         "as the plugin says".to_owned()

@@ -226,11 +226,11 @@ pub fn median(all: impl IntoIterator<Item = f64>) -> Option<f64> {
 #[derive(Debug)]
 pub struct Answers {
     pub reports: Vec<Report>,
-    /// Why the output is not complete.
+    /// The error if the output is not complete.
     pub end: Result<(), Cut>,
 }
 
-/// Why a pod did not finish.
+/// Reason why a pod did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum Cut {
     /// It took too long.

@@ -19,7 +19,7 @@ use crate::{
 /// Label of every pod.
 const APP: &str = "network-test";
 
-/// What a pod does by itself.
+/// The task that a pod does by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     Serve,
@@ -128,7 +128,7 @@ pub fn addresses(pod: &Pod) -> Vec<IpAddr> {
     all.filter_map(|address| address.ip.parse().ok()).collect()
 }
 
-/// Why it is not ready.
+/// Reason why a pod is not ready.
 fn why(pod: &Pod) -> String {
     let Some(status) = &pod.status else { return "it has no status".to_owned() };
     let waiting = status.container_statuses.iter().flatten().find_map(|container| {

@@ -49,7 +49,7 @@ pub struct Stage {
 #[derive(Debug)]
 pub struct Played<T> {
     pub found: T,
-    /// What could not be removed, and why.
+    /// Namespaces that could not be removed, with reasons.
     pub left: Vec<String>,
 }
 

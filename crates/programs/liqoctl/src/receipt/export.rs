@@ -24,7 +24,7 @@ pub struct Line {
     pub version: u32,
     pub resource: String,
     pub amount_seconds: AmountSeconds,
-    /// What the rate is for: one of it, for one hour.
+    /// The rate is for one of this unit, for one hour.
     pub unit: String,
     pub rate: Option<Money>,
     pub cost: Option<Money>,

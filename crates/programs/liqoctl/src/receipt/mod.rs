@@ -33,7 +33,7 @@ pub struct Found {
     pub name: String,
     /// Signed only with the valid signatures of this cluster and the peer.
     pub phase: ReceiptPhase,
-    /// Why the receipt is not one between this cluster and the peer, if it is none.
+    /// Reason why the receipt is not one between this cluster and the peer, if it is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
     pub receipt: Receipt,
@@ -47,7 +47,7 @@ pub async fn list(cluster: &Cluster, own: &ClusterId, of: Option<&ForeignCluster
     Ok(found)
 }
 
-/// How long after a period this cluster answers its providers' receipts, and has copies of them.
+/// Delay after a period until this cluster answers its providers' receipts, and has copies of them.
 pub fn answer_delay(config: &ClusterConfig) -> Seconds {
     GRACE + Seconds::from(config.spec.metering.clock_tolerance_seconds)
 }

@@ -8,7 +8,7 @@ use liqo_market::receipt::document::SignedReceipt;
 use liqo_metering::receipt::contradiction;
 use serde::Serialize;
 
-/// What is right and what is wrong with a receipt.
+/// The result of the checks of one receipt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Verdict {
@@ -16,7 +16,6 @@ pub struct Verdict {
     pub name: String,
     /// Whether both clusters signed.
     pub is_countersigned: bool,
-    /// What is wrong.
     pub faults: Vec<String>,
 }
 

@@ -65,7 +65,6 @@ impl NetworkChanges {
         Ok(())
     }
 
-    /// The network with the settings applied.
     pub(super) fn applied_to(&self, mut network: NetworkSettings) -> NetworkSettings {
         fn put<T: Clone>(field: &mut T, set: Option<&T>) {
             if let Some(set) = set {

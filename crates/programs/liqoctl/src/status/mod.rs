@@ -70,7 +70,7 @@ pub struct ThisCluster {
     pub mode: Option<Mode>,
     /// Replicas of the controller manager.
     pub manager: Replicas,
-    /// Why another number of replicas would fit the nodes better.
+    /// Reason why another number of replicas would fit the nodes better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_note: Option<String>,
 }
@@ -83,7 +83,7 @@ pub struct Mode {
     /// Name of the peer that it is about, or its ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// When the state ends by itself.
+    /// The state ends by itself at this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
     pub reason: String,
@@ -103,10 +103,8 @@ pub struct Peer {
     pub name: String,
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
-    /// What this cluster borrows from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub borrowing: Option<Borrowing>,
-    /// What it borrows from this cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lending: Option<Lending>,
     /// The network between its pods and ours.
@@ -116,7 +114,7 @@ pub struct Peer {
     pub ending: bool,
 }
 
-/// What this cluster borrows.
+/// The state of borrowing from a peer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Borrowing {
@@ -136,7 +134,7 @@ pub struct Borrowing {
     pub nodes: Vec<VirtualNode>,
 }
 
-/// How this cluster reaches a provider through its tunnel.
+/// The path of this cluster to a provider through its tunnel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Through {
@@ -145,16 +143,14 @@ pub struct Through {
     pub gateway: Option<String>,
 }
 
-/// What a peer borrows from this cluster.
+/// The state of lending to a peer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lending {
-    /// The tenant namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant_namespace: Option<String>,
     /// The links of the chain, in order.
     pub links: Vec<Link>,
-    /// The offers to it.
     pub offers: Vec<Offer>,
     /// Its pods that were created here and have not finished.
     pub pods: usize,
@@ -177,7 +173,7 @@ pub struct Networking {
     /// Those that are mapped to something else as soon as no pod of either cluster runs at the other.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub waiting: BTreeMap<IpNet, IpNet>,
-    /// What our gateways report about their tunnels to it.
+    /// The reports of our gateways about their tunnels to it.
     pub gateways: Vec<GatewayStatus>,
 }
 
@@ -213,7 +209,7 @@ pub struct Offer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     pub resources: ResourceList,
-    /// When the offer ends, if the provider withdraws it.
+    /// End of the offer, if the provider withdraws it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<String>,
     /// From then on, the provider ends pods beyond the offer.
@@ -234,9 +230,9 @@ pub struct VirtualNode {
     /// Whether the Node is Ready.
     pub ready: bool,
     pub resources: ResourceList,
-    /// What the unfinished pods on it request, of these resources, with the requests that a provider gives to containers without any.
+    /// Requests of the unfinished pods on it for these resources, with the requests that a provider gives to containers without any.
     pub used: ResourceList,
-    /// What is left for other pods.
+    /// Resources left for other pods.
     pub free: ResourceList,
     /// Unfinished pods on it.
     pub pods: usize,
@@ -246,15 +242,13 @@ pub struct VirtualNode {
 #[serde(rename_all = "camelCase")]
 pub struct OffloadedNamespace {
     pub namespace: String,
-    /// Where its pods may run.
     pub pod_offloading_strategy: PodOffloadingStrategy,
-    /// Which of these nodes its new pods prefer.
+    /// The preference of its new pods among these nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement: Option<PodPlacement>,
     /// Whether the namespace exists in every selected cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<Link>,
-    /// The remote namespaces.
     pub remote: Vec<RemoteNamespaceStatus>,
 }
 
@@ -268,7 +262,7 @@ pub struct RemoteNamespaceStatus {
     pub ready: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What is exposed there to the outside.
+    /// Objects there that are exposed to the outside.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exposed: Vec<Exposed>,
 }

@@ -29,29 +29,29 @@ pub struct PoolAllocation<'a> {
     pub policy: &'a Provide,
     /// Index of that policy; `None` if a plugin decides on the amounts.
     pub local_policy: Option<usize>,
-    /// How many clusters the resources come through, if a plugin says that they are borrowed.
+    /// Number of clusters that the resources come through, if a plugin says that they are borrowed.
     pub borrowed_hops: Option<u8>,
     /// Whether the nodes have less than the plugin says.
     pub is_cut: bool,
     /// Whether the consumer refuses the offer.
     pub refused: bool,
-    /// What the consumer's pods use.
+    /// Resources that the consumer's pods use.
     pub in_use: ResourceList,
-    /// What the offer should contain.
+    /// Resources that the offer should contain.
     pub target: ResourceList,
-    /// When pods beyond the offer begin to end.
+    /// Time at which pods beyond the offer begin to end.
     pub reclaim_at: Option<Timestamp>,
-    /// What the offer is to be then, until it is.
+    /// Amounts that the offer gets at that time; `None` after it.
     pub reclaim_to: Option<ResourceList>,
     /// Whether some of its pods are on nodes that it does not have any more, such as nodes of another source.
     pub has_left_nodes: bool,
-    /// When these pods begin to end.
+    /// Time at which these pods begin to end.
     pub drain_at: Option<Timestamp>,
     /// The first overused resource: its name, what is used, and what is allowed.
     pub overuse: Option<(String, Quantity, Quantity)>,
     /// The least that the offer contains: what is used, unless that is being reclaimed.
     pub floor: ResourceList,
-    /// What a contract guarantees.
+    /// Amounts that a contract guarantees.
     pub reserved: ResourceList,
     /// The notice of the contract, else of the policy.
     pub notice_seconds: u32,
@@ -59,7 +59,6 @@ pub struct PoolAllocation<'a> {
     pub prices: Option<PriceList>,
 }
 
-/// The nodes of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PoolNodes {
     /// Those that the policy puts into the pool.

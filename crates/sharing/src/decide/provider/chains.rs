@@ -31,7 +31,7 @@ const OWN_NODE: &str = "own";
 struct Graph {
     /// Cores and the source of each cluster.
     clusters: Vec<(u8, u8)>,
-    /// Who lends to whom.
+    /// Pairs of a lender and a borrower, each as an index of `clusters`.
     edges: Vec<(usize, usize)>,
     /// Pods that start: at which cluster, with how many cores, and which nodes are chosen on their way.
     pods: Vec<(usize, u8, Vec<u8>)>,
@@ -234,7 +234,7 @@ impl World {
         (0..self.clusters.len()).find(|index| super::chains::id(*index) == *id).unwrap()
     }
 
-    /// What the pods of a consumer use of a pool.
+    /// CPU that the pods of a consumer request from a pool.
     fn used(&self, at: usize, consumer: usize, pool: &str) -> Quantity {
         let is_its = |pod: &&PodUsage| {
             pod.owner.as_ref().is_some_and(|owner| owner.consumer == id(consumer).as_str() && owner.pool == pool)
@@ -242,7 +242,7 @@ impl World {
         self.clusters[at].snapshot.pods.iter().filter(is_its).map(|pod| pod.resources.requests.get("cpu")).sum()
     }
 
-    /// What runs on the own nodes of a cluster.
+    /// CPU that pods on the own nodes of a cluster request.
     fn runs(&self, at: usize) -> Quantity {
         let pods = self.clusters[at].snapshot.pods.iter().filter(|pod| pod.node.as_deref() == Some(OWN_NODE));
         pods.map(|pod| pod.resources.requests.get("cpu")).sum()

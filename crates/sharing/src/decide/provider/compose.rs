@@ -49,7 +49,7 @@ struct Description {
     node_selector: Option<NodeSelector>,
     path: Vec<ClusterId>,
     hops: u8,
-    /// What the nodes have free. `None` if nobody knows on which nodes the pods of the pool run, or what one of them has free.
+    /// Free resources of the nodes. `None` if it is unknown on which nodes the pods of the pool run, or what one of them has free.
     free_nodes: Option<FreeNodes>,
     /// Whether a cluster behind takes back a part of what a node has.
     is_taken_back: bool,
@@ -87,7 +87,6 @@ impl Description {
     }
 }
 
-/// The nodes of a pool.
 fn nodes_of<'a>(allocation: &PoolAllocation, partitions: &'a [NodePartition<'a>]) -> Vec<(&'a str, &'a LocalNode)> {
     let all = partitions.iter().flat_map(|partition| partition.nodes.iter().map(move |node| (partition, *node)));
     let in_pool = all.filter(|(partition, (_, node))| allocation.has_node(partition, node)).map(|(_, node)| node);
@@ -221,7 +220,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// What the offer is to be when its notice is over. What it says stays while it holds.
+    /// Amounts of the offer after its notice. The published amounts stay unless they differ by more than the threshold.
     fn reclaim_to(&self, allocation: &PoolAllocation) -> Option<ResourceList> {
         let requester = &self.requesters[allocation.requester];
         let due = allocation.reclaim_to.as_ref()?;

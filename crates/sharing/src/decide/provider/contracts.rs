@@ -77,7 +77,7 @@ pub fn add_contracts(
     next
 }
 
-/// What the contract of a consumer should say now.
+/// Terms that the contract of a consumer should have now.
 fn wanted(requester: &Requester, pools: &[&PoolAllocation]) -> Option<WantedTerms> {
     let provide = &requester.policy?.spec.provide;
     let now = |allocation: &&PoolAllocation| PoolNow {

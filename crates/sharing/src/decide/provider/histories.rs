@@ -191,7 +191,7 @@ impl Snapshot {
         source::of_all(&nodes, &own).percentage(overcommit.into()).get("cpu")
     }
 
-    /// What pods of consumers use beyond what exists, if there are two pools: on nodes that own pods fill, and rome's without a
+    /// CPU that pods of consumers use beyond what exists, if there are two pools: on nodes that own pods fill, and rome's without a
     /// node while its pool has none. The pods keep it until they end, for which they get a notice if their pool has other nodes.
     fn displaced(&self) -> Quantity {
         if self.policies.iter().all(|policy| policy.spec.provide.source.nodes.is_none()) {

@@ -28,14 +28,14 @@ pub struct NodePool {
     pub eligible: bool,
     /// Whether the consumer refuses the offer.
     pub refused: bool,
-    /// What the consumer's pods use.
+    /// Resources that the consumer's pods use.
     pub in_use: ResourceList,
-    /// What a contract guarantees.
+    /// Amounts that a contract guarantees.
     pub reserved: ResourceList,
 }
 
-/// How many of the pools that a requester should have it may get now. `offered` of them exist already and stay. A consumer refuses more than
-/// [`MAX_POOLS`], and it counts those that are being withdrawn: if one of these was too many, its pods would end without notice.
+/// Maximum number of pools for a requester, without pools that are being withdrawn. `offered` of them exist already and stay. A consumer
+/// refuses more than [`MAX_POOLS`], and counts pools in withdrawal, too: if one of these was too many, its pods would end without notice.
 pub fn max_pools(requester: &Requester, offered: usize) -> usize {
     let leaving = requester.offers.len().saturating_sub(offered);
     MAX_POOLS.saturating_sub(leaving).max(offered).min(MAX_POOLS)
@@ -123,7 +123,7 @@ impl<'a> NodeIndex<'a> {
         })
     }
 
-    /// How the offer to each requester is divided. `lenders` are the policies that lend nodes.
+    /// Decides how the offer to each requester is divided. `lenders` are the policies that lend nodes.
     pub fn divisions(&self, snapshot: &Snapshot, requesters: &[Requester], lenders: &[&Arc<PeeringPolicy>]) -> Vec<Division> {
         let division = |requester: &Requester| {
             let bound = || {
@@ -136,7 +136,7 @@ impl<'a> NodeIndex<'a> {
         requesters.iter().map(division).collect()
     }
 
-    /// Which pools the contract of a requester names.
+    /// Finds the kind of pools that the contract of a requester names.
     fn bound_pools(&self, requester: &Requester, lender: usize) -> Option<BoundPools> {
         let (terms, provide) = (requester.standing.bound?, &requester.policy?.spec.provide);
         let of_policy = pools::names(lender, provide, &requester.tenant.consumer, self.partitions);

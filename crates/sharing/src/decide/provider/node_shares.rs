@@ -1,4 +1,4 @@
-//! What each consumer gets of single nodes, if it asked for one pool for each node.
+//! Computes each consumer's share of single nodes, if it asked for one pool for each node.
 //!
 //! It gets the amounts that it would get in the policy's own pools, so what it asks for takes nothing from others. Only then its share of
 //! each partition is divided between the nodes:
@@ -110,7 +110,7 @@ pub fn divide<'a>(
     all
 }
 
-/// What is used or promised of each node.
+/// Resources of each node that are used or promised.
 struct Taken<'a> {
     usage: &'a PoolUsage<'a>,
     by_node: HashMap<String, ResourceList>,
@@ -173,7 +173,7 @@ fn weight(room: i128, all: i128) -> u16 {
     u16::try_from(weight.clamp(1, WEIGHTS)).unwrap_or(1)
 }
 
-/// How much of what each pool uses is covered by `total`.
+/// Returns the part of each pool's use that `total` covers.
 fn covered(total: &ResourceList, consumer: &ClusterId, in_use: impl Iterator<Item = ResourceList>) -> Vec<ResourceList> {
     let claim = |used: ResourceList| Claim {
         consumer: consumer.clone(),

@@ -1,4 +1,4 @@
-//! What plugins promise beyond what the nodes have.
+//! Finds promises of plugins beyond what the nodes have.
 //!
 //! ```text
 //!   what nodes have     less what pods request that no offer covers, and what policies without a plugin offer
@@ -18,7 +18,7 @@ use crate::decide::{
     upstream,
 };
 
-/// What is said about the offers of a consumer.
+/// A message about the offers of a consumer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
     /// More is promised than exists.
@@ -41,7 +41,7 @@ pub fn limit(allocations: &mut [PoolAllocation], usage: &PoolUsage, partitions: 
     notes
 }
 
-/// What the nodes have for the pools of plugins that are own, or borrowed through so many clusters.
+/// Resources that the nodes have for pools of plugins: for own pools, or for pools borrowed through `borrowed_hops` clusters.
 fn existing(
     allocations: &[PoolAllocation],
     borrowed_hops: Option<u8>,

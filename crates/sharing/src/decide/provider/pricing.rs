@@ -1,4 +1,4 @@
-//! What each pool costs now. All consumers of a policy pay the same for a pool.
+//! Computes the present prices of each pool. All consumers of a policy pay the same for a pool.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::decide::{
     upstream,
 };
 
-/// How much of one partition is in use, with the pool of its nodes for each policy.
+/// Utilization of one partition, with the pool of its nodes for each policy.
 type PartitionUse = (Vec<Option<String>>, Utilization);
 
 /// Sets the prices of all allocations. Returns the time until a schedule may change them.
@@ -59,12 +59,12 @@ pub fn set_prices(
     next
 }
 
-/// What a policy adds to the prices of what this cluster borrows.
+/// The margin that a policy adds to the prices of what this cluster borrows.
 pub fn margin(provide: &Provide) -> Option<&Margin> {
     provide.source.offers.as_ref()?.margin.as_ref()
 }
 
-/// How much of a pool is in use, in all its partitions together.
+/// Sums the utilization of a pool in all its partitions.
 fn utilization(partitions: &[PartitionUse], policy: usize, pool: &str) -> Utilization {
     let mut sum = Utilization::default();
     for (_, one) in partitions.iter().filter(|(pools, _)| pools[policy].as_deref() == Some(pool)) {

@@ -16,7 +16,7 @@ use crate::decide::{
     source,
 };
 
-/// What the pods use, and where.
+/// Resources that the pods use, by place.
 pub struct PoolUsage<'a> {
     /// For each allocation, by partition.
     by_partition: Vec<BTreeMap<usize, ResourceList>>,
@@ -24,7 +24,7 @@ pub struct PoolUsage<'a> {
     waiting: BTreeMap<usize, ResourceList>,
     /// Pools that must not exist but have pods, each with the index of its consumer.
     pub withdrawn_in_use: HashSet<(usize, &'a str)>,
-    /// What each partition has free of everything that is not charged to an allocation.
+    /// Resources of each partition, minus all use that is charged to no allocation.
     pub free: Vec<ResourceList>,
     /// The same, and pods of plugins' pools take nothing, wherever they are and wait.
     pub free_for_plugins: Vec<ResourceList>,
@@ -35,13 +35,13 @@ pub struct PoolUsage<'a> {
 /// A node that is a pool of its own.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeUse {
-    /// What it has free of everything that is not charged to an allocation.
+    /// Its resources, minus all use that is charged to no allocation.
     pub free: ResourceList,
-    /// What pods on it use that are charged to other pools.
+    /// Resources of pods on it that are charged to other pools.
     pub by_others: ResourceList,
 }
 
-/// What the pods of a pool are charged to.
+/// The allocation to which the pods of a pool are charged.
 #[derive(Clone, Copy)]
 struct ChargedTo {
     /// Index of the allocation.
@@ -65,7 +65,7 @@ fn has_left(allocation: &PoolAllocation, partition: &NodePartition, node: &str) 
     found.is_some_and(|(_, node)| !allocation.has_node(partition, node))
 }
 
-/// What takes something from nodes and is charged to no pool that has nodes.
+/// Resources that are taken from nodes and charged to no pool that has nodes.
 #[derive(Default)]
 struct Displaced<'a> {
     on_nodes: HashMap<&'a str, ResourceList>,
@@ -216,7 +216,7 @@ impl<'a> PoolUsage<'a> {
         }
     }
 
-    /// What is used of a node that is a pool of its own.
+    /// Returns the use of a node that is a pool of its own.
     pub fn node(&self, name: &str) -> &NodeUse {
         &self.nodes[name]
     }
@@ -256,7 +256,7 @@ impl<'a> PoolUsage<'a> {
         }
     }
 
-    /// How much of each partition is in use, where `promised` is what may be. The key has the pools of the partition, for each policy.
+    /// Returns the utilization of each partition, with `promised` as its total. The key has the pools of the partition, for each policy.
     pub fn of_partitions(
         &self,
         partitions: &[NodePartition],

@@ -64,7 +64,7 @@ impl Stored {
     }
 }
 
-/// What the cluster knows of the peer's answer.
+/// The peer's answer, as far as the cluster knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Known {
     NotAsked,
@@ -97,7 +97,7 @@ struct PodInWorld {
     runs_there: bool,
 }
 
-/// What a model contains. Each alone is small enough to be explored completely.
+/// The contents of a model. Each alone is small enough to be explored completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Model {
     /// The namespace and the pod, with power cuts on both sides.
@@ -115,9 +115,9 @@ struct World {
     wish: bool,
     allowed: bool,
     link: bool,
-    /// What the manager noticed of the link.
+    /// The state of the link, as the manager noticed it.
     contact: Contact,
-    /// What the peer last read of the question.
+    /// Whether this cluster asks, as the peer last read it.
     asked: bool,
     known: Known,
     up: bool,
@@ -216,7 +216,7 @@ impl World {
         Self { stored: age(self.stored), stalled, ..*self }
     }
 
-    /// What goes on by itself as long as the manager runs, in an order that leaves nothing out.
+    /// Returns the steps that happen by themselves as long as the manager runs, in an order that leaves nothing out.
     fn progress(&self, model: Model) -> Vec<(&'static str, World)> {
         let mut found = Vec::new();
         let heard = if self.link { Contact::Heard } else { Contact::Silent };
@@ -313,8 +313,8 @@ fn reachable(model: Model) -> HashSet<World> {
     known
 }
 
-/// What becomes of a world if no more faults happen, everything settles between two steps, and nobody changes their mind. Worlds that lead to
-/// each other share the result.
+/// Returns the world that this one becomes if no more faults happen, everything settles between two steps, and nobody changes their mind.
+/// Worlds that lead to each other share the result.
 fn settle(start: World, model: Model, times: usize) -> World {
     let mut world = start;
     for _ in 0..times {
@@ -386,7 +386,7 @@ fn a_former_leader_that_stalled_changes_nothing() {
 struct Side {
     stored: Stored,
     wish: bool,
-    /// What this side read of the other one's question.
+    /// Whether the other side asks, as this side last read it.
     asked_by_other: bool,
     /// Whether it lets the other one, as it answered last.
     grants: bool,

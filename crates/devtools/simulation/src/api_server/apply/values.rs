@@ -50,7 +50,6 @@ pub fn fields_of(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value
     value.and_then(Value::as_object).into_iter().flatten()
 }
 
-/// The paths of an object.
 pub fn paths_of(root: Node, object: &Value) -> Set {
     let mut set = Set::new();
     collect(root, object, &mut Path::new(), &mut set);

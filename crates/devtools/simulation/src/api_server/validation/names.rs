@@ -16,7 +16,6 @@ impl NameRule {
 
 pub const SUBDOMAIN: NameRule = NameRule { is_valid: is_subdomain, max_len: 253, text: "must be a lowercase DNS subdomain" };
 pub const LABEL: NameRule = NameRule { is_valid: is_label, max_len: 63, text: "must be a lowercase DNS label" };
-/// The name of a service.
 pub const SERVICE: NameRule =
     NameRule { is_valid: is_service, max_len: 63, text: "must be a lowercase DNS label that begins with a letter" };
 /// A name in the path of a request.

@@ -77,8 +77,8 @@ fn handshake(ends: &[End; 2]) {
     ends[1].receive(&bytes(confirmation.remove(0))).unwrap();
 }
 
-/// What must not differ in a message: of a handshake all but both checksums and the index of its sender, which only they cover. No end
-/// checks the second one (`mac2`) unless it sent a cookie.
+/// The bytes of a message that must not differ: in a handshake, all but both checksums and the sender's index, which only they cover. No
+/// end checks the second checksum (`mac2`) unless it sent a cookie.
 fn checked(message: &[u8]) -> Vec<u8> {
     let mut checked = message.to_vec();
     if matches!(checked.first(), Some(1 | 2)) {

@@ -58,7 +58,7 @@ fn look(consumer: &Consumer) -> bool {
     true
 }
 
-/// What depends on the budgets of these namespaces, or on any budget, is due.
+/// Enqueues everything that depends on the budgets of these namespaces; `None`: on any budget.
 fn enqueue(consumer: &Consumer, namespaces: Option<&BTreeSet<&str>>) {
     let queue = &consumer.queues.namespaces;
     let is_concerned = |namespace: &str| namespaces.is_none_or(|all| all.contains(namespace));

@@ -208,7 +208,7 @@ async fn update_status(consumer: &Consumer, namespace: &str, offloading: &Namesp
     write_status(consumer, namespace, offloading, Shown { remote_namespaces, conditions, budget }).await
 }
 
-/// What the budget of a namespace does, if it has one. Until that is known, what is shown stays.
+/// Returns the effect of the budget of a namespace, if it has one. Until that is known, the status keeps the shown one.
 fn budget(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading) -> Option<(DesiredCondition, BudgetStatus)> {
     let budget = offloading.spec.budget.as_ref()?;
     let standing = consumer.budgets.read().clone();
@@ -279,7 +279,7 @@ fn exposed(consumer: &Consumer, remote: &RemoteState, namespace: &str) -> Vec<Ex
     all
 }
 
-/// What the status shows.
+/// The contents of the status.
 struct Shown {
     remote_namespaces: Vec<RemoteNamespace>,
     conditions: Vec<DesiredCondition>,

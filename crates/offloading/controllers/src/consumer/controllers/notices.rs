@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Maximum number of pods of one namespace that are evicted in one round.
 const MAX_AT_ONCE: usize = 50;
 
-/// When each pause began: of controllers by UID, of namespaces by name. A restart forgets them.
+/// Begin of each pause: of controllers by UID, of namespaces by name. A restart forgets them.
 type Resting = HashMap<String, Instant>;
 
 /// Runs until the context stops.
@@ -68,7 +68,7 @@ fn leaving_namespaces(consumer: &Consumer) -> BTreeSet<String> {
     pods.filter(|(_, pod)| pod.ends_soon() && !pod.finished).map(|(_, pod)| pod.key.namespace.clone()).collect()
 }
 
-/// Where pods of a namespace may go, and the nodes that take new ones.
+/// Finds the places to which pods of a namespace may go, and the nodes that take new ones.
 fn places<'a>(consumer: &Consumer, namespace: &str, nodes: &'a [NodePods]) -> (Places<'a>, Vec<&'a PricedNode>) {
     let offloading = consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
     let here = offloading.as_ref().is_none_or(|one| one.spec.pod_offloading_strategy != PodOffloadingStrategy::Remote);

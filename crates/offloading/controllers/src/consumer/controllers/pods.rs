@@ -195,13 +195,13 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
     Ok(next)
 }
 
-/// What the user of a namespace says about pods at providers that do not answer.
+/// Returns the setting of the namespace's user for pods at providers that do not answer.
 fn eviction_delay(consumer: &Consumer, namespace: &str) -> Option<EvictionDelay> {
     consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING))?.spec.eviction_delay
 }
 
-/// Where a provider ran a pod when it last told its address. Its record here has the name of its namespace there, which may have changed since
-/// in the status of the offloading, or the address.
+/// Finds where a provider ran a pod, from the last address that it told. Its record here has the name of its namespace there, which may
+/// have changed since in the status of the offloading, or the address.
 fn where_it_ran(consumer: &Consumer, peer: &PeerState, pod: &LocalPod) -> Ran {
     let is_ours = |there| consumer.networks.of(&peer.id)?.maps.exported.here(There(there));
     let Some(Here(address)) = pod.address_there().and_then(is_ours) else { return Ran::Elsewhere };
@@ -212,7 +212,7 @@ fn where_it_ran(consumer: &Consumer, peer: &PeerState, pod: &LocalPod) -> Ran {
     reason.map_or(Ran::Here, Ran::EndedHere)
 }
 
-/// How long a pod waits for an obstacle to go.
+/// Maximum time that a pod waits for an obstacle to go.
 fn refusal_timeout(consumer: &Consumer) -> Duration {
     Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into())
 }
@@ -227,7 +227,7 @@ fn may_run_here(consumer: &Consumer, namespace: &str) -> Option<bool> {
     Some(strategy != Some(PodOffloadingStrategy::Remote))
 }
 
-/// What keeps a pod, which its provider accepted, from starting, and for how long that has been so.
+/// Returns the obstacle that keeps a pod, which its provider accepted, from starting, and for how long it has done so.
 fn stuck(peer: &PeerState, remote: &RemoteState, pod: &LocalPod, shadow: &Shadow) -> Option<(Obstacle, Duration)> {
     // The report of a start may not be written here yet.
     let is_started = || shadow.remote_status().is_some_and(|status| has_started(&status));
@@ -618,8 +618,8 @@ impl Pass<'_> {
         }
     }
 
-    /// When this process first saw that the strategy of the namespace is Local, if it is. A younger pod came to a virtual node although its
-    /// namespace stays here, by a toleration of its own.
+    /// Returns the time at which this process first saw that the strategy of the namespace is Local, if it is. A younger pod came to a
+    /// virtual node although its namespace stays here, by a toleration of its own.
     fn local_since(&self, now: Timestamp) -> Option<Timestamp> {
         let namespace = &self.pod.key.namespace;
         let offloading = self.consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING))?;

@@ -49,22 +49,22 @@ const CHANGE_RETRY: Duration = Duration::from_secs(30);
 /// Delay before a pod that changed just before its deletion is looked at again.
 const DELETION_RETRY: Duration = Duration::from_secs(1);
 
-/// How long a pod is remembered about which the user was told.
+/// Time for which this process remembers that the user was told about a pod.
 const TELLING_INTERVAL: Duration = Duration::from_hours(1);
 
-/// What this process did about unscheduled pods. A restart forgets it, which costs one more attempt.
+/// Actions of this process for unscheduled pods. A restart forgets them, which costs one more attempt.
 #[derive(Default)]
 struct Memory {
-    /// When the first pod of a controller (its UID) was deleted.
+    /// Deletion time of the first pod of a controller, by UID of the controller.
     recreated: HashMap<String, (Instant, Timestamp)>,
     last_deletion: Option<Instant>,
-    /// When the user was told about a pod (its UID).
+    /// Time at which the user was told about a pod, by UID.
     told: HashMap<String, Instant>,
-    /// When the strategy of each namespace changed, as it was read last.
+    /// The last known change of the strategy of each namespace.
     strategies: HashMap<String, StrategyChange>,
 }
 
-/// When a `NamespaceOffloading` of this UID and generation got its strategy, if that is known.
+/// The time at which a `NamespaceOffloading` of this UID and generation got its strategy, if that is known.
 struct StrategyChange {
     uid: Option<String>,
     generation: Option<i64>,
@@ -215,8 +215,8 @@ async fn tell(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key, pod: &Unsc
     }
 }
 
-/// Since when pods of a namespace may run in this cluster, if its strategy has changed. The cache does not tell, so this asks the API server
-/// once for each change.
+/// Returns the time from which pods of a namespace may run in this cluster, if its strategy has changed. The cache does not tell it, so
+/// this asks the API server once for each change.
 async fn home_since(
     consumer: &Consumer,
     memory: &Mutex<Memory>,
@@ -252,8 +252,8 @@ fn avoids_too_much(consumer: &Consumer, offloading: &Offloading, pod: &Value, no
     avoids_in_vain(pod, &offloading.avoided(pod, &offloading.room(pod, &nodes), now))
 }
 
-/// Why budgets let no cluster have new pods of a namespace: `by_namespace` its own, or those of the policies for all the clusters that it
-/// selects.
+/// Returns the reason why budgets let no cluster have new pods of a namespace. `by_namespace`: its own budget; otherwise those of the
+/// policies for all the clusters that it selects.
 fn held(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading, by_namespace: bool) -> Option<String> {
     if by_namespace {
         let conditions = offloading.status.iter().flat_map(|status| &status.conditions);

@@ -126,8 +126,8 @@ async fn reconcile(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error> {
     Ok([moving, peer.next_outage(), surcharge_due].into_iter().flatten().min().map_or(Next::OnChange, Next::After))
 }
 
-/// What the pods of a virtual node are charged beyond their requests, as its Node shows it now, and when to look again: that changes with
-/// many pods, and is written once in a while.
+/// Returns the charges for the pods of a virtual node beyond their requests, as its Node shows them now, and the delay before the next
+/// check: they change with many pods, and are written once in a while.
 fn surcharge(consumer: &Consumer, key: &Key, peer: &PeerState) -> (ResourceList, Option<Duration>) {
     let on_it = peer.pods().into_iter().filter(|pod| pod.virtual_node == *key);
     let sum = on_it.filter_map(|pod| pod.extra_charge().cloned()).fold(ResourceList::new(), |sum, one| sum + &one);

@@ -333,7 +333,7 @@ fn reason_of(problem: &str) -> &'static str {
     REASONS.into_iter().find(|reason| problem.starts_with(reason)).unwrap_or_default()
 }
 
-/// What the provider lacks: of this object or, for an Ingress, of the Secrets that it names.
+/// Returns the problem that the provider has with this object or, for an Ingress, with the Secrets that it names.
 fn problem(consumer: &Consumer, peer: &PeerState, remote: &RemoteState, record: &ReflectionRecord) -> Option<String> {
     let of_secrets = || {
         let Reference { kind, namespace, .. } = &record.reference;

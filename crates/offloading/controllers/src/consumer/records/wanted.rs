@@ -1,4 +1,4 @@
-//! What a provider should have of an object, by what is cached.
+//! The objects that a provider should have, computed from the caches.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -18,12 +18,12 @@ use liqo_offloading_rules::replica::network_policy_translation::ClusterView;
 use liqo_offloading_rules::replica::network_policy_translation::at_provider;
 use liqo_offloading_rules::replica::record::{LocalSlice, Reference, ReflectionRecord};
 
-/// What a provider should have of an object that travels with its namespace.
+/// The objects that a provider should have for one that travels with its namespace.
 #[derive(Debug, PartialEq)]
 pub enum Wanted {
     /// Not everything is known that decides on it.
     Unknown,
-    /// What its records hold: one object, or the parts of a large slice.
+    /// The contents of its records: one object, or the parts of a large slice.
     Objects(Vec<Value>),
 }
 
@@ -56,7 +56,7 @@ pub fn hand_written(consumer: &Consumer, reference: &Reference) -> Option<Arc<Lo
     consumer.is_on_list(namespace, service.is_allowed).then_some(slice)
 }
 
-/// What a provider should have of a Service, a slice or an Ingress of a namespace that exists there.
+/// Computes the objects that a provider should have for a Service, a slice or an Ingress of a namespace that exists there.
 pub fn service_or_ingress(consumer: &Consumer, peer: &PeerState, reference: &Reference) -> Wanted {
     let namespace = &reference.namespace;
     let is_known = |objects: &LocalObjects| {
@@ -88,7 +88,8 @@ pub fn service_or_ingress(consumer: &Consumer, peer: &PeerState, reference: &Ref
     Wanted::Objects(found.into_iter().filter_map(|object| exposure::lent_on(reference.kind, object)).collect())
 }
 
-/// What a provider should have of a policy of a namespace that exists there, and whether that opens less than the policy here.
+/// Computes the object that a provider should have for a policy of a namespace that exists there, and whether it opens less than the policy
+/// here.
 pub fn policy(consumer: &Arc<Consumer>, peer: &PeerState, remote: &RemoteState, reference: &Reference) -> (Wanted, bool) {
     let Some(policies) = consumer.policies(&reference.namespace) else { return (Wanted::Unknown, false) };
     let Some(policy) = policies.get(&reference.key()) else { return (Wanted::NOTHING, false) };
@@ -115,7 +116,7 @@ pub fn policy(consumer: &Arc<Consumer>, peer: &PeerState, remote: &RemoteState, 
     (Wanted::Objects(vec![policy_object(&reference.name, &there)]), there.narrowed)
 }
 
-/// What a provider should have of a disruption budget of a namespace that exists there, and when to ask again.
+/// Computes the object that a provider should have for a disruption budget of a namespace that exists there, and when to ask again.
 pub fn budget(consumer: &Consumer, peer: &PeerState, reference: &Reference) -> (Wanted, Option<Duration>) {
     let namespace = &reference.namespace;
     let known = consumer.local_objects(namespace).filter(|objects| objects.budgets.is_synced());

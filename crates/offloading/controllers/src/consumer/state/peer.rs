@@ -40,7 +40,7 @@ const EVENT_INTERVAL: Duration = Duration::from_mins(10);
 /// A problem that may pass by itself is reported if it lasts this long.
 const PASSING: Duration = Duration::from_secs(30);
 
-/// How many events of one provider are read at once, and how often one more.
+/// Burst size for reads of one provider's events, and the interval after a burst.
 const EVENTS_AT_ONCE: u32 = 1000;
 const EVENT_PACE: Duration = Duration::from_millis(5);
 
@@ -110,49 +110,49 @@ pub struct PeerState {
     pub event_queue: Queue<EventKey>,
     /// The last events about remote pods.
     pub journal: Mutex<Journal>,
-    /// How fast events of its namespaces are read.
+    /// Limits reads of events of its namespaces.
     event_pace: Mutex<Rate>,
     /// The pods on its virtual nodes.
     pods: RwLock<PodIndex>,
     remote: RwLock<Option<Arc<RemoteState>>>,
-    /// What this process remembers of pods, by UID.
+    /// By the UID of the pod.
     memory: Mutex<HashMap<String, PodMemory>>,
-    /// Since when the provider reports a problem that may pass by itself.
+    /// Problems of the provider that may pass by themselves: reason and begin.
     passing_problems: Mutex<HashMap<Reference, (&'static str, Instant)>>,
-    /// When an object got its last event, by the reason of the event.
+    /// Time of the last event of an object, by the reason of the event.
     record_events: Mutex<HashMap<(Reference, &'static str), Instant>>,
     /// The addresses of hand-written endpoints that were compared with the pods of their namespace.
     compared_addresses: Mutex<HashMap<Reference, BTreeSet<IpAddr>>>,
-    /// How many healthy pods the provider was told to keep, by disruption budget.
+    /// Number of healthy pods that the provider was told to keep, by disruption budget.
     budgets: Mutex<HashMap<Reference, Told>>,
-    /// What this process recorded over the present connection, until the watch shows it.
+    /// Objects that this process recorded over the present connection, until the watch shows them.
     recorded: Mutex<HashSet<Reference>>,
-    /// When the owner of a controller, or of a pod without one, was told which limits the provider adds. By UID.
+    /// Time at which the owner of a controller, or of a pod without one, was told which limits the provider adds. By UID.
     told_limits: Mutex<HashMap<String, Instant>>,
-    /// Why objects that should be recorded are not sent.
+    /// The reasons why objects that should be recorded are not sent.
     obstacles: Mutex<HashMap<Reference, String>>,
     /// Held while a pod waits for what it names to be recorded.
     pub recording: tokio::sync::Mutex<()>,
-    /// Since when there is no connection; meaningful while there is none.
+    /// Begin of the time without a connection; meaningful while there is none.
     disconnected: Mutex<Instant>,
     /// Ends the queues' workers.
     _workers: DropGuard,
 }
 
-/// What this process did about one pod.
+/// Facts that this process remembers about one pod.
 #[derive(Default, PartialEq)]
 struct PodMemory {
     /// Until the watch shows the shadow pod.
     sent: Option<SendState>,
-    /// When the provider's API server last did not accept the pod.
+    /// Last time that the provider's API server did not accept the pod.
     not_accepted: Option<Instant>,
-    /// When the pod last got an event about objects that the provider lacks.
+    /// Time of the pod's last event about objects that the provider lacks.
     warned: Option<Instant>,
-    /// When its owner was last told that it does not start, and stays.
+    /// Last time that its owner was told that it does not start, and stays.
     advised: Option<Instant>,
-    /// What keeps it from starting, and since when.
+    /// The reason why it does not start, and since when.
     stuck: Option<(String, Instant)>,
-    /// When this process last asked for a token for the pod.
+    /// Time of the last request of this process for a token for the pod.
     asked_for_token: Option<Instant>,
     /// The API server accepted its removal.
     removed: bool,
@@ -164,13 +164,13 @@ struct PodMemory {
     vouched: bool,
 }
 
-/// What the provider charges for a pod that was on one of its virtual nodes.
+/// The provider's charges for a pod that was on one of its virtual nodes.
 #[derive(Clone, Default, PartialEq)]
 pub struct SeenCharges {
     pub charges: Claimed<Arc<str>>,
-    /// What this cluster wrote into the shadow pod, if the provider left it as it was.
+    /// The text that this cluster wrote into the shadow pod, if the provider left it as it was.
     pub voucher: Claimed<Option<Box<str>>>,
-    /// When its shadow pod was deleted.
+    /// Deletion time of its shadow pod.
     pub deleted_at: Claimed<Option<Timestamp>>,
 }
 
@@ -188,7 +188,6 @@ pub struct RemoteState {
     pub maps: Cache<NamespaceMap>,
     /// The records, except those of Secrets.
     pub objects: Cache<ReflectionRecord>,
-    /// The records of Secrets.
     pub secrets: Cache<ReflectionRecord>,
     /// The watches of events about remote pods, by our namespace.
     pub event_watches: Mutex<HashMap<String, EventWatch>>,
@@ -355,7 +354,7 @@ impl PeerState {
         self.pods.write().retain(|pod| pod.virtual_node != *virtual_node);
     }
 
-    /// How long to wait before the next event of this provider is read. All watches of its namespaces share one pace.
+    /// Returns the delay before the next event of this provider is read. All watches of its namespaces share one pace.
     pub fn event_delay(&self, now: Instant) -> Duration {
         let now = now.into_std();
         let mut pace = self.event_pace.lock();
@@ -383,7 +382,7 @@ impl PeerState {
         self.memory.lock().get(uid).and_then(read)
     }
 
-    /// What this process did about sending this pod.
+    /// The progress of this process in sending this pod.
     pub fn sent(&self, uid: &str) -> local::Sent {
         match self.recall(uid, |pod| pod.sent) {
             None => local::Sent::No,
@@ -470,7 +469,7 @@ impl PeerState {
         self.journal.lock().forget(uid);
     }
 
-    /// How long ago this process asked for a token for this pod.
+    /// Returns the time since this process last asked for a token for this pod.
     pub fn asked_for_token(&self, uid: &str) -> Option<Duration> {
         self.recall(uid, |pod| pod.asked_for_token).map(|at| at.elapsed())
     }
@@ -501,7 +500,7 @@ impl PeerState {
         is_new
     }
 
-    /// How long a pod has been kept from starting for this reason; `None` if nothing keeps it.
+    /// Returns the time for which this reason has kept a pod from starting. `reason` is `None` if nothing keeps it.
     pub fn stuck_for(&self, uid: &str, reason: Option<&str>) -> Duration {
         self.remember(uid, |pod| {
             if pod.stuck.as_ref().map(|(known, _)| known.as_str()) != reason {
@@ -520,7 +519,7 @@ impl PeerState {
         is_due
     }
 
-    /// How long a problem of this object that may pass by itself has to last before it is reported; `None` if it has none. It lasts as
+    /// Returns the remaining time until a problem of this object that may pass by itself is reported; `None` if it has none. It lasts as
     /// long as its reason does: its words may change with each pod that ends.
     pub fn time_until_report(&self, reference: &Reference, reason: Option<&'static str>, now: Instant) -> Option<Duration> {
         let mut problems = self.passing_problems.lock();
@@ -552,8 +551,8 @@ impl PeerState {
         compared.insert(reference.clone(), addresses.clone()).as_ref() != Some(addresses)
     }
 
-    /// How many healthy pods to tell the provider to keep, now that this number is right, and when to ask again. `before`: what it was
-    /// told if this process has not told it anything.
+    /// Returns the number of healthy pods that the provider is told to keep, now that `right` is the right number, and when to ask again.
+    /// `before`: the number that it was told if this process has not told it anything.
     pub fn tells_budget(&self, reference: &Reference, before: usize, right: usize, now: Timestamp) -> (usize, Option<Duration>) {
         self.budgets.lock().entry(reference.clone()).or_insert(Told::new(before)).next(right, now)
     }
@@ -567,7 +566,7 @@ impl PeerState {
         NOT_ACCEPTED_RETRY
     }
 
-    /// How long this pod still waits after it was not accepted.
+    /// Returns the remaining delay of this pod after it was not accepted.
     pub fn waits_for(&self, uid: &str) -> Option<Duration> {
         let since = self.recall(uid, |pod| pod.not_accepted)?.elapsed();
         NOT_ACCEPTED_RETRY.checked_sub(since).filter(|rest| !rest.is_zero())
@@ -587,7 +586,7 @@ impl PeerState {
         self.recorded.lock().remove(reference);
     }
 
-    /// Why this object is not sent, if it cannot travel.
+    /// The obstacle that keeps this object from being sent.
     pub fn obstacle(&self, reference: &Reference) -> Option<String> {
         self.obstacles.lock().get(reference).cloned()
     }
@@ -601,7 +600,7 @@ impl PeerState {
         self.obstacles.lock().remove(reference);
     }
 
-    /// How bad the silence is.
+    /// The severity of the silence.
     pub fn outage(&self) -> Outage {
         match self.remote().map(|remote| *remote.connection.health.borrow()) {
             Some(Health::Reachable) => Outage::None,
@@ -612,7 +611,7 @@ impl PeerState {
         }
     }
 
-    /// How long until a longer silence means more than it does now.
+    /// Returns the time until a longer silence counts as a worse outage.
     pub fn next_outage(&self) -> Option<Duration> {
         match self.remote().map(|remote| *remote.connection.health.borrow()) {
             Some(Health::Reachable) => None,

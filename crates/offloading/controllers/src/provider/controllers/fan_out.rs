@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers;
 
-/// What each tenant could use at the last change, with the overhead of its `RuntimeClass`. Lost at a restart, which costs one pass.
+/// The policy of each tenant at the last change, with the overhead of its `RuntimeClass`. Lost at a restart, which costs one pass.
 type Usage = Mutex<HashMap<String, (Option<ConsumerPolicy>, ResourceList)>>;
 
 /// Runs until the context's `stop`.

@@ -32,20 +32,20 @@ use tokio::time::Instant;
 
 use crate::provider::state::{Error, Provider};
 
-/// How many tenants are reconciled at the same time.
+/// Maximum number of tenants that are reconciled at the same time.
 const WORKERS: usize = 4;
-/// How often the contents of a namespace are checked again.
+/// Interval between two checks of the contents of a namespace.
 const CHECK_INTERVAL: Duration = Duration::from_mins(10);
-/// How often a refused name is tried again.
+/// Interval between two tries of a refused name.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
 /// Rounds of planning and acting. Creating a namespace takes three.
 const MAX_ROUNDS: usize = 4;
 const FIELD_MANAGER: &str = "liqo-offloading";
 
-/// What is remembered between two passes. Lost at a restart, which costs some reads.
+/// The state that is kept between two passes. Lost at a restart, which costs some reads.
 struct Controller {
     provider: Arc<Provider>,
-    /// When the contents of a namespace were last found or written, by the namespace's UID.
+    /// Last time that the contents of a namespace were found or written, by the namespace's UID.
     prepared: Mutex<HashMap<String, Instant>>,
     /// The status written last, by tenant namespace: the cache may not show it yet.
     written: Mutex<HashMap<String, WrittenStatus>>,

@@ -21,10 +21,10 @@ use tokio::time::Instant;
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers;
 
-/// What is remembered between two passes, by offer. Lost at a restart, which costs a minute.
+/// The state that is kept between two passes, by offer. Lost at a restart, which costs a minute.
 pub struct Controller {
     provider: Arc<Provider>,
-    /// Since when the offer of a pool with pods is missing.
+    /// Begin of the time in which the offer of a pool with pods is missing.
     missing: Mutex<HashMap<Key, Instant>>,
     /// Resources that the metrics show.
     shown: Mutex<HashMap<Key, BTreeSet<String>>>,
@@ -174,7 +174,7 @@ fn gauges() -> &'static (Amounts, Amounts) {
     })
 }
 
-/// What is offered and what is charged, of each resource that has either.
+/// Returns the offered and the charged amount of each resource that has either.
 fn amounts(offered: Option<&ResourceList>, charged: &ResourceList) -> BTreeMap<String, (f64, f64)> {
     let none = ResourceList::new();
     let offered = offered.unwrap_or(&none);

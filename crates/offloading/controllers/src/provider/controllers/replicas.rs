@@ -36,25 +36,25 @@ use serde_json::{Value, json};
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers::{self, Group, ReplicaGroup};
 
-/// How many groups are reconciled at the same time.
+/// Maximum number of groups that are reconciled at the same time.
 const WORKERS: usize = 4;
-/// How many replicas are read at once: each may hold as much as a consumer may send.
+/// Page size of lists of replicas: each may hold as much as a consumer may send.
 const PAGE_SIZE: u32 = 50;
 /// The same for a `ConfigMap` or Secret, which may take a MiB.
 const LARGE_PAGE_SIZE: u32 = 10;
-/// How often a group is checked although nothing changed.
+/// Interval between two checks of a group although nothing changed.
 const CHECK_INTERVAL: Duration = Duration::from_mins(5);
-/// How often objects without room are tried again.
+/// Interval between two tries of objects without room.
 const QUOTA_RETRY: Duration = Duration::from_mins(1);
 /// Delay before another namespace of the consumer, which lost its room, is looked at.
 const QUOTA_DELAY: Duration = Duration::from_secs(5);
-/// How often a name that is taken is tried again.
+/// Interval between two tries of a name that is taken.
 const NAME_TAKEN_RETRY: Duration = Duration::from_mins(1);
-/// How often a replica is checked that is being deleted, or is young and has no address yet.
+/// Interval between two checks of a replica that is being deleted, or is young and has no address yet.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// Age up to which a replica counts as young.
 const MAX_YOUNG_AGE: Duration = Duration::from_mins(15);
-/// How often an older replica without an address is checked.
+/// Interval between two checks of an older replica without an address.
 const ADDRESS_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Runs until the context's `stop`.
@@ -145,7 +145,6 @@ struct Pass<'a> {
     /// The mapped namespace.
     namespace: &'a str,
     policy: Option<ConsumerPolicy>,
-    /// When the next pass is due.
     next: Next,
     /// The first error.
     failure: Option<Error>,
@@ -277,7 +276,7 @@ impl Pass<'_> {
         plan(sources, replicas, &BTreeSet::from([kind]), self.policy.as_ref())
     }
 
-    /// What the tenant may expose to clients outside the cluster.
+    /// Computes what the tenant may expose to clients outside the cluster.
     fn exposure_grant(&self) -> ExposureGrant {
         let records = self.provider.records.all();
         let of_tenant = records.iter().filter(|(key, _)| key.namespace == self.group.tenant);
@@ -313,7 +312,7 @@ impl Pass<'_> {
         pods.flat_map(|(_, pod)| pod.addresses.clone()).collect()
     }
 
-    /// Which addresses the consumer's endpoints may have: `own`, and those in its own prefixes.
+    /// Returns a test for the addresses that the consumer's endpoints may have: `own`, and those in its own prefixes.
     fn allowed_addresses<'a>(&self, own: &'a BTreeSet<IpAddr>) -> impl Fn(IpAddr) -> bool + use<'a> {
         let network = self.provider.networks.of(self.consumer);
         move |address| {

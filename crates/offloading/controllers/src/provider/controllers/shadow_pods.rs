@@ -48,7 +48,7 @@ use crate::provider::metered_pods::life;
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers;
 
-/// How many shadow pods are reconciled at the same time.
+/// Maximum number of shadow pods that are reconciled at the same time.
 const WORKERS: usize = 16;
 /// More steps than any shadow pod needs in one pass.
 const MAX_STEPS: usize = 12;
@@ -83,7 +83,7 @@ enum StoredStatus {
     Unknown,
 }
 
-/// What is remembered of a shadow pod between two passes, because caches lag. Lost at a restart, which costs some reads.
+/// Facts about a shadow pod that are remembered between two passes, because caches lag. Lost at a restart, which costs some reads.
 #[derive(Default)]
 struct Memory {
     /// UID of the shadow pod.
@@ -97,21 +97,21 @@ struct Memory {
     evicted: Option<String>,
     /// The generation that the pod was created from or updated to.
     applied: Option<i64>,
-    /// Since when a minor change of the status has not been written.
+    /// Begin of the time in which a minor change of the status has not been written.
     unreported_since: Option<Instant>,
     /// The API server's last refusal.
     refused: Option<RefusedPod>,
     /// Ephemeral containers that were refused.
     refused_containers: RefusedContainers,
-    /// Why its pod is not what the shadow pod says.
+    /// The refused change: its pod differs from the shadow pod.
     refused_change: Option<RefusedChange>,
-    /// Why the pod is not resized as the shadow pod asks.
+    /// The reason why the pod is not resized as the shadow pod asks.
     unresized: Option<Unresized>,
-    /// What its pod used is stored, or nothing has to be.
+    /// The usage of its pod is stored, or need not be.
     has_stored_usage: bool,
     /// Its finalizer was removed, and the watch does not show that yet.
     released: bool,
-    /// From when on the pod may be created: consumers have a pace.
+    /// Earliest time for the creation of the pod: consumers have a pace.
     turn: Option<Instant>,
 }
 
@@ -132,7 +132,7 @@ struct RefusedChange {
     policy: Option<ConsumerPolicy>,
 }
 
-/// What the pod of a shadow pod is created from.
+/// The input from which the pod of a shadow pod is created.
 struct PodInput {
     /// JSON text.
     pod: Arc<str>,
@@ -153,10 +153,10 @@ struct AdmittedPod {
     asks_cluster: bool,
 }
 
-/// What has to change in a remote pod, so that it becomes what its record says.
+/// The changes of a remote pod, so that it becomes what its record says.
 #[derive(Default)]
 struct Changes {
-    /// What the API server says that the pod asks for.
+    /// The amounts that the pod asks for, as the API server says.
     asked: Option<ResizeRequest>,
     resize: Option<WantedResize>,
     /// The patch of a pod that has the amounts of its record.
@@ -165,9 +165,9 @@ struct Changes {
     if_not_resized: Option<Value>,
     /// The ephemeral containers to add.
     missing: Vec<MissingContainer>,
-    /// How many of them the pod can get.
+    /// The number of them that the pod can get.
     room: usize,
-    /// Why a container keeps its image.
+    /// Reason why a container keeps its image.
     refused: Option<String>,
 }
 
@@ -269,7 +269,7 @@ fn forget(provider: &Provider, key: &Key) {
     provider.queues.add(triggers::shadow_pods(provider.ledger.lock().forget(key)));
 }
 
-/// What follows a step.
+/// The result of a step.
 enum Progress {
     DecideAgain,
     Finished(Next),
@@ -383,7 +383,7 @@ impl Pass<'_> {
         })
     }
 
-    /// How long to wait before the pod may be created, because its consumer creates many.
+    /// Returns the delay before the pod may be created, because its consumer creates many.
     fn delay(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let turn = *self
@@ -688,7 +688,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// What has to change in a remote pod. Nothing if its record cannot be read: the pod runs on as it is.
+    /// Computes the changes of a remote pod. No changes if its record cannot be read: the pod runs on as it is.
     fn changes(&self, pod: &RemotePod, record: &str, live: &Value) -> Changes {
         let _one_at_a_time = self.provider.parsing.lock();
         let asked = WatchedPod::deserialize(live).ok().and_then(|live| resize::as_asked(pod, live));

@@ -1,4 +1,4 @@
-//! What a remote pod requests, and how much it may use: the provider writes both into every container, so that the ledger charges
+//! The requests of a remote pod, and the amounts that it may use: the provider writes both into every container, so that the ledger charges
 //! what the scheduler sees, and no pod uses much more than it is charged.
 //!
 //! | resource | a container that says nothing requests | least request | limit, if it has none |
@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 pub(crate) const MEMORY: &str = "memory";
 /// Name of a resource: the files that a pod writes, and its logs.
 pub(crate) const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
-/// What a container counts as requesting for its limit of ephemeral storage, if it requests less.
+/// Minimum request from which the limit of ephemeral storage of a container is computed.
 const DEFAULT_STORAGE: &str = "128Mi";
 
 /// The lists of containers that may have requests.

@@ -39,7 +39,7 @@ const MIN_RENEWAL_INTERVAL: Duration = Duration::from_mins(1);
 /// A pod that does not require its home API server waits at most this long for the network to a new provider.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Which API server a pod uses at a provider.
+/// The API server that a pod uses at a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApiServerChoice {
     None,
@@ -97,22 +97,22 @@ pub fn uses(carried: &Value, secret: &str) -> bool {
     items(carried, "/spec/volumes").iter().any(|volume| text(volume, "/secret/secretName") == Some(secret))
 }
 
-/// How to send a pod that uses its home API server.
+/// The way to send a pod that uses its home API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
     /// With these addresses of the API server.
     With(Vec<IpAddr>),
-    /// Wait.
     Wait(Duration),
     /// Send it without, and say so in its condition.
     Without,
-    /// Refuse it.
     Refuse,
     /// Its namespace gives providers no tokens: send it without, and say so, or refuse it if it requires one.
-    NotAllowed { required: bool },
+    NotAllowed {
+        required: bool,
+    },
 }
 
-/// How to send a pod that was bound to its node `bound_for` ago; `addresses` are those of the API server at the provider. `allowed`
+/// Decides how to send a pod that was bound to its node `bound_for` ago; `addresses` are those of the API server at the provider. `allowed`
 /// says whether providers get tokens of the pod's namespace.
 pub fn how_to_start(required: bool, allowed: bool, addresses: Vec<IpAddr>, bound_for: Option<Duration>) -> Start {
     let rest = bound_for.map_or(Duration::ZERO, |bound_for| NETWORK_TIMEOUT.saturating_sub(bound_for));
@@ -129,7 +129,7 @@ pub fn how_to_start(required: bool, allowed: bool, addresses: Vec<IpAddr>, bound
     }
 }
 
-/// When the pod was bound to its node.
+/// Time of the pod's binding to its node.
 pub fn bound_at(pod: &Value) -> Option<Timestamp> {
     let scheduled = items(pod, "/status/conditions").iter().find(|one| text(one, "/type") == Some("PodScheduled"))?;
     text(scheduled, "/lastTransitionTime")?.parse().ok()
@@ -264,7 +264,7 @@ pub fn token(home: &Value) -> Token {
     Token { audience: audience.map(str::to_owned), seconds: seconds.clamp(MIN_TOKEN_SECONDS, MAX_TOKEN_SECONDS) }
 }
 
-/// When to renew a token with this lifetime: early enough for a kubelet to bring the new one to the pod before the old one ends.
+/// Computes when to renew a token with this lifetime: early enough for a kubelet to bring the new one to the pod before the old one ends.
 pub fn renewed_at(now: Timestamp, seconds: i64) -> Timestamp {
     now.checked_add(SignedDuration::from_secs(seconds * 4 / 5)).unwrap_or(now)
 }

@@ -9,7 +9,7 @@ use crate::json::{items, name, text};
 use crate::pod::carry::Refusal;
 use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES};
 
-/// Where variables come from. Another source may name an object, of which a remote pod names the replica only if it is known.
+/// Known sources of variables. Another source may name an object, and a remote pod names its replica only if the source is known.
 const SOURCES: [&str; 5] = ["configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"];
 /// The same for all variables of an object.
 const WHOLE_SOURCES: [&str; 3] = ["configMapRef", "prefix", "secretRef"];

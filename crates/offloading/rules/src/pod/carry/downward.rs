@@ -1,5 +1,5 @@
-//! What a remote pod reads about itself through the downward API: the same as at home, because it uses these values to talk about
-//! itself to other pods and to the API server of its home cluster.
+//! The values that a remote pod reads about itself through the downward API: the same as at home, because it uses these values to talk
+//! about itself to other pods and to the API server of its home cluster.
 //!
 //! | field | what the remote pod reads |
 //! |---|---|

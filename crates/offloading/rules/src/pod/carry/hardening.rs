@@ -1,5 +1,5 @@
-//! What the provider adds to containers that do not choose it themselves: the runtime's seccomp profile, and no raw sockets, with
-//! which a container could forge packets on its node's network.
+//! Settings that the provider adds to containers that do not choose them themselves: the runtime's seccomp profile, and no raw sockets,
+//! with which a container could forge packets on its node's network.
 
 use serde_json::{Map, Value, json};
 

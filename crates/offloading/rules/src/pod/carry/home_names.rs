@@ -1,5 +1,5 @@
-//! How a remote pod resolves names as at home: `web.demo` is a Service in the home namespace `demo`, which may be called
-//! `demo-rome-x7k2qd` here, in a cluster with another domain.
+//! A remote pod resolves names as at home: `web.demo` is a Service in the home namespace `demo`, which may be called `demo-rome-x7k2qd`
+//! here, in a cluster with another domain.
 //!
 //! The pod asks Liqo's resolver instead of the cluster's own, with the search domains that it would have at home: then its
 //! `/etc/resolv.conf` differs only in the address of the name server. The resolver translates the names.

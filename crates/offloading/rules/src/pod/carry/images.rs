@@ -1,4 +1,4 @@
-//! Which images a remote pod may use, and whether a node must ask the registry for them.
+//! Decides which images a remote pod may use, and whether a node must ask the registry for them.
 
 use std::borrow::Cow;
 
@@ -47,7 +47,7 @@ pub(super) fn changed<'a>(carried: &'a Value, live: &'a Value, list: &str) -> im
         })
 }
 
-/// Why containers of a remote pod keep an image that its local pod has no longer.
+/// The reason why containers of a remote pod keep an image that its local pod no longer has.
 pub fn refused_change(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Refusal> {
     let is_live = |list: &str, container: &Value| {
         let mut existing = items(live, &format!("/spec/{list}")).iter();

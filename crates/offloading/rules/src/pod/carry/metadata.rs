@@ -1,5 +1,5 @@
-//! Which labels and annotations of a local pod its remote pod has. Controllers, CNI plugins and service meshes of the provider act on
-//! many of them, so only those travel that mean nothing to others, and those that the provider's policy names.
+//! Decides which labels and annotations of a local pod its remote pod has. Controllers, CNI plugins and service meshes of the provider act
+//! on many of them, so only those travel that mean nothing to others, and those that the provider's policy names.
 //!
 //! What a pod reads about itself does not depend on this, see `downward`.
 

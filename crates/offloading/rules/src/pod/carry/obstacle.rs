@@ -1,5 +1,5 @@
-//! Which pods can run in no other cluster, whatever its policy allows. The webhook keeps them at home; a pod that is bound to a
-//! virtual node all the same is refused with the same reason.
+//! Finds pods that can run in no other cluster, whatever its policy allows. The webhook keeps them at home; a pod that is bound to a
+//! virtual node anyway is refused with the same reason.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::pod::carry::{Refusal, outgoing};
 use crate::pod::controller::Controller;
 
-/// Why a pod can run at no provider; `None` if some provider may accept it.
+/// The reason why a pod can run at no provider; `None` if some provider may accept it.
 ///
 /// Privileged containers are no obstacle: an administrator may let a mapped namespace run them.
 pub fn obstacle(pod: &Value) -> Option<Refusal> {

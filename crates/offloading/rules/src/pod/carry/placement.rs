@@ -1,4 +1,4 @@
-//! Where a pod may run: requirements and preferences about labels that the provider advertised travel. Those about other labels
+//! Rules for where a pod may run: requirements and preferences about labels that the provider advertised travel. Those about other labels
 //! mean nothing outside the home cluster.
 
 use std::collections::BTreeSet;

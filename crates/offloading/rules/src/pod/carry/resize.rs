@@ -25,7 +25,7 @@ const LISTS: [&str; 2] = ["containers", "initContainers"];
 /// The key of the amounts of the pod as a whole. No container has this name.
 const WHOLE_POD: &str = "/";
 
-/// Why a pod is not resized, as a kubelet says it.
+/// The reason why a pod is not resized, as a kubelet reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingResize {
     pub reason: &'static str,
@@ -61,7 +61,7 @@ pub struct Resize {
     status: Value,
 }
 
-/// What a pod is charged for a resize.
+/// The amounts that a pod is charged for a resize.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResizeCharge {
     /// The amounts in its spec.
@@ -115,7 +115,7 @@ impl Resize {
         (!patch.is_empty()).then(|| Self { patch: json!({ "spec": patch }), spec, status })
     }
 
-    /// What the pod will be charged, or why it may not have these amounts.
+    /// The amounts that the pod will be charged, or the reason why it may not have them.
     pub fn charge(&self, policy: &ConsumerPolicy) -> Result<ResizeCharge, PendingResize> {
         let spec = PodSpec::deserialize(&self.spec).map_err(|error| {
             PendingResize::infeasible(format!("the new size of the pod cannot be read: {:.200}", error.to_string()))

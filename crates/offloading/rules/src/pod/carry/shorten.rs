@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::pod::carry::downward::reads_annotation;
 use crate::pod::carry::metadata::{is_always_kept, texts};
 
-/// Which annotations may be left out of a pod that is too long.
+/// Annotations that may be left out of a pod that is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Omittable {
     /// Those that the pod does not read.

@@ -55,7 +55,7 @@ impl ResizeRequest {
 #[derive(Debug)]
 pub(super) struct ResizeInFlight {
     request: ResizeRequest,
-    /// What resizes before it asked for, as long as the watch has not shown these amounts either.
+    /// The amounts of earlier resizes, as long as the watch has not shown these amounts either.
     earlier: Option<ResizeCharge>,
 }
 
@@ -158,13 +158,13 @@ impl Ledger {
         self.refused(&account)
     }
 
-    /// What resizes add to what the pods of an account are charged.
+    /// The amounts that resizes add to the charges for the pods of an account.
     pub(super) fn added_by_resizes(&self, account: &Account, charge: Charge, ours: impl Fn(&str) -> bool) -> ResourceList {
         let resizing = self.resizing.values().filter(|one| one.request.account == *account && ours(&one.request.namespace));
         resizing.fold(ResourceList::new(), |sum, one| sum + &self.added(&one.request, &one.charge(), charge))
     }
 
-    /// What the pod of this request is charged more than now if it is charged these amounts.
+    /// The additional charge for the pod of this request if it is charged these amounts.
     fn added(&self, request: &ResizeRequest, amounts: &ResizeCharge, charge: Charge) -> ResourceList {
         // The watch may not show a new pod yet.
         let created = || self.reserved.get(&request.shadow).map(|(_, held)| held);

@@ -87,7 +87,7 @@ struct Written {
 }
 
 impl Entry {
-    /// How long until it may be written; nothing if it is written.
+    /// Time until it may be written; `None` if it is written.
     fn wait(&self, now: Instant) -> Option<Duration> {
         match &self.written {
             None => Some(Duration::ZERO),
@@ -97,7 +97,7 @@ impl Entry {
     }
 }
 
-/// What is to be done for a pod.
+/// The next step for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Due {
     Nothing,
@@ -145,8 +145,8 @@ impl Journal {
         self.pods.remove(uid);
     }
 
-    /// What is to be done for this pod, whose remote pod has `remote_uid`. Events about other pods of the same name never count.
-    /// Those that are due at the same time are written in the order in which they last happened.
+    /// The next step for this pod, whose remote pod has `remote_uid`. Events about other pods of the same name never count. Events that are
+    /// due at the same time are written in the order in which they last happened.
     pub fn due(&mut self, uid: &str, remote_uid: &str, now: Instant) -> Due {
         let Some(pod) = self.pods.get_mut(uid) else { return Due::Nothing };
         let slow = pod.pulls.slow(remote_uid, now);

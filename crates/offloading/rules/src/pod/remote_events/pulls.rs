@@ -16,13 +16,13 @@ pub struct Pulls(Vec<Pull>);
 #[derive(Debug)]
 struct Pull {
     started: RemoteEvent,
-    /// When this process first saw it. Clocks of clusters differ.
+    /// This process first saw it then. Clocks of clusters differ.
     seen: Instant,
     is_shown: bool,
 }
 
 impl Pull {
-    /// How long until it is shown.
+    /// Time until it is shown.
     fn wait(&self, now: Instant) -> Duration {
         (self.seen + SLOW).saturating_duration_since(now)
     }
@@ -63,7 +63,7 @@ impl Pulls {
         .collect()
     }
 
-    /// How long until the next pull for this remote pod takes long; nothing if there is none.
+    /// Time until the next pull for this remote pod takes long; `None` if there is none.
     pub fn wait(&self, pod_uid: &str, now: Instant) -> Option<Duration> {
         let held = self.0.iter().filter(|pull| !pull.is_shown && pull.started.pod_uid == pod_uid);
         held.map(|pull| pull.wait(now)).min()

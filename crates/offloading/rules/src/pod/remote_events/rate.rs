@@ -1,4 +1,4 @@
-//! How often something may happen.
+//! Limits how often something may happen.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub struct Rate {
     interval: Duration,
     burst: u32,
-    /// When all tokens are there again; nothing while none was ever taken.
+    /// The time at which all tokens are there again; `None` while none was ever taken.
     full_at: Option<Instant>,
 }
 
@@ -16,7 +16,7 @@ impl Rate {
         Self { interval, burst, full_at: None }
     }
 
-    /// How long until there is a token; zero if there is one.
+    /// Time until there is a token; zero if there is one.
     pub fn wait(&self, now: Instant) -> Duration {
         let until_full = self.full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         until_full.saturating_sub(self.interval * self.burst.saturating_sub(1))

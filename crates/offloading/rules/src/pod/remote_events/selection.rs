@@ -1,4 +1,4 @@
-//! Which events about the remote pods of a namespace come back.
+//! Selects the events about the remote pods of a namespace that come back.
 
 use kube::ResourceExt as _;
 use liqo_api::{NamespaceOffloading, annotations};
@@ -6,7 +6,7 @@ use liqo_api::{NamespaceOffloading, annotations};
 /// The value of the annotation that asks for all events.
 const WANTS_ALL: &str = "all";
 
-/// Which events about the remote pods of a namespace come back.
+/// The events about the remote pods of a namespace that come back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Selection {
     /// Warnings, failed probes, and pulls of images that take long.
@@ -17,7 +17,7 @@ pub enum Selection {
 }
 
 impl Selection {
-    /// What the owner of a namespace asks for.
+    /// The choice of the owner of a namespace.
     pub fn of(offloading: Option<&NamespaceOffloading>) -> Self {
         let wish = offloading.and_then(|offloading| offloading.annotations().get(annotations::REMOTE_EVENTS));
         if wish.is_some_and(|wish| wish == WANTS_ALL) { Self::All } else { Self::Notable }

@@ -117,7 +117,7 @@ fn packed(seed: u64, slack: u64) -> (Vec<Vec<Node>>, Vec<Amounts>) {
     (clusters, pods)
 }
 
-/// What counts.
+/// The rules that apply in a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Rules {
     /// The sum of a pool.
@@ -194,7 +194,7 @@ const PATIENCE: u64 = 300;
 const SETTLING: u64 = 10;
 const LAST_SECOND: u64 = 4000;
 
-/// What the webhook decides, and what the controller remembers.
+/// Whether the webhook avoids each provider, or the controller remembers it.
 fn avoided(pod: &Pod, providers: &[Provider], now: u64) -> Vec<bool> {
     let nodes: Vec<&PricedNode> = providers.iter().map(|provider| &provider.node).collect();
     let room = Room::at(&pod.amounts.list(), &nodes, true);
@@ -304,7 +304,7 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
     outcome
 }
 
-/// How many pods one cluster with all these nodes would leave without a node.
+/// The number of pods that one cluster with all these nodes would leave without a node.
 fn pending_in_one_cluster(clusters: &[Vec<Node>], pods: &[Amounts]) -> usize {
     let mut nodes: Vec<Node> = clusters.iter().flatten().copied().collect();
     pods.iter().filter(|pod| !schedule(**pod, &mut nodes)).count()

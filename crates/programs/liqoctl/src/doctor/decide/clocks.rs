@@ -21,7 +21,7 @@ pub const WARN_DIFFERENCE: SignedDuration = SignedDuration::from_secs(10);
 /// Certificates that Kubernetes signs are valid from five minutes in the past: a clock further behind refuses new ones.
 pub const FAIL_DIFFERENCE: SignedDuration = SignedDuration::from_mins(5);
 
-/// What to do about a clock.
+/// Advice about a wrong clock.
 pub const ADVICE: &str = "let its machine use NTP (`timedatectl`, chrony)";
 
 pub fn decide(facts: &Facts) -> Vec<Finding> {
@@ -73,7 +73,7 @@ fn nodes(facts: &Facts) -> Finding {
     summed(check, &apart, "node", ADVICE)
 }
 
-/// How far the clock of each holder is ahead.
+/// Time by which each holder's clock is ahead of the API server's.
 fn ahead_by_name<'a>(
     leases: impl Iterator<Item = &'a Lease>,
     name: impl Fn(&Lease) -> String,

@@ -172,7 +172,7 @@ fn manager(facts: &Facts) -> Finding {
     }
 }
 
-/// What to do about a replica that is not available.
+/// Advice about a replica that is not available.
 fn unavailable(facts: &Facts) -> &'static str {
     match workloads::pods(facts).verdict {
         Verdict::Ok => {
@@ -261,7 +261,7 @@ fn services(facts: &Facts) -> Finding {
     )
 }
 
-/// How many endpoints of a Service are ready.
+/// Number of ready endpoints of a Service.
 pub fn ready(slices: &[EndpointSlice], service: &str) -> usize {
     let of_it =
         slices.iter().filter(|slice| slice.labels().get("kubernetes.io/service-name").is_some_and(|name| name == service));

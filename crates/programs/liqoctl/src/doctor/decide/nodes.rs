@@ -143,7 +143,7 @@ fn value_of(text: &str, key: &str) -> Option<String> {
     Some(value.trim().trim_matches('"').to_owned())
 }
 
-/// What is known about a CNI plugin.
+/// A known CNI plugin.
 struct Plugin {
     /// Prefix of the name of its `DaemonSet`.
     daemon_set: &'static str,
@@ -179,7 +179,7 @@ fn cni(facts: &Facts) -> Finding {
     }
 }
 
-/// What the manager found, and what follows: the same rule decides whether something is offered.
+/// Judges what the manager found. The same rule decides whether something is offered.
 fn network_policies(facts: &Facts) -> Finding {
     let check = Check::NetworkPolicies;
     let config = match &facts.liqo.config {
@@ -200,9 +200,9 @@ fn network_policies(facts: &Facts) -> Finding {
     }
 }
 
-/// How to isolate pods of consumers.
+/// Advice how to isolate pods of consumers.
 const ENFORCE: &str = "add something that enforces them, for example kube-router's policy controller or Calico; the manager tests it within a minute";
-/// Where the docs tell what may happen without.
+/// The section of the docs about the risks without isolation.
 const RISK: &str = "docs/policies.md#networkpolicies-must-be-enforced";
 
 /// Whether another cluster borrows from this one, or wants to.

@@ -229,7 +229,7 @@ fn credential(peer: &ForeignCluster, facts: &Facts, is_broken: bool) -> Option<F
     })
 }
 
-/// What to do about prices above the limit.
+/// Advice about prices above the limit.
 const TOO_DEAR: &str = "if it costs too much, wait until the price falls, or raise `consume.maxPrices` of this cluster's policy";
 
 /// The state of each offer of the peer.

@@ -61,7 +61,6 @@ fn list(prefixes: &[IpNet]) -> String {
     if prefixes.is_empty() { "none".to_owned() } else { prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ") }
 }
 
-/// The addresses of a node.
 pub fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
     let stated = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     stated.filter_map(|address| address.address.parse().ok())

@@ -53,7 +53,7 @@ fn check_of(object: &DynamicObject) -> Check {
     }
 }
 
-/// What is missing from an object in the cluster, as text.
+/// Describes the missing parts of an object in the cluster.
 fn missing(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<String> {
     let name = match wanted.namespace() {
         Some(namespace) => format!("{} {namespace}/{}", kind(wanted), wanted.name_any()),

@@ -43,7 +43,7 @@ pub fn pods(facts: &Facts) -> Finding {
     }
 }
 
-/// Why a pod does not start, and what to do.
+/// The reason why a pod does not start, and advice.
 pub fn trouble(pod: &Pod, facts: &Facts) -> Option<(String, &'static str)> {
     let name = full_name(pod);
     let status = pod.status.as_ref()?;

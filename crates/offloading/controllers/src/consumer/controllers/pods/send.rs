@@ -47,7 +47,7 @@ const UNMARKED_RETRY: Duration = Duration::from_secs(5);
 /// Delay before a pod is tried again whose provider does not have the policies of its namespace yet.
 pub(super) const NO_POLICIES_RETRY: Duration = Duration::from_secs(2);
 
-/// How long a pod waits for policies, counted from when it was bound to its node, before this is shown on the pod.
+/// Time that a pod waits for policies before this is shown on the pod, counted from when it was bound to its node.
 const NO_POLICIES_SHOWN_AFTER: Duration = Duration::from_secs(30);
 
 const NO_POLICIES: &str = "the NetworkPolicies of the pod's namespace are not recorded at the provider yet, or it refuses them, and without them the \
@@ -65,7 +65,7 @@ const NO_TOKENS: &str = "the pod's namespace gives providers no tokens of its Se
 /// Delay before a pod is tried again that names an object which does not get to the provider.
 const KEPT_RETRY: Duration = Duration::from_mins(1);
 
-/// What decides whether a pod can be sent now.
+/// The facts that decide whether a pod can be sent now.
 struct Readiness {
     /// The remaining delay after the provider's API server did not accept the pod.
     waits_for: Option<Duration>,
@@ -73,20 +73,20 @@ struct Readiness {
     carried: Result<Value, Refusal>,
     /// Whether the provider has the policies of the pod's namespace. Without them it would not isolate the pod.
     policies_recorded: bool,
-    /// How long ago the pod was bound to its node.
+    /// Time since the pod was bound to its node.
     bound_for: Option<Duration>,
     /// For a pod that uses the API server here.
     api_server: Option<Start>,
 }
 
-/// What has to be done to send a pod, or why it cannot be sent now.
+/// The way to send a pod, or the reason why it cannot be sent now.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Send {
         carried: Value,
         /// The addresses at which the pod reaches our API server from there.
         api_server: Option<Vec<IpAddr>>,
-        /// Why the pod goes without our API server, if it uses it.
+        /// The reason why the pod goes without our API server, if it uses it.
         without_api_server: Option<&'static str>,
     },
     Wait(Duration),
@@ -280,7 +280,7 @@ impl Pass<'_> {
         own
     }
 
-    /// How to send the pod, if it uses the API server here.
+    /// Decides how to send the pod, if it uses the API server here.
     fn api_server(&self, bound_for: Option<Duration>) -> Option<Start> {
         let ApiServerChoice::Home { required } = self.pod.api_server else { return None };
         let has_network = self.consumer.context.config().spec.network.enabled;
@@ -294,7 +294,7 @@ impl Pass<'_> {
         give(carried, &self.pod.json(), &secret(&self.pod.uid), addresses, domain);
     }
 
-    /// Where pods at this provider reach our API servers; nothing where they may not, or cannot.
+    /// Returns the addresses at which pods at this provider reach our API servers. Empty if they may not, or cannot.
     fn api_server_addresses(&self) -> Vec<IpAddr> {
         let network = self.consumer.networks.of(&self.peer.id).filter(|network| network.api_server);
         let Some(network) = network else { return Vec::new() };

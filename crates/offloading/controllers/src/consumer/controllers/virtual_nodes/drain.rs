@@ -123,7 +123,7 @@ fn due_events(pods: &[(Key, Arc<LocalPod>)], told: &mut HashSet<String>) -> Hash
     due
 }
 
-/// What the owner of a pod that this cluster lends on reads when its node goes: it knows no names for the clusters behind this one.
+/// Message for the owner of a pod that this cluster lends on, when its node goes: the owner knows no names for clusters behind this one.
 const REMOVED_BEHIND: &str = "a cluster behind the provider lends to it no longer, or is not wanted there any more, and its pods end: \
      one that may run again is created again at the provider, if there is room";
 

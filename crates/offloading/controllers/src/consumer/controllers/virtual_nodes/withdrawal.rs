@@ -135,8 +135,8 @@ fn with_delayed<T>(consumer: &Consumer, key: &Key, then: impl FnOnce(&mut Delaye
     consumer.node_tasks.lock().get_mut(key).map(|tasks| then(&mut tasks.delayed_evictions))
 }
 
-/// When to look again at a Node whose pool is taken back. Pods are evicted until the provider has taken it: the time of the withdrawal is by
-/// the provider's clock, and may be over by this one before it comes.
+/// Returns the delay before the next check of a Node whose pool is taken back. Pods are evicted until the provider has taken it: the time
+/// of the withdrawal is by the provider's clock, and may pass earlier by this cluster's clock.
 fn next_look(withdrawal: Option<Timestamp>) -> Option<Duration> {
     withdrawal.map(|_| POLL_INTERVAL)
 }

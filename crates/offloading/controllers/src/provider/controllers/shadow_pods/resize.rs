@@ -36,9 +36,9 @@ pub(super) struct Unresized {
 
 /// A resize that the shadow pod asks for.
 pub(super) struct WantedResize {
-    /// Of the subresource `resize`.
+    /// For the subresource `resize`.
     patch: Value,
-    /// What the pod will be charged, or why it may not have these amounts.
+    /// The new charge of the pod, or the reason why it may not have these amounts.
     charge: Result<(ResizeCharge, Charge), PendingResize>,
 }
 
@@ -54,7 +54,7 @@ impl WantedResize {
     }
 }
 
-/// What the API server says that the pod asks for; `None` for another pod of its name.
+/// Returns the amounts that the pod asks for by this answer of the API server; `None` for another pod of its name.
 pub(super) fn as_asked(pod: &RemotePod, answer: WatchedPod) -> Option<ResizeRequest> {
     let live = RemotePod::reduce(answer).filter(|live| live.uid == pod.uid)?;
     Some(ResizeRequest::as_asked(&live))

@@ -1,4 +1,4 @@
-//! What to do about an offloaded namespace or pod, by the reason of its condition. A new reason without advice does not compile.
+//! Advice about an offloaded namespace or pod, by the reason of its condition. A new reason without advice does not compile.
 
 use liqo_api::{NamespaceReadyReason, OffloadedReason, pods};
 

@@ -1,4 +1,4 @@
-//! What to do about a broken link, by its reason. A new reason without advice does not compile.
+//! Advice about a broken link, by its reason. A new reason without advice does not compile.
 
 use kube::ResourceExt as _;
 use liqo_api::{
@@ -9,7 +9,7 @@ use liqo_api::{
 
 use crate::manifests::LEADER_LOG;
 
-/// What a reason asks for.
+/// The action that a reason asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// Something is broken: how to repair it. `PEER` means the name of the peer, `LEADER_LOG` the command.
