@@ -94,6 +94,8 @@ fn pods_and_policies() -> Set {
             nodes_of_turin: 1,
             network_policies: true,
             romes_domain: Some(names::ROMES_DOMAIN),
+            // Groups run in either set, and one of them needs it.
+            turins_pod_octet: Some(kept_addresses::TURINS_POD_OCTET),
             ..Clusters::default()
         },
         parallel: scenarios! {

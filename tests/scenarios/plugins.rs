@@ -242,7 +242,7 @@ pub async fn the_manifests_of_all_plugins_and_of_a_new_one_start_a_ready_pod(wor
     for entry in std::fs::read_dir(world.manifests(""))? {
         let entry = entry?;
         let name = entry.file_name().into_string().ok().context("a file name that is not UTF-8")?;
-        if entry.file_type()?.is_dir() && name != "liqo" {
+        if entry.file_type()?.is_dir() && !["charts", "liqo"].contains(&name.as_str()) {
             world.load_plugin(&name, &name, milan).await?;
             folders.push((world.manifests(&name), name));
         }

@@ -1,5 +1,5 @@
-//! The catalog of a broker: what its server, a resource plugin, and its reader, `liqoctl catalog`, spell alike. `openapi.json` of the plugin
-//! describes the same for other programs.
+//! The catalog of a broker: the types that its server, a resource plugin, and its reader, `liqoctl catalog`, share.
+//! `openapi.json` of the plugin describes the same for other programs.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a peer says, before this cluster has verified it.
+//! Marks what a peer wrote and this cluster has not verified yet.
 
 /// What was read from an object that a peer writes.
 ///

@@ -1,4 +1,4 @@
-//! Conditions: decides whether a controller must write any.
+//! Conditions: what a controller wants to say, and whether it must write anything for that.
 
 use jiff::Timestamp;
 

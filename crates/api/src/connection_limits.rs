@@ -1,7 +1,8 @@
-//! Which of the connections that strangers open stay open: one rule for all ports that anybody may reach.
+//! Decides which connections of strangers stay open: one rule for all ports that anybody may reach.
 //!
-//! A connection is proven when its other side has shown that it is known here. Until then it makes room for newer ones. An honest caller
-//! proves itself within milliseconds, so silent connections cannot keep it out.
+//! A connection is proven when its other side has shown that this cluster knows it. If there are too many connections,
+//! the oldest unproven one is closed. An honest caller proves itself within milliseconds, so silent connections cannot
+//! keep it out.
 
 use std::{
     collections::BTreeMap,

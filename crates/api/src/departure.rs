@@ -1,15 +1,15 @@
-//! Why pods of this cluster leave where they are: one table for all controllers. Pure.
+//! Why pods of this cluster leave the node where they are, and which pods leave for which cause. Pure.
 //!
 //! ```text
-//!   what is true                       DepartureCause             departures (liqo-controller-runtime)
-//!   a refusal, a notice, a price, ...  ──▶ which pods, how ──▶    the only place that evicts and deletes,
-//!   of the pod, of the place                                      and says why
+//!   a controller sees a refusal,       DepartureCause:             departures (liqo-controller-runtime):
+//!   a notice, a price, ...       ──▶   which pods leave, how  ──▶  evicts or deletes them, and says why
 //! ```
 //!
-//! Each controller knows its own cause and looks at its own facts. What may happen to a pod for that cause is said here, so that all of them
-//! treat a Job, a pod of a `DaemonSet` or one without a controller alike. docs/offloading.md shows the table; a test compares both.
+//! Each controller knows its own cause and reads its own facts. This table says what may happen to a pod for that
+//! cause, so all controllers treat a Job, a pod of a `DaemonSet` and a pod without a controller alike.
+//! docs/offloading.md shows the table; a test compares both.
 //!
-//! What a provider ends of its consumers' pods is a matter of other rules: `reclaim` and `remote` in `liqo-offloading-rules`.
+//! A provider ends pods of its consumers by other rules: `reclaim` and `remote` in `liqo-offloading-rules`.
 
 /// Why a pod leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Whether this cluster lends, as far as the isolation of consumers' pods decides.
+//! Decides whether this cluster may lend: it lends if its pod network enforces `NetworkPolicies`, or if its
+//! administrator allowed to lend without that.
 //!
 //! The manager, `liqoctl install` and `liqoctl doctor` ask the same rule.
 

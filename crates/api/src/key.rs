@@ -1,4 +1,4 @@
-//! The key of an object among the objects of its kind.
+//! Namespace and name of an object: its key in caches and queues.
 
 use std::fmt::{self, Debug};
 

@@ -1,4 +1,5 @@
-//! The largest pods that single nodes of a pool can take now. The sum of a pool may be large although none of its nodes has much left.
+//! The largest pods that single nodes of a pool can take now. A pool may have much left in sum although no node has
+//! much left.
 
 use std::cmp::Reverse;
 

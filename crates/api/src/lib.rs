@@ -1,30 +1,39 @@
 //! Liqo's Kubernetes kinds: the objects through which the clusters and the parts of Liqo communicate.
 //!
-//! The parts of Liqo (peering, sharing, offloading, networking) never call each other. They communicate through these objects, so this
-//! crate is the map of the system: one file for each kind, and `names.rs` for the names that several parts use.
+//! The parts of Liqo (peering, sharing, offloading, networking) never call each other. They communicate through these
+//! objects, so this crate is the map of the system. It has no client: it defines types, names, and small rules that
+//! several parts share.
 //!
 //! ```text
-//!        consumer cluster                                   provider cluster
+//!   consumer cluster                            provider cluster
+//!   each has its own ClusterConfig, PeeringPolicies, SearchDomains; ForeignCluster and TunnelEndpoint for each peer
 //!
-//!   ClusterConfig  PeeringPolicy                       ClusterConfig  PeeringPolicy
-//!   ForeignCluster (the provider)                      ForeignCluster (the consumer)
-//!   SearchDomain                                       SearchDomain
-//!   NamespaceOffloading, in any namespace
-//!   TunnelEndpoint, in Liqo's own                      TunnelEndpoint, in Liqo's own
-//!   +- liqo-provider-<id> --------+                    +- liqo-tenant-<id> -----------------+
-//!   | ResourceOffer (a copy)      |  spec ---------->  | ResourceRequest   NamespaceMap     |
-//!   | Contract (a copy)           |                    | Contract                           |
-//!   | VirtualNode  => Node        |                    | ShadowPod  ReflectedObject  Secret |
-//!   | UsageRecord  Receipt (copy) |  <-------- status  | ResourceOffer     Lease (two)      |
-//!   +-----------------------------+                    | NetworkConfig  UsageRecord Receipt |
-//!                                                      +------------------------------------+
+//!   liqo-provider-<id>, one for each provider   liqo-tenant-<id>, one for each consumer
+//!     VirtualNode, which becomes a Node           the consumer writes the spec, the provider writes the status:
+//!     copies of ResourceOffer, Contract,          ResourceRequest NamespaceMap ShadowPod ReflectedObject NetworkConfig
+//!       Receipt                                   the other way round: ResourceOffer Contract Receipt
+//!     UsageRecord: what this cluster counted      only one side writes: UsageRecord (provider), Secret (consumer)
+//!   namespaces of users: NamespaceOffloading      each side renews its own: Leases `consumer` and `provider`
 //! ```
 //!
-//! Two clusters exchange everything through the tenant namespace on the provider, and the consumer is always the client. In each object
-//! of that namespace one side writes the spec and the other side writes the status, so writes never conflict.
+//! Two clusters exchange everything through the tenant namespace on the provider, and the consumer is always the
+//! client. One side writes the spec of an object there and the other side writes its status, so writes never conflict.
 //!
-//! `liqoctl generate crds` generates the custom resource definitions in `deploy/liqo/crds/` from these types. A test checks that they
-//! are current.
+//! # Where to read
+//! Each kind has a file of its own, named after it; its doc comment says who writes it and where it is. Read
+//! `resource_request.rs`, `resource_offer.rs` and `shadow_pod.rs` first. The other files:
+//! - `names`, `derived_names`, `reasons`: labels, annotations, object names, and the types and reasons of conditions,
+//! - `prices`, `largest_pods`, `contract_policy`, `budget`, `tethering`, `schema`: parts of kinds,
+//! - `claimed`: the type of everything that a peer wrote and nobody has verified; [`record_text`]: objects inside
+//!   records,
+//! - [`policies`]: which `PeeringPolicy` applies to a peer; [`reflection`]: which Services and Ingresses are reflected,
+//! - [`requests`]: the effective requests of a pod; [`selectors`]: label selectors; [`conditions`]: whether to write a
+//!   condition,
+//! - [`departure`]: which pods leave for which cause; [`isolation`]: whether this cluster lends,
+//! - [`connection_limits`]: which connections of strangers stay open; [`catalog`]: the catalog of a broker.
+//!
+//! `liqoctl generate crds` writes the custom resource definitions in `deploy/liqo/crds/` from these types. A test
+//! checks that they are current. After you change a kind, run it again.
 
 #![warn(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.

@@ -1,7 +1,7 @@
 //! The objects inside records: JSON as text, in a single field.
 //!
-//! The API server needs a hundred times the size of a free-form object to decode it, before any rule can refuse it. A text costs little
-//! more than its length, and its schema limits that.
+//! To decode a free-form object, the API server needs a hundred times its size in memory, before any rule can refuse
+//! it. A text costs little more than its length, and the schema limits the length.
 
 use std::{fmt, io};
 

@@ -1,4 +1,4 @@
-//! Label selectors as Kubernetes validates them. What selects by labels reads its selector here, so all parts agree.
+//! Label selectors as Kubernetes validates them. All parts of Liqo read selectors here, so they agree.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::{Expression, Selector};

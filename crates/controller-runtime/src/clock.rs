@@ -1,4 +1,5 @@
-//! The time of day. It is read here and nowhere else, so that everything that runs for one cluster sees the same clock.
+//! The time of day. A process reads it only here, so everything that runs for one cluster sees the same clock, and a
+//! test can set it.
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;

@@ -1,4 +1,4 @@
-//! The context that every part gets when it starts.
+//! The data that every part of the manager gets when it starts: client, clock, network, configuration, peers, events.
 
 use std::{
     io,

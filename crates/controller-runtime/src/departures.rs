@@ -1,5 +1,8 @@
-//! Takes pods away from where they are: the only place of the manager that evicts pods or deletes local ones, but for the protection of a
-//! provider against its consumers. Which pods leave for a cause, and how, is said in [`liqo_api::departure`].
+//! Makes a pod leave its node: evicts or deletes it, and can tell its owner in an event. [`liqo_api::departure`] says
+//! for each cause which pods leave, and how.
+//!
+//! Controllers evict pods, or delete local ones, only through this module. One exception: a provider that ends pods of
+//! its consumers follows other rules, in `liqo-offloading-rules`.
 //!
 //! All requests are for a pod of this UID, and for no other one of the same name.
 

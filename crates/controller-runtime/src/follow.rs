@@ -1,11 +1,12 @@
-//! Shows each object in a namespace of a provider and each change of it, without keeping any: for Kubernetes events.
+//! Reports each object in a namespace of a provider, and each change of it, but stores none. Offloading follows
+//! Kubernetes events with it, and copies some of them to local pods.
 //!
 //! ```text
 //! everything that exists, and each change ──▶ a limit is exceeded ──▶ only changes from now on
 //! ```
 //!
-//! A provider may have more events than the [`crate::provider_limits`] allow, without any fault. That must cost only events: it is no
-//! fault of the peering, and the caches of other objects do not see it.
+//! A provider may have more events than the [`crate::provider_limits`] allow, without any fault. Then only events are
+//! lost: the peering goes on, and the caches of other objects are not affected.
 
 use std::{error::Error, fmt::Debug, io, sync::Arc, time::Duration};
 

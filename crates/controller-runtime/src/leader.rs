@@ -1,10 +1,10 @@
-//! Leader election with a Lease: one manager is active.
+//! Leader election with a Lease: of all replicas of the manager, one leads.
 //!
-//! A holder whose lease has not changed for a while, by the local monotonic clock, counts as dead. The times in the lease do not
-//! matter for that, so clocks may differ. They only tell a new leader since when nobody led.
+//! A replica takes over when the lease has not changed for a while, by its own monotonic clock. It does not compare the
+//! times in the lease with its clock, so clocks may differ. These times only tell a new leader since when nobody led.
 //!
-//! The holder writes into the lease how long it is valid, and others wait that long. So replicas with different [`Timing`]s may take
-//! part in one election, for example during an update.
+//! The holder writes into the lease how long it is valid, and others wait that long. So replicas with different
+//! [`Timing`]s may take part in one election, for example during an update.
 
 use std::time::Duration;
 

@@ -1,35 +1,43 @@
-//! The code that all of Liqo's controllers share.
+//! The code that all of Liqo's controllers share: watches, queues, clients for peers, writes, leader election.
 //!
-//! Every controller has the same four steps, and this crate contains their common parts:
+//! Peering, sharing, network negotiation, offloading and tethering build their controllers from it. `liqo-fabric`, the
+//! DNS resolver and two resource plugins use its watches, `liqoctl` its evictions. It has no rules about pods, offers
+//! or networks: each crate decides for itself. Every controller has the same shape:
 //!
 //! ```text
-//!   watch ----> Cache (reduced) ----> Queue of keys ----> reconcile(key)
-//!   kube API    what the controller   each key once,      snapshot -> decide (pure) -> act
-//!   or a peer's needs, no more        never twice at
-//!                                     the same time
+//!   watch ----> Cache -----------> Queue of keys ----> reconcile(key)
+//!   API server  only the fields    each key once,      snapshot -> decide (pure) -> act
+//!   here or     that the           never twice at
+//!   at a peer   controller needs   the same time
 //! ```
 //!
-//! * [`cache`]: a watch that keeps a reduced copy of each object and reports which keys changed, including deletions.
-//! * [`follow`]: a watch of Kubernetes events at a provider, which keeps none.
-//! * [`unread`]: parses objects that peers wrote one by one, so that no object spoils a list.
-//! * [`queue`]: keys to reconcile, deduplicated, with back-off for each key; never the same key twice at the same time.
-//! * [`peers`]: the clusters that we borrow from, with a client for each. Peering fills it, the other parts use it.
-//! * [`provider_limits`]: what a provider can make this process read and keep.
-//! * [`foreign_clusters`], [`policies`]: which object counts for a peer, if there are several.
-//! * [`conditions`], [`events`]: inform the user, without a write when nothing changed.
-//! * [`eviction`]: evicts pods as disruption budgets allow.
-//! * [`put`]: writes what one controller owns completely.
-//! * [`batches`]: how long changes are collected before they are processed together.
-//! * [`writes`]: creates, deletes, handles finalizers; the error of a step.
-//! * `process`: logs, signals and the health server of a program (feature `process`).
-//! * [`start`]: tries again what a program needs to start.
-//! * [`leader`]: leader election.
-//! * [`watch`]: a channel for the latest value.
-//! * [`context`]: what every part gets when it starts.
-//! * [`clock`]: the time of day. [`network`]: whom a process calls, and where it listens.
+//! A reconcile depends only on the current state. It may run at any time, twice, or after a restart, and writes nothing
+//! if nothing has to change. Read [`cache`] and [`queue`] first; the controller in `crates/peering/src/lifecycle.rs`
+//! uses both.
 //!
-//! A reconcile depends only on the current state. It may run at any time, twice, or after a restart, and then does nothing if nothing
-//! is to do.
+//! **Read objects**
+//! * [`cache`]: a watch that keeps a reduced copy of each object, and reports which keys changed, including deletions.
+//! * [`follow`]: a watch of the events at a provider, which reports them and stores none.
+//! * [`unread`]: objects that peers may have written, parsed one by one: one bad object does not fail a whole list.
+//! * [`foreign_clusters`], [`policies`]: which object applies to a peer, if there are several.
+//! * [`peers`]: the clusters that this cluster borrows from, with a client for each. Peering fills it, the others use
+//!   it.
+//! * [`provider_limits`]: limits on what one provider can make this process read and keep.
+//!
+//! **Decide when to work**
+//! * [`queue`]: keys to reconcile, without duplicates, with a back-off for each key.
+//! * [`batches`]: how long to collect changes before they are processed together.
+//! * [`watch`]: a channel for the latest value. It has nothing to do with watches of the API server.
+//!
+//! **Write objects**
+//! * [`writes`]: creates, deletes, handles finalizers; the error of a step. [`put`]: replaces a spec or a status.
+//! * [`conditions`]: writes conditions, only if they changed. [`events`]: one that repeats soon is only counted.
+//! * [`departures`]: makes a pod leave, as its cause says. [`eviction`]: the request that respects disruption budgets.
+//!
+//! **Run a process**
+//! * [`leader`]: leader election. [`start`]: tries again what a program needs to start. [`metrics`]: for Prometheus.
+//! * [`context`]: what each part of the manager gets: client, clock, network, configuration. Tests replace [`clock`]
+//!   and [`network`]. `process` (a feature): logs, signals and the health server.
 
 pub mod batches;
 pub mod cache;

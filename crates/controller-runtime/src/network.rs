@@ -1,4 +1,4 @@
-//! The network that a process calls and listens on. Tests put streams in memory in the place of TCP.
+//! The network that a process calls and listens on. In tests, streams in memory replace TCP.
 
 use std::{
     error::Error,

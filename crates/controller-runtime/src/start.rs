@@ -1,4 +1,4 @@
-//! Steps that a program needs to start.
+//! Repeats a step that a program needs to start, while the API server is overloaded or starting itself.
 
 use std::{fmt, time::Duration};
 

@@ -1,8 +1,8 @@
 //! Objects that another cluster may have written, parsed one by one.
 //!
-//! The API server accepts objects that this program cannot parse: for example, JSON may be nested deeper than the parser allows. One
-//! such object would spoil a whole list, and a page of large objects would fill the memory. So a list or a watch parses only the few
-//! fields that it needs, and each object is parsed completely when it is handled.
+//! The API server accepts objects that this program cannot parse: for example, JSON may be nested deeper than the
+//! parser allows. One object like that would make a whole list fail, and a page of large objects would fill the memory.
+//! So a list or a watch parses only the few fields that it needs, and the whole object is parsed when it is handled.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 

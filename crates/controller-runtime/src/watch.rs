@@ -1,9 +1,10 @@
-//! A channel for one value, of which receivers need the latest only: that of tokio, but for the order in which receivers wake.
+//! A channel for one value, for receivers that need only the latest one. It works like tokio's `watch`, except for the
+//! order in which receivers wake.
 //!
-//! Tokio wakes the receivers of its channel in a random order. These wake in the order in which they began to wait, so that a run of
-//! the manager in a simulation can be repeated.
+//! Tokio wakes the receivers of its channel in a random order. These wake in the order in which they began to wait, so
+//! a test can repeat a run of the manager exactly (`crates/devtools/simulation`).
 //!
-//! As with tokio's, nobody may hold what `borrow` returns while the same task sends, or borrows once more.
+//! As with tokio's, a task must not hold what `borrow` returns while it sends, or borrows again.
 
 use std::sync::{
     Arc,

@@ -1,4 +1,4 @@
-//! Content of the records of one cluster: its ID, its name, the URLs of its auth endpoint, and the versions of the protocol it speaks.
+//! What the DNS records of one cluster say: its ID, its name, the URLs of its auth endpoint, and the protocol versions.
 
 use std::{cmp::Reverse, net::IpAddr};
 

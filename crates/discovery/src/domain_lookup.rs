@@ -1,4 +1,5 @@
-//! Questions about a DNS domain, and the content of the answers: PTR, then SRV and TXT of each instance, then addresses.
+//! Which questions to ask about a DNS domain, and what the answers say: PTR, then SRV and TXT of each instance (one
+//! instance is one cluster), then addresses.
 //!
 //! The caller asks all [`DomainLookup::questions`], adds each answer, and repeats until there is no question left.
 

@@ -1,7 +1,7 @@
 //! The clusters that were heard on the local network.
 //!
-//! An entry belongs to a cluster ID and to the address that sent it. So whoever announces another cluster's ID adds an entry, and
-//! neither replaces nor ends the one of that cluster. The manager tries the URLs of all of them.
+//! The key of an entry is the cluster ID and the address of the sender. So whoever announces the ID of another cluster
+//! adds an entry, but neither replaces nor ends the real one. The manager tries the URLs of all entries.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,5 @@
-//! Merges what was found in all ways into one snapshot of each cluster, and decides what follows for its `ForeignCluster`.
+//! Merges the clusters that were found on the local network and in DNS domains, one entry for each cluster ID, and
+//! decides what follows for its `ForeignCluster`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

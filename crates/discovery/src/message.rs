@@ -1,4 +1,4 @@
-//! DNS messages as far as service discovery needs them, with bounds that hold before anything is parsed.
+//! DNS messages as far as service discovery needs them. Bounds apply before anything is parsed.
 
 use std::net::IpAddr;
 

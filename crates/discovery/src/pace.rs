@@ -1,5 +1,5 @@
-//! Pace of writes: a change is written at once, and changes that go on all the time rarely. So whoever makes the list change all the
-//! time causes few writes, and a person who changes something now and then sees it soon.
+//! Limits how often a list is written: a change is written at once, but frequent changes only once in a while. So
+//! somebody who keeps changing the list causes few writes, and a rare change is visible soon.
 
 use std::time::{Duration, Instant};
 

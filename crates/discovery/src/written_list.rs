@@ -1,4 +1,5 @@
-//! Decides when to compare a list of clusters with the stored one, which anybody may have emptied.
+//! Decides when to compare the list of clusters with the stored one: after a change, and regularly, because somebody
+//! may have emptied the stored list.
 
 use std::time::{Duration, Instant};
 

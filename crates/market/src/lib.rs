@@ -1,46 +1,40 @@
-//! The market between two owners who do not know each other: what they agree on, what they count, and what they sign for it.
+//! The market between two owners who do not trust each other: contracts, which say what they agree on, and receipts,
+//! which say what was used and what it costs. Both owners sign each document.
 //!
-//! Pure: no cluster, no clock. Each decision is a function of objects and a time, so that a test can play both owners.
+//! Pure: no client, no clock. Each decision is a function of objects and a time, so a test can play both owners.
+//! `liqo-sharing` reads the objects, calls these functions and writes the results. `liqoctl` verifies stored documents.
 //!
 //! ```text
-//!   provider's API server (tenant namespace)                    consumer's API server (provider namespace)
+//!   provider: tenant namespace                         consumer: provider namespace
 //!
-//!   ResourceRequest   peering ◀──────────────────────────────── UID of the provider namespace
-//!   Contract          document: terms with that peering ──────▶ judged by policy, person, own copy
-//!                     status.signature ◀─────────────────────── signature   (the copy has it first, with its time)
-//!                     countersignature, inForceSince ─────────▶ copy, in force
-//!                     pending: an amendment of that digest ───▶ judged against the terms in force
-//!                     status.pendingSignature ◀──────────────── signature
-//!                     the amendment replaces the document ────▶ copy, with the former terms in `earlier`
-//!   UsageRecord       what was used                             UsageRecord   what was used
-//!   Receipt           document: the sum of a period ──────────▶ compared with its own records and its own copy
-//!                     status.signature ◀─────────────────────── signature, or the pods that differ
+//!   ResourceRequest   names the peering ◀───────────── UID of this namespace
+//!   Contract          document: the signed terms ────▶ judged by policy, person and own copy
+//!                     status.signature ◀────────────── signature   (the copy has it first, with its time)
+//!                     inForceSince ──────────────────▶ copy, in force
+//!                     pending: a signed amendment ───▶ judged against the terms in force
+//!                     status.pendingSignature ◀─────── signature   (then the amendment becomes the document)
+//!   UsageRecord       what was used                    UsageRecord   what was used
+//!   Receipt           document: the sum of a period ─▶ compared with its own records and its own copy
+//!                     status.signature ◀────────────── signature, or the pods that differ
 //! ```
-//!
 //! # The rule
-//! Whatever enters a signature, a charge, a stored copy or a decision to delete evidence comes from this cluster's own records, or from
-//! bytes that this cluster verified against its own keys and its own contract. Everything else in the objects is a view for people. It is
-//! shown, and never believed when it is read back. So what a peer wrote has the type [`Claimed`](liqo_api::Claimed) until a function
-//! verifies it; docs/trusted-fields.md lists the functions that open one, and what each relies on.
+//! Whatever enters a signature, a charge, a stored copy or a decision to delete evidence comes from this cluster's own
+//! records, or from bytes that it verified against its own keys and its own contract. All other fields are for people:
+//! Liqo shows them, and never reads them back as facts. So what a peer wrote has the type
+//! [`Claimed`](liqo_api::Claimed) until a function verifies it; docs/trusted-fields.md lists these functions. For
+//! contracts this means:
+//! - A signature of this cluster counts only if its own copy has it. Terms name their peering, so those of a former one
+//!   never count.
+//! - The copy stores the terms of the signed document, not the readable ones next to it, and earlier terms only from
+//!   itself.
+//! - Nobody signs when terms came into force. The consumer believes a time between its own signature and now.
+//! - A dearer version says in its signed terms how long after the signature it begins: at least the notice.
+//! - There is one contract at a time: the next one begins when the one before has ended, at the earliest.
+//! - Nobody signs an end. The first end in the copy stays, unless a signed renewal replaces it.
+//! - A consumer can name no cause of an end but its own, keeps no offer without a signature, and reserves nothing
+//!   before it.
 //!
-//! What this means for contracts:
-//! - A signature of this cluster counts if its own copy has it. What the provider shows may be of another peering.
-//! - Terms name the peering. Another peering has another name, so that nothing that was signed before comes back.
-//! - The copy has the terms of the signed document, not the readable ones next to it. It lists as earlier terms only what it had itself.
-//! - Nobody signs since when terms are in force. The provider says it, and the consumer believes a time between its own signature and now.
-//! - A version that costs more says in the signed terms how long after the signature it counts: at least the notice.
-//! - One contract at a time: the next one begins at the end of the one before, at the earliest.
-//! - Nobody signs an end. The first one that the copy has stays, unless a signed renewal replaces it.
-//!
-//! What this means for a provider: a consumer chooses no cause of an end but its own, keeps no offer without a signature, and reserves
-//! nothing before it signed.
-//!
-//! # Where to read
-//! ```text
-//!   contract   terms that both sign; amendments; the end
-//!   receipt    what was used in a period, which both sign or one disputes
-//! ```
-//! docs/contracts.md has the messages one by one: what each binds, who stores it until when, and what each side can prove.
+//! Read [`contract`] first, then [`receipt`]. docs/contracts.md shows the messages one by one.
 
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
 

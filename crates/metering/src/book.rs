@@ -1,7 +1,9 @@
-//! Objects that hold the entries of one namespace: every period has numbered chunks, and only the last one grows.
+//! The book of one namespace: which objects store its entries. Every period has numbered chunks, and only the last one
+//! grows.
 //!
-//! A chunk is closed early, so that each write is small. A process that starts again begins a new chunk; entries that are in two chunks
-//! count once. When a period is over and all entries are in, its last chunk says how many there are.
+//! A chunk is closed early, so that each write is small. After a restart, the process begins a new chunk; entries that
+//! are in two chunks count once. When a period is over and all its entries are stored, the last chunk says how many
+//! chunks there are.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The provider's charges for one pod: the facts in the status of its shadow pod.
+//! The provider's charges for one pod, as the status of its shadow pod stores them.
 //!
 //! ```text
 //! charges = charge *("; " charge)      in the order of time; only the last one may be open
@@ -7,9 +7,10 @@
 //!
 //! Example: `1767225600-1767225900 cpu=1,pods=1; 1767225900- cpu=2,pods=1`
 //!
-//! A charge begins when the API server created the remote pod, and ends when the pod ended or was gone. A resize ends one charge and
-//! begins another. A pod whose deletion was asked for is not charged after its grace: callers pass the end of the grace as the time.
-//! What is written never changes, except that an open charge ends: so a successor of the process continues from here.
+//! A charge begins when the API server created the remote pod, and ends when the pod ended or was gone. A resize ends
+//! one charge and begins another. A pod that is being deleted is charged until the end of its grace period at most:
+//! callers pass that end as the time. A written charge never changes; an open one only gets its end. So another process
+//! can continue from here after a restart.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,10 +1,11 @@
 //! Compares the entries of both sides for one period, pod by pod.
 //!
-//! The consumer agrees with every entry of the provider that one of its own entries covers: the same pool and amounts, not earlier and not
-//! later. A time that both know exactly may differ by the tolerance of the policy, none by default. A time that the consumer only
-//! estimated may differ by what clocks may differ. Then the provider's seconds count: so both sides have the same sum.
+//! The consumer agrees with an entry of the provider if one of its own entries covers it: the same pool and amounts, a
+//! start that is not earlier, an end that is not later. Where both sides know a time exactly, it may differ by the
+//! tolerance of the policy, 0 by default. Where the consumer only estimated it, it may differ by the allowed difference
+//! of clocks. Then the provider's seconds count, so both sides get the same sum.
 //!
-//! What the provider did not charge is no dispute.
+//! An entry that only the consumer has is no dispute: the provider does not charge it.
 
 use std::collections::BTreeSet;
 

@@ -1,9 +1,9 @@
-//! The consumer's knowledge of one pod, and the facts of the provider that it adopts.
+//! The consumer's knowledge of one pod, and the provider's charges that it adopts.
 //!
-//! The consumer has no times of its own that are exact: it knows when it sent the pod and when its record was gone, by its own clock.
-//! The provider's charges are adopted if they are within these bounds, give or take what clocks may differ. That allows the provider's
-//! clock to be ahead or behind, not a pod to run longer: a difference of clocks is not in a difference of times. So no pod is charged
-//! for more seconds than it was sent, but a few.
+//! The consumer has no exact times of its own. It knows, by its own clock, when it sent the pod and when the record was
+//! gone. It adopts charges of the provider that are between these two times, give or take the allowed difference of
+//! clocks. A provider's clock may be ahead or behind, but a pod cannot run for longer: the length of a span does not
+//! depend on that difference. So no pod is charged for more seconds than it was sent, plus a few.
 
 use liqo_api::Claimed;
 use liqo_quantity::ResourceList;

@@ -1,10 +1,10 @@
-//! The receipt of one period: what was used of each pool under each version of the contract, and what that costs.
+//! The receipt of one period: the use of each pool under each version of the contract, and its cost.
 //!
-//! Each line, one resource of one pool under one version, is computed exactly and rounded once. A total is the sum of its lines. The
-//! pods are not listed: the digest of the canonical text of their entries stands for them.
+//! A line is one resource of one pool under one version. Each line is computed exactly and rounded once; a total is the
+//! sum of its lines. A receipt does not list pods: it has the digest of the canonical text of their entries.
 //!
-//! A receipt has a bounded size. One whose lines would take more becomes a summary: the same totals without the lines. Both sides
-//! compute it from the entries by the same rule.
+//! A receipt has a bounded size. If its lines take more, it becomes a summary: the same totals without the lines. Both
+//! sides compute it from the entries by the same rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,19 +1,16 @@
 //! The spending of a consumer under one contract in a day or a month, by namespace.
 //!
-//! The consumer's usage records have it, until both sides signed the receipt and they are deleted. So before that, what the complete
-//! periods cost is added up in an annotation of the consumer's copy of the contract, the [`Settled`] costs:
-//!
+//! It comes from the consumer's usage records, which are deleted when both sides have signed the receipt. Before that,
+//! the costs of complete periods move into an annotation of the consumer's copy of the contract, the [`Settled`] costs:
 //! ```text
 //!   periods:   1 complete   2 complete   3 complete   4 not over
 //!              └──── settled until here ─┘            │
 //!              costs in the annotation    └ records   └ records, and pods that still run
 //! ```
-//!
-//! One write changes the costs and the time until which they are settled. A record before that time does not count any more, whether it
-//! still exists or not. So neither a restart nor a write of unknown outcome loses a cost or counts it twice.
-//!
-//! A cost is computed for each period of the contract, as a receipt does: one resource of one pool under one version is rounded once, here
-//! for each namespace. Entries that begin with an estimate count, too: the provider may charge them.
+//! One write changes the costs and the time until which they are settled. Records before that time no longer count,
+//! even if they still exist. So a restart, or a write with an unknown outcome, neither loses a cost nor counts it
+//! twice. Costs are rounded for each period, as in a receipt, and for each namespace. Entries with an estimated start
+//! count, too.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,8 +1,9 @@
 //! A set of entries: merging, canonical text, digest, and the chunks of a record.
 //!
-//! Entries are keyed by the pod's UID and their start. If two differ under one key, the one that ends earlier counts: this happens only
-//! when the end was stored, the process died, and its successor saw the end later. So the order in which entries are added does not
-//! matter, and adding one twice changes nothing. An entry without a second never replaces one that has some.
+//! The key of an entry is the UID of its pod and its start. If two entries have one key, the one that ends earlier
+//! counts. This happens only if a process stored the end and died, and the next process saw the end later. So the order
+//! of adding entries does not matter, and adding one twice changes nothing. An entry that lasts zero seconds never
+//! replaces a longer one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

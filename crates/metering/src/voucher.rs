@@ -1,14 +1,15 @@
-//! A consumer's voucher for a pod that it sent.
+//! A consumer's voucher: text in a shadow pod by which the consumer recognises a pod that it sent.
 //!
-//! What a consumer signs comes from its own records. A pod that it does not have any more, for example because somebody removed it by force
-//! while its manager was down, is known only from its shadow pod, and a provider may write any shadow pod. So the consumer writes into each of
-//! them what it will need to know then, with an authentication code that nobody else can compute:
+//! A consumer signs only what its own records say. Sometimes it no longer has the pod, for example because somebody
+//! removed it by force while the manager was down. Then only the shadow pod is left, which the provider may have
+//! written. So the consumer writes into each shadow pod what it will need then, with an authentication code that nobody
+//! else can compute:
 //!
 //! ```text
 //! voucher = sent " " namespace " " pool " " amounts *(";" amounts) " " code
 //! code    = HMAC-SHA256 of provider, UID of the pod, and the text before it, in lower-case hexadecimal
 //! ```
-//! The key is derived from the key of the cluster, so it needs no storage of its own and survives restarts.
+//! The HMAC key is derived from the key of the cluster, so nobody has to store it.
 
 use std::fmt;
 

@@ -1,7 +1,9 @@
-//! Finds out how other clusters reach this one, and writes it, with the cluster's identity, into the status of the `ClusterConfig`.
+//! Finds the addresses at which other clusters reach this one, and writes them, with the cluster's identity, into the
+//! status of the `ClusterConfig`.
 //!
-//! The user's settings take precedence. Other values come from the cluster: the Service of the auth endpoint, `ConfigMap`
-//! `kube-public/cluster-info`, control-plane nodes. Liqo never announces an address that means the machine itself.
+//! The user's settings take precedence. Other values come from the cluster: the Service of the auth endpoint,
+//! `ConfigMap` `kube-public/cluster-info`, control-plane nodes. Liqo never announces an address that means the machine
+//! itself.
 
 use std::{sync::Arc, time::Duration};
 

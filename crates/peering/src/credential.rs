@@ -1,4 +1,5 @@
-//! A consumer's credential, stored in its own cluster, so that a restart needs no new grant.
+//! A consumer's credential: the provider's API server, its CA, and a token. A Secret in the consumer's own cluster
+//! stores it, so after a restart the consumer does not have to request access again.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Decides what to do about one peer: a pure function of this cluster's objects.
+//! Decides what to do about one peer: [`plan`] is a pure function of this cluster's objects. The rest of this module
+//! decides from heartbeats whether a provider or a consumer is alive.
 //!
 //! A peer may be provider, consumer or both. The two directions are independent: each has a namespace here, and the
 //! `ForeignCluster` stays until both namespaces are gone.

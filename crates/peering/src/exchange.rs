@@ -1,4 +1,4 @@
-//! One HTTP request over a connection of its own.
+//! Sends one HTTP request over a connection that is open already, and reads the answer. The connection ends with it.
 
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};

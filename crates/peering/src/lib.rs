@@ -1,31 +1,39 @@
-//! Identity, first contact, and the life of a peering.
+//! Peering: the identity of this cluster, its first contact with another one, and the life of a peering.
 //!
-//! A key identifies a cluster: the cluster ID is derived from it, the cluster signs requests to auth endpoints with it, and its own
-//! auth endpoint proves it by TLS. A consumer requests access from a provider's auth endpoint, and gets a namespace there and a
-//! short-lived credential. From then on it uses the provider's API server, and the auth endpoint only for new credentials. The
-//! provider never calls the consumer.
+//! A key identifies a cluster: the cluster ID is derived from it, the cluster signs its requests to auth endpoints with
+//! it, and its own auth endpoint proves it by TLS. A consumer requests access from a provider's auth endpoint, and gets
+//! a namespace there and a short-lived credential. From then on it uses the provider's API server, and the auth
+//! endpoint only for new credentials. The provider never calls the consumer.
 //!
 //! ```text
-//!   consumer                                                provider
-//!   ForeignCluster ─▶ lifecycle ─▶ session                  auth::server ─▶ tenancy ◀─ lifecycle ◀─ ForeignCluster
-//!                                    │ 1 who are you (/ids)      ▲  ▲          │
-//!                                    ├───────────────────────────┘  │          ├─ liqo-tenant-<id>: rights, quota, leases
-//!                                    │ 2 signed request             │          └─ account + session Secret, token for 1 h
-//!                                    ├──────────────────────────────┘
-//!                                    │ 3 lease `consumer` every 3 s, lease `provider` read ─▶ API server
+//!   consumer                                            provider
+//!   ForeignCluster ─▶ lifecycle ─▶ session              auth::server ─▶ tenancy ◀─ lifecycle ◀─ ForeignCluster
+//!                                    │ 1 who are you (/ids)   ▲  ▲         │
+//!                                    ├────────────────────────┘  │         ├─ liqo-tenant-<id>: rights, quota, leases
+//!                                    │ 2 signed request          │         └─ account, session Secret, token for 1 h
+//!                                    ├───────────────────────────┘
+//!                                    │ 3 writes the lease `consumer`, reads `provider`, every 3 s ─▶ API server
 //!                                    ▼
-//!                          Peers: the connection that sharing and offloading use
+//!                          Peers: the connection that the other parts use
 //! ```
 //!
-//! * [`identity`], [`tls`], [`challenge`]: where the key is stored, and what proves that a cluster has it. Signatures are in `liqo-signing`.
-//! * [`protocol`]: the messages. [`auth`]: the endpoint, its client, and its decisions. [`exchange`]: one request over one connection.
-//! * [`decide`]: what to do about a peer. [`lifecycle`]: the controller that does it.
-//! * [`session`], [`credential`], [`transport`]: the consumer's side. [`tenancy`]: the provider's side.
-//! * [`discovery`]: finds other clusters, and decides from which of them this cluster borrows automatically.
-//! * [`addresses`]: how others reach this cluster. [`tunnel_clients`]: who reaches it through its tunnel.
+//! The leader of the controller manager calls [`run`]. Users' wishes come from the `ForeignCluster`, `PeeringPolicy`
+//! and token Secrets; the results are namespaces, credentials and conditions. This crate does not decide what a
+//! consumer is offered (`liqo-sharing`), and neither sends pods (`liqo-offloading`) nor connects networks.
 //!
-//! The two directions of a peering are independent: each has a namespace here, and the `ForeignCluster` has a finalizer until both
-//! are gone. A dead peer blocks nothing: every call to it has a time limit, and ending a peering needs no answer.
+//! Read [`decide`] first: its `plan` says what to do about a peer. Then [`lifecycle`], the controller that does it.
+//! * [`identity`], [`tls`], [`challenge`]: where the key is stored, and what proves that a cluster has it.
+//! * [`protocol`]: the messages. [`auth`]: the endpoint, its client, its decisions. [`exchange`]: a single HTTP
+//!   request.
+//! * The consumer's side: [`session`], with one task for each provider, its [`credential`], and [`transport`], the
+//!   client.
+//! * The provider's side: [`tenancy`]. Objects of both sides: [`objects`], [`namespace`].
+//! * [`discovery`]: finds other clusters, and decides from which of them this cluster borrows automatically.
+//! * [`addresses`]: how others reach this cluster. [`tunnel_clients`]: who may reach it through its tunnel.
+//!
+//! The two directions of a peering are independent: each has a namespace here, and the `ForeignCluster` has a finalizer
+//! until both are gone. A dead peer blocks nothing: every call to it has a time limit, and ending a peering needs no
+//! answer.
 
 pub mod addresses;
 pub mod auth;

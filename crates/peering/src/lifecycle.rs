@@ -1,6 +1,8 @@
-//! The controller for peers: it reads the cluster's objects, decides, and does the next step.
+//! The controller for peers. For each peer it takes a snapshot of this cluster's objects, calls [`plan`], and does the
+//! next step of each direction: it starts a session with a provider, or repairs or ends the tenancy of a consumer.
 //!
-//! Both directions of a peering share one `ForeignCluster`. Only this controller writes its finalizer and the conditions of peering.
+//! Both directions of a peering share one `ForeignCluster`. Only this controller writes its finalizer and the
+//! conditions of peering.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The namespaces that Liqo creates for peers, reduced to what peering needs.
+//! The namespaces that Liqo creates for peers (tenant, provider, mapped), reduced to the fields that peering needs.
 
 use data_encoding::BASE64;
 use k8s_openapi::api::core::v1::Namespace;

@@ -1,4 +1,5 @@
-//! The HTTP client for a peer's API server: with a replaceable token and limited answers, and optionally through the peer's tunnel.
+//! The HTTP client for a peer's API server. Its token can be replaced while it is in use, the answers that it reads are
+//! limited, and it can go through the peer's tunnel.
 
 mod answers;
 

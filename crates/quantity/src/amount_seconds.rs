@@ -1,4 +1,4 @@
-//! Amounts of resources times the seconds for which they were used.
+//! Amounts of resources times the seconds of their use: the input of every cost.
 
 use std::fmt;
 use std::iter::Sum;

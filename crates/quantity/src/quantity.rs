@@ -1,4 +1,4 @@
-//! Construction, comparison and arithmetic.
+//! The [`Quantity`]: construction, comparison and arithmetic.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};

@@ -1,4 +1,4 @@
-//! The interface of a source: it decides how much each cluster is offered.
+//! The interface of a plugin: [`ResourceSource`] says how much each cluster is offered. Start to read here.
 
 use std::sync::Arc;
 

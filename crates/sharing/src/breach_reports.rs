@@ -1,4 +1,4 @@
-//! Tells people about breaches: an event on the contract, and a metric. Each breach is told once by each process.
+//! Reports breaches of contracts: an event on the contract, and a metric. Each process reports each breach once.
 
 use std::{
     collections::HashSet,

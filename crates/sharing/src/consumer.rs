@@ -1,7 +1,8 @@
-//! The consumer side's controller: requests resources from each provider, answers its offers, and writes its virtual nodes.
+//! The consumer side's controller: requests resources from each provider, answers its offers, and writes its virtual
+//! nodes.
 //!
-//! While a provider does not answer, nothing changes here: its virtual nodes stay, and writes to it wait. Virtual nodes go only
-//! when the provider withdraws its offer, or when this cluster no longer wants resources from the provider.
+//! While a provider does not answer, its virtual nodes stay, and writes to it wait. A virtual node is deleted only when
+//! the provider withdraws its offer, or when this cluster no longer wants resources from the provider.
 
 pub mod contracts;
 

@@ -1,7 +1,7 @@
-//! Finds out whether the pod network enforces `NetworkPolicies`, and reports it as a condition of the `ClusterConfig`.
+//! Tests whether the pod network enforces `NetworkPolicies`, and reports it as a condition of the `ClusterConfig`.
 //!
-//! A `NetworkPolicy` closes one port of the resolver's pods, at which they accept connections nevertheless. If the manager can connect, the
-//! pod network does not enforce it. The pods run anyway, so nothing has to be created, and nothing is left behind.
+//! The pods of the resolver listen on one port that a `NetworkPolicy` closes. If the manager can connect to it, the pod
+//! network does not enforce the policy. These pods run anyway, so the test creates nothing and leaves nothing behind.
 
 use std::{net::IpAddr, time::Duration};
 

@@ -1,9 +1,10 @@
 //! Sharing: how one cluster lends resources to another, from the request to the virtual node.
 //!
-//! The consumer writes a `ResourceRequest` into its tenant namespace at the provider. The provider computes what its nodes have
-//! free, takes the percentage that its `PeeringPolicy` shares, splits it between all consumers that requested something, and
-//! answers with a `ResourceOffer`. The consumer checks the offer, keeps a copy, and creates a `VirtualNode` from it, which
-//! offloading turns into a Node. When the provider's free resources change, the offer changes, and the node follows.
+//! The consumer writes a `ResourceRequest` into its tenant namespace at the provider. The provider computes what its
+//! nodes have free, takes the percentage that its `PeeringPolicy` shares, splits it between all consumers that
+//! requested something, and answers with a `ResourceOffer` for each pool. The consumer checks the offer, keeps a copy,
+//! and creates a `VirtualNode` from it. When the provider's free resources change, the offer changes, and the virtual
+//! node follows.
 //!
 //! ```text
 //!   consumer (consumer.rs)                          provider (provider.rs)
@@ -18,15 +19,19 @@
 //!                      └──────▶ copy of the offer, in the provider namespace
 //! ```
 //!
-//! Each change triggers a new computation of all offers from the caches: there is no running total that could drift. The rules
-//! are in [`decide`], as pure functions. The other modules read, call them and write:
-//! - `provider`: the controller that writes offers, the answers to requests, and the status of policies,
-//! - `consumer`: the controller that writes requests, answers to offers, and virtual nodes,
-//! - `provider/contracts`, `consumer/contracts`: the contracts that offers are under, and `breach_reports`: tells who breaks them,
-//! - `isolation`: finds out whether the pod network enforces `NetworkPolicies`, without which nothing is offered,
-//! - `metering`: writes receipts of what was used under contracts, and answers them; [`Keeper`] keeps them when a peering ends,
+//! Each change triggers a new computation of all offers from the caches: there is no running total that could drift.
+//! The leader of the manager calls [`run`]. It starts these modules, which read, call the rules and write:
+//! - `provider`: writes offers, the answers to requests, and the status of policies,
+//! - `consumer`: writes requests, answers to offers, and virtual nodes,
+//! - `provider/contracts`, `consumer/contracts`: write contracts and the answers to them; `breach_reports` reports
+//!   breaches,
+//! - `metering`: writes and answers receipts; its [`Keeper`] copies what has to stay when a peering ends,
+//! - `isolation`: tests whether the pod network enforces `NetworkPolicies`, without which nothing is offered,
 //! - `plugins`: asks the resource plugins that policies name,
 //! - `peer_conditions`: writes the conditions of each `ForeignCluster`, for both sides.
+//!
+//! Read [`decide`] first: the rules, as pure functions. `liqoctl` and the broker plugin call them, too. The rules of
+//! contracts and receipts are in `liqo-market`. Offloading makes Nodes of `VirtualNode`s, and admits pods.
 
 pub mod decide;
 

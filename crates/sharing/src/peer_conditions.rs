@@ -1,5 +1,5 @@
-//! Writes the conditions of each peer's `ForeignCluster` that the two sides report. Both sides share one writer, because
-//! server-side apply takes all conditions of a field manager at once.
+//! Writes the conditions of each `ForeignCluster` that the provider's and the consumer's side report. They share one
+//! writer, because server-side apply replaces all conditions of a field manager at once.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,8 +1,8 @@
-//! Asks the resource plugins that policies name: for each consumer, and again when a plugin reports a change. Tells them when a
-//! peering has ended.
+//! Asks the resource plugins that policies name: once for each consumer, and again when a plugin reports a change.
+//! Tells plugins when a peering has ended.
 //!
-//! A `ConfigMap` records which plugins were asked about which consumer, so that a plugin also hears of a peering that ended while
-//! it or this process was down.
+//! A `ConfigMap` records which plugins were asked about which consumer. So a plugin also hears of a peering that ended
+//! while the plugin or this process was down.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,4 +1,5 @@
-//! The provider side's controller: takes a snapshot of the cluster, and writes the offers that the rules compute from it.
+//! The provider side's controller: takes a snapshot of the cluster, calls the rules, and writes the offers that they
+//! compute.
 
 pub mod contracts;
 

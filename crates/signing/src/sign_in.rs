@@ -1,13 +1,14 @@
-//! How a cluster reads the catalog of a broker without an account there: each request has a small signed statement in its header.
+//! How a cluster reads the catalog of a broker without an account there: each request has a small signed statement in
+//! its header.
 //!
 //! ```text
-//!   rome: "for milan, at 12:00:00", signed ── Authorization: LiqoCluster ... ──▶ milan: size, signature, audience, time ──▶ it is rome
+//!   rome: "for milan, at 12:00:00", signed ── Authorization: LiqoCluster ... ──▶ milan checks signer, audience, time
 //! ```
 //!
-//! The type of the payload is the purpose: a signature for anything else does not count here, nor this one elsewhere. The statement answers
-//! no challenge, so whoever reads it can repeat it while it counts. This is enough for requests that change nothing: the statement travels
-//! only over TLS, counts for two minutes, and opens nothing but the catalog. Requests that change something answer a challenge
-//! (`liqo-peering`).
+//! The payload type is the purpose: milan accepts no other signature of rome here, and nobody accepts this one
+//! elsewhere. The statement answers no challenge, so whoever reads it can repeat it for two minutes. This is enough for
+//! requests that change nothing: the statement travels only over TLS, and opens nothing but the catalog. Requests that
+//! change something answer a challenge (`liqo-peering`).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,5 @@
-//! The controllers' view of this cluster: caches of the objects that they read, and two lists of pods that they need only at times.
+//! The controllers' view of this cluster: caches of the objects that they read. Two lists of pods are read only when
+//! needed.
 
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Brings pods home when control is back.
+//! Brings pods home when control is back: evicts those on virtual nodes, so that their controllers create others here.
 
 use std::sync::Arc;
 

@@ -1,22 +1,33 @@
 //! The working modes of a cluster: autonomous, or tethered to one peer that controls it.
 //!
-//! A tethered cluster offers everything that it has to its peer, and the pods of its users run where the peer's scheduler puts them. This
-//! crate holds the state machine of the mode, writes its state into the status of the `ClusterConfig`, offloads the namespaces of users
-//! while the peer decides, and brings pods home afterwards. All else follows from the state: sharing reads what to offer and to accept,
-//! and the admission policy `liqo-tethered` what to refuse.
+//! A tethered cluster offers everything that it has to its peer, and the pods of its users run where the peer's
+//! scheduler puts them. This crate holds the state machine of the mode and writes its state into the status of the
+//! `ClusterConfig`. While the peer decides, it offloads the namespaces of users to the peer. Afterwards it brings pods
+//! home.
 //!
 //! ```text
-//!   ClusterConfig.spec.tethering ──▶ mode ──▶ decide::machine ──▶ ClusterConfig.status.tethering
-//!   peers, offers, virtual nodes ──▶   │                                │            │
-//!                                      │                   namespaces ◀─┘            ├──▶ sharing: offers, requests
-//!                                      └── away, guests ◀─ homecoming                └──▶ ValidatingAdmissionPolicy
+//!   ClusterConfig.spec.tethering ───────▶ mode ── decide::machine ──▶ ClusterConfig.status.tethering: the state
+//!   ForeignClusters, offers, requests, ─▶                               │
+//!   virtual nodes, pods                                                 ├─▶ namespaces: which ones are offloaded
+//!                                                                       ├─▶ homecoming: evicts pods at the peer
+//!                                                                       ├─▶ refusals: makes controllers try again
+//!                                                                       ├─▶ liqo-sharing: what to ask and to offer
+//!                                                                       └─▶ ValidatingAdmissionPolicy liqo-tethered
 //! ```
 //!
-//! The rules are in [`decide`], as pure functions; the other modules read, call and write:
+//! Other parts of Liqo read only the state: everything else follows from it. The question to the peer is a field of the
+//! `ResourceRequest`; its answer arrives as the condition `TetheringGranted` of the `ForeignCluster`. `liqo-sharing`
+//! writes both here, and the answer at the peer.
+//!
+//! The rules are in [`decide`], as pure functions. Read `decide::machine` first. The other modules read, call and
+//! write:
 //! - `mode`: the controller of the state, its only writer,
 //! - `namespaces`: the controller of the `NamespaceOffloading`s of users' namespaces,
-//! - `homecoming`: evicts pods when control is back, of each controller one at a time,
-//! - `refusals`: wakes controllers whose pods were refused before.
+//! - `homecoming`: evicts pods when control is back, one at a time for each controller,
+//! - `refusals`: wakes controllers whose pods the API server refused before,
+//! - `cluster`: the caches that they share.
+//!
+//! The leader of the manager calls [`run`]. docs/tethering.md shows the modes to users.
 
 pub mod decide;
 

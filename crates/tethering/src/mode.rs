@@ -1,4 +1,5 @@
-//! The controller of the mode: the only writer of `status.tethering` of the `ClusterConfig`.
+//! The controller of the mode: collects facts, calls `decide::machine`, and is the only writer of `status.tethering` of
+//! the `ClusterConfig`.
 
 use std::{sync::Arc, time::Duration};
 

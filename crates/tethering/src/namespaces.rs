@@ -1,4 +1,4 @@
-//! Offloads the namespaces of users while a peer decides, and gives them back what they had.
+//! Offloads the namespaces of users while a peer decides, and afterwards restores what they had.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Wakes controllers whose pods were refused while this cluster was tethered.
+//! Wakes controllers whose pods the API server refused while this cluster was tethered, so that they try again at once.
 
 use std::sync::Arc;
 

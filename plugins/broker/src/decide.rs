@@ -1,5 +1,5 @@
-//! Computes the offer to each cluster. Pure: the ledger of `liqo-sharing` decides, as if the policies that name this plugin lent what this
-//! cluster borrows.
+//! Computes the offer to each cluster. Pure: it calls the ledger of `liqo-sharing` with the policies that name this
+//! plugin, as if each said that it lends what this cluster borrows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

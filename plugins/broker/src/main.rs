@@ -1,16 +1,20 @@
-//! `broker`: offers to each peer what other clusters offer to this one.
+//! `broker`: a resource plugin that offers to each peer what other clusters offer to this one.
 //!
 //! ```text
 //!   offers of providers, their virtual nodes ─┐
 //!   pods there, requests of customers ────────┤ decide.rs: the ledger of liqo-sharing, under a policy
 //!   policies, clusters, namespaces ───────────┘ that lends what this cluster borrows
 //!                                             │
-//!                       rome asks ──▶ the sum of what this cluster borrows, less what others get
+//!                       rome asks ──▶ what this cluster borrows, less what others get
 //! ```
 //!
-//! The answer is what `source.offers` of a policy gives. A moment after a relevant change, the plugin computes everything again from the
-//! current objects (`source.rs`), and notifies subscribers if an answer differs. It stores nothing for a cluster, so the end of a peering
-//! needs no work: the request is gone. With `--catalog-port` it also shows all offers that this cluster received (`catalog`).
+//! Liqo itself has the same rules without a plugin: `provide.source.offers` of a policy. This plugin is for programs
+//! that call a plugin, and for its catalog: with `--catalog-port` it also shows all offers that this cluster received,
+//! over HTTPS (`catalog`). See `docs/broker.md`.
+//!
+//! A moment after a relevant change, the plugin computes everything again from the current objects (`source.rs`), and
+//! notifies subscribers if an answer differs. It stores nothing for a cluster, so the end of a peering needs no work:
+//! the request is gone.
 
 mod catalog;
 mod decide;

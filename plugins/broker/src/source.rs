@@ -1,4 +1,4 @@
-//! Watches the cluster, computes the offers after each change, and answers.
+//! Watches the cluster, computes the offers after each change, and answers Liqo from memory.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,4 +1,5 @@
-//! `fixed-resources`: offers the same amount to each peer.
+//! `fixed-resources`: a resource plugin that offers the same amount to each peer. It is the smallest of the plugins
+//! here.
 //!
 //! ```text
 //!   --resource=cpu=2000m --resource=memory=2G --resource=pods=10
@@ -10,8 +11,8 @@
 //!
 //! With `--price=cpu=0.04 --currency=EUR` it also says what they cost.
 //!
-//! The amounts are promises: the plugin does not compare them with what the cluster has, or with what it offers to other peers. They
-//! never change while the program runs, so it reports no changes.
+//! The plugin does not compare the amounts with what the cluster has, or with what it offers to other peers. They never
+//! change while the program runs, so it reports no changes.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Computes how much each cluster is offered. Pure.
+//! Reduces nodes, pods and namespaces to what matters, and computes how much each cluster is offered. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! `node-labels-resources`: offers what is free on the nodes with given labels.
+//! `node-labels-resources`: a resource plugin that offers what is free on the nodes with given labels.
 //!
 //! ```text
 //!   nodes ──────▶ selected by --node-label? open to new pods? ──▶ allocatable ─┐
@@ -9,8 +9,11 @@
 //!                                     does not make it smaller
 //! ```
 //!
-//! A moment after a relevant change, the plugin computes everything again from the current objects (`source.rs`). There is no running total
-//! that could drift. Subscribers get one notification for each real change of an answer.
+//! Mapped namespaces contain the pods of consumers. The plugin does not divide what is free: it offers all of it to
+//! each peer.
+//!
+//! A moment after a relevant change, the plugin computes everything again from the current objects (`source.rs`). There
+//! is no running total that could drift. Subscribers get one notification for each real change of an answer.
 
 mod decide;
 mod source;

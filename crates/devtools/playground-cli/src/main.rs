@@ -1,8 +1,9 @@
-//! `liqo-playground`, run as `cargo playground`: Kubernetes clusters on this machine with Liqo installed, peered, and a demo running.
+//! `liqo-playground`, run as `cargo playground`: Kubernetes clusters on this machine with Liqo installed, peered, and a
+//! demo running. It is for people who try Liqo or work on it; tests use the library directly.
 //!
-//! The library [`liqo_playground`] starts and stops the clusters. This program does with them what a user would type: install,
-//! peer, offload, with the functions of `liqoctl`. It also runs as the supervisor: `up` starts this program again in the background,
-//! where it keeps the clusters' programs running.
+//! The library [`liqo_playground`] starts and stops the clusters. This program does with them what a user would type:
+//! install, peer, offload, with the functions of `liqoctl`. It also runs as the supervisor: `up` starts this program
+//! again in the background, where it keeps the clusters' programs running.
 //!
 //! ```text
 //!   cargo playground up
@@ -13,7 +14,9 @@
 //!     5. demo       liqoctl::offload, then a Deployment and a Service on all clusters
 //! ```
 //!
-//! `conformance` starts the clusters in the same way, and runs Kubernetes' own tests there.
+//! `up.rs` has these steps: read it first. `conformance` starts the clusters in the same way, and runs Kubernetes' own
+//! tests there. The other commands show the clusters (`status`, `logs`, `kubeconfig`) or remove them (`down`). For
+//! users: `docs/playground.md`.
 
 mod arguments;
 mod cluster_argument;

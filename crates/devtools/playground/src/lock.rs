@@ -1,4 +1,4 @@
-//! One `up` or `down` at a time for each instance, and one process that installs or builds programs.
+//! Locks: one `up` or `down` at a time for each instance, and one process that installs or builds programs.
 
 use std::{
     fs::{self, File},

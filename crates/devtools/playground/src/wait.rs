@@ -1,4 +1,4 @@
-//! Waiting by polling.
+//! Waits by polling.
 
 use std::{
     future::Future,

@@ -1,4 +1,5 @@
-//! Runs the controllers of a simulated cluster: after each change it asks them what to do, and does it.
+//! Runs the controllers of a simulated cluster: after each change it calls `cluster::decide`, and sends the writes that
+//! it returns to the API server.
 
 use std::{sync::Arc, time::Duration};
 

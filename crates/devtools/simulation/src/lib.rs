@@ -1,4 +1,4 @@
-//! Clusters in one process, for tests that need many orders of events and no real kubelet.
+//! Simulated clusters in one process, for tests that need many orders of events and no real kubelet.
 //!
 //! ```text
 //!   a process under test                   a cluster
@@ -8,13 +8,18 @@
 //!                    the end of a process     +-- kinds, schemas, patches, selectors, RBAC: pure
 //! ```
 //!
-//! Time is tokio's, so a paused clock lets an hour pass within a second. All that is drawn (names, uids, faults) comes from a seed:
-//! the same seed gives the same history.
+//! A test creates an [`ApiServer`], calls [`run`] for its controllers, and gives the process under test a client
+//! through a [`Link`], which can fail. `tests/cluster.rs` shows how. The library contains nothing of Liqo; `tests/liqo`
+//! runs Liqo's real controller managers in two or three of these clusters. Tests of `liqo-sharing` use only the API
+//! server.
 //!
-//! The API server answers as kube-apiserver does: `tests/judge` sends the same random requests to both and compares the answers.
-//! The causes of its refusals are those of kube-apiserver; their texts are its own. It accepts invalid objects that clients of ours
-//! do not send. It has no admission policies, no aggregation, and nothing that a kubelet answers (logs, exec). The controllers do
-//! what Kubernetes' own do, as small as they can be; `cluster` says what they leave out.
+//! Time is tokio's, so with a paused clock an hour passes within a second. Everything random (names, uids, faults)
+//! comes from a seed: the same seed gives the same history.
+//!
+//! The API server answers as kube-apiserver does: `tests/judge` sends the same random requests to both and compares the
+//! answers. A refusal has the same causes as kube-apiserver's, with a different text. It accepts some invalid objects
+//! that our clients never send. It has no admission policies, no aggregation, and nothing that a kubelet answers (logs,
+//! exec). The controllers are as small as possible; the page of `cluster` says what they leave out.
 
 mod api_server;
 mod cluster;

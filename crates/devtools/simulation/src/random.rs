@@ -1,4 +1,4 @@
-//! Random numbers that a seed decides.
+//! Random numbers from a seed: the same seed gives the same numbers.
 
 use std::time::Duration;
 

@@ -1,23 +1,16 @@
-//! Contracts: what both sides sign, and what follows from it.
+//! Contracts: what both sides sign, and what follows from it. Read `document`, then `provider` and `consumer`.
 //!
 //! ```text
-//!   provider   standing   what the contracts of a consumer mean for its offers: reserved amounts, bound prices, whether pods are admitted
-//!              wanted     the terms that the policy and the offers mean now
-//!              provider   proposes, amends, marks in force, renews, ends
-//!              earlier    whether the terms may change again, before the receipts of those that were replaced
-//!
-//!   consumer   consumer   signs, asks, refuses, ends; keeps copies
-//!              copied     what the copy takes over of what nobody signed
-//!              duties     finds what the provider does not fulfil
-//!
-//!   both       dearer     whether a version costs more than the one before it, and from when it counts
-//!              document   the signed bytes, and what they say
-//!              record     a contract as it is read from the API server, verified once
-//!              breaches   the list of breaches
-//!              verify     two stored copies, offline
+//!   provider   wanted: the terms that policy and offers ask for now     provider: proposes, amends, renews, ends
+//!              standing: what a consumer's contracts mean for its offers: reserved amounts, prices, admission
+//!              earlier: whether the terms may change again before the receipts for the replaced terms
+//!   consumer   consumer: signs, asks a person, refuses, ends            copied: what its copy takes over
+//!   both       document: the signed bytes, and what they say            record: a contract, verified when it is read
+//!              dearer: whether a version costs more than the former     duties: promises that a side does not keep
+//!              breaches: the list of breaches                           verify: checks two stored copies offline
 //! ```
-//!
-//! The document counts. Nobody serialises terms again to verify them, and the typed copy is never an input of a decision.
+//! Only the signed document counts. A verifier checks its bytes and never serialises terms again. The readable terms
+//! next to it are never an input of a decision.
 
 pub mod breaches;
 pub mod consumer;

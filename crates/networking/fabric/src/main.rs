@@ -1,4 +1,6 @@
-//! `liqo-fabric`: the process of Liqo on each node. The library documents what it does.
+//! `liqo-fabric`: the flags of the program, and its health server. The library documents what it does.
+//!
+//! `liqo-fabric probe` is a different program in the same image: see `probe`.
 
 mod probe;
 

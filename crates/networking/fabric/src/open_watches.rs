@@ -1,7 +1,7 @@
-//! Watches the objects that open addresses are computed from. Only gateways do.
+//! On gateways: computes the addresses that are open to single peers, from watched objects.
 //!
-//! Pods and endpoints change all the time in a busy cluster, and few of them are open to a peer, or use the API server from there. So this
-//! module computes the addresses, and the node controller runs only when they changed.
+//! Pods and endpoints change all the time in a busy cluster, but few of them are open to a peer, or use the API server
+//! from there. So this module computes the addresses, and the node controller runs only when they changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,6 +1,7 @@
-//! A broker's gateways let connections go on of which packets pass elsewhere: by the direct path between their ends.
+//! On a broker's gateways: keeps connections alive whose packets took the direct path between their ends for a while.
 //!
-//! When such packets come back to the broker, its kernel has not seen the bytes before them, and would take them for invalid.
+//! When such packets come back to the broker, its kernel has not seen the bytes before them, and would not
+//! translate them. This task tells the kernel to accept gaps in those connections.
 
 use std::time::Duration;
 

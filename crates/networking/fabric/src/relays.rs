@@ -1,5 +1,5 @@
-//! Relays carry the tunnel's datagrams over TLS while UDP does not pass. A gateway accepts connections from peers' gateways, and the
-//! controller opens those that are needed.
+//! Relays carry the tunnel's datagrams over TLS while UDP does not pass. A gateway accepts connections from peers'
+//! gateways, and `controller` opens connections to those that UDP does not reach.
 
 pub mod controller;
 

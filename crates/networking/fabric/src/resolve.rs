@@ -1,4 +1,4 @@
-//! The addresses behind the names of peers' gateways.
+//! Looks up the names of peers' gateways in DNS, and remembers the answers for a while.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

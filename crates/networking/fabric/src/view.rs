@@ -1,4 +1,4 @@
-//! The parts of objects that the watches keep.
+//! The parts of objects that the watches keep, and the functions that reduce objects to them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

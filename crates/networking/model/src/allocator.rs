@@ -1,7 +1,7 @@
 //! Allocates a prefix of our address space to each prefix of a peer.
 //!
-//! The importer allocates: each cluster decides where in its own address space the prefixes of its peers appear, and tells the peers.
-//! Two clusters never have to agree on anything.
+//! The importer allocates: each cluster decides where in its own address space the prefixes of its peers appear, and
+//! tells the peers. Two clusters never have to agree on a prefix.
 
 use std::{
     collections::BTreeMap,

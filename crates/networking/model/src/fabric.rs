@@ -1,4 +1,5 @@
-//! A cluster's network as all its nodes see it: the nodes, the gateways among them, and the peers.
+//! A cluster's network as all its nodes see it: the nodes, the gateways among them, and the peers. [`Fabric`] is the
+//! input of each node's plan.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

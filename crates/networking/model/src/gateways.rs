@@ -1,26 +1,16 @@
-//! Gateways' Leases: how they are read, and when a gateway is taken for lost.
+//! Gateways' Leases: how to read them, and when a gateway counts as lost. A gateway holds a numbered Lease, and renews
+//! it every [`RENEW_PERIOD`]. It is lost when one of these holds:
+//! 1. **Silent.** Its Lease was not renewed for [`LossRule::expired_after`], and another usable gateway
+//!    ([`GatewayLease::is_usable`]) renewed its own [`LossRule::overtaken_by`] later. If all are silent, the API server
+//!    does not answer, so none is lost.
+//! 2. **Abandoned.** Its Lease was not renewed for [`LossRule::abandoned_after`]. Only commands that look once use it.
+//! 3. **Suspected.** The node of another gateway probed its node without an answer, and says so in its own Lease. The
+//!    next renewal voids that. Only `liqo-fabric` and network negotiation use this rule.
 //!
-//! # When is a gateway taken for lost?
-//!
-//! A gateway holds a numbered Lease and renews it every [`RENEW_PERIOD`]. It is lost when either of these holds:
-//!
-//! 1. **It is silent.** Its Lease was not renewed for [`LossRule::expired_after`], and meanwhile another gateway renewed its own,
-//!    at least [`LossRule::overtaken_by`] later. If all gateways are silent, the API server does not answer, and
-//!    no gateway is lost: packets go on as before.
-//! 2. **It is suspected.** The node of another gateway probed its node without an answer, and says so in its own Lease. The
-//!    suspicion names the version of the Lease that it is about, so the next renewal voids it.
-//!
-//! "Another gateway" is one that can carry packets ([`GatewayLease::is_usable`]): its number is below the configured number of
-//! gateways, and its Lease has a valid key.
-//!
-//! Clocks of different machines differ, so the thresholds depend on who looks. All follow from the duration in the Lease, because
-//! its holder may run another version of Liqo:
-//!
-//! | who looks | by which times | thresholds |
-//! |---|---|---|
-//! | liqo-fabric (which gateways carry packets), network negotiation (which gateways this cluster announces) | when this process saw each Lease change ([`LeaseObservations`]) | [`LossRule::watched`] |
-//! | `liqoctl generate peer-command --through-tunnel`, which looks once | the times in the Leases ([`alive`]) | [`LossRule::by_holders_clocks`] |
-//! | `liqoctl doctor`, which looks once | the API server's clock | [`LossRule::by_server_clock`] |
+//! Clocks differ, so the limits depend on who looks; all follow from the duration in the Lease. `liqo-fabric` and
+//! network negotiation watch, and use their own clock ([`LeaseObservations`], [`LossRule::watched`]). Two commands look
+//! once: `generate peer-command --through-tunnel` compares the times in the Leases ([`alive`],
+//! [`LossRule::by_holders_clocks`]), `doctor` uses the API server's clock ([`LossRule::by_server_clock`]).
 
 use std::{
     collections::BTreeMap,

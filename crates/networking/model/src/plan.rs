@@ -1,19 +1,18 @@
-//! The desired state of one node: links, routes, rules and nftables.
+//! The desired state of one node ([`NodePlan`]): links, routes, rules and nftables.
 //!
-//! Each node reaches the gateways over an overlay (VXLAN), and a gateway reaches the peers through its tunnel device. The next hop
-//! in the overlay is the other node's own address, with the flag "onlink", so the overlay needs no addresses of its own. For IPv6 the
-//! kernel refuses such a next hop if another device leads to it; there the next hop is the link-local address that is derived from the
-//! other node's MAC address.
-//!
+//! Each node reaches the gateways over an overlay (VXLAN), and a gateway reaches the peers through its tunnel device.
 //! ```text
 //!   pod -> node --(mark by bucket, table of a gateway)--> overlay -> gateway --(route)--> tunnel
 //!   tunnel -> gateway --(own mark, own table)--> overlay -> node -> pod
 //! ```
+//! Each gateway has a mark and a routing table. nftables mark packets that another gateway carries ([`crate::spread`]),
+//! and on a gateway the packets from peers for other nodes. On other nodes a gateway's table leads to that gateway; on
+//! the gateway itself it leads to the other nodes. The main table leads to the first gateway, and on a gateway into its
+//! own tunnel. So with one gateway, other nodes need neither marks nor tables.
 //!
-//! Each gateway has a mark and a table. On other nodes the table leads to the gateway; on the gateway itself it leads to the other
-//! nodes. The main table leads to the first gateway, and on a gateway into its own tunnel. nftables mark packets that another gateway
-//! carries ([`crate::spread`]), and on a gateway the packets from peers for other nodes. So with one gateway, other nodes need neither
-//! marks nor tables.
+//! The next hop in the overlay is the other node's own address ("onlink"), so the overlay needs no addresses. For IPv6
+//! the kernel refuses that if another device leads to it; there it is a link-local address derived from the node's MAC
+//! address.
 
 use std::{collections::BTreeMap, net::IpAddr};
 

@@ -1,21 +1,16 @@
-//! The text of a node's nftables.
+//! The text of a node's nftables. Each address family in use has two tables, and on gateways a third one:
+//! - `liqo` translates and filters. One transaction replaces it as a whole, so no packet meets a part of it. Its chains
+//!   run a little before the usual places (`dstnat`, `srcnat`): the first chain that translates a connection wins, so
+//!   the masquerading of CNIs and kube-proxy does not hide the source.
+//! - `liqo_guard` is tiny and stays. While `liqo` is missing, it drops packets that were not translated, because the
+//!   kernel would remember the wrong translation for as long as the connection lives.
+//! - `liqo_limits` limits the connections of each peer.
 //!
-//! Each address family in use has two tables, and on gateways a third one. `liqo` translates and filters; it is replaced as a whole in one
-//! transaction, so no packet meets a part of it. `liqo_guard` is tiny and stays: it drops packets that would enter the tunnel from an
-//! address by which the peer does not know us, and packets that come out of the tunnel for any other address. This happens to packets
-//! while the other table is missing. They must not pass: the kernel would remember the wrong translation for as long as the connection
-//! lives. `liqo_limits` limits the connections of each peer.
-//!
-//! With several gateways, each node marks packets for peers by the gateway that carries them ([`crate::spread`]). It does so behind the
-//! translation of Services, where the destination is the real one. Packets that came in by the overlay leave by the tunnel whatever
-//! their bucket: the sender chose this gateway, and they must not go in circles. A node's ICMP errors about a connection go where the
-//! connection's packets go, whatever the node's own address is: no other gateway knows the connection.
-//!
-//! For IPv4 the kernel can check sources (`rp_filter`); for IPv6 it cannot. So the tables check what matters to others than the pods
-//! here: nobody speaks in a peer's name to another peer, and only nodes speak in the overlay.
-//!
-//! The chains that translate run a little before the usual places (`dstnat`, `srcnat`), because the first chain that binds a
-//! connection wins. So the masquerading of CNIs and kube-proxy does not hide the source.
+//! With several gateways, each node marks packets for peers by the gateway that carries them ([`crate::spread`]), after
+//! Services are translated. Packets that came by the overlay leave by the tunnel whatever their bucket, or they would
+//! circle. A node's ICMP errors about a connection take the connection's way: no other gateway knows it. For IPv4 the
+//! kernel can check sources (`rp_filter`), for IPv6 it cannot. So the tables check what matters to others: no peer
+//! speaks in another's name, and only nodes speak in the overlay.
 
 mod api_server;
 mod limits;

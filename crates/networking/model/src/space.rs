@@ -1,4 +1,5 @@
-//! Address spaces: each cluster has its own, and the same address means different things in two of them.
+//! Address spaces. Each cluster has its own, and the same address means different things in two of them. So types tell
+//! them apart: [`Here`] is as this cluster knows an address, [`There`] as the peer knows it.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! The controller: watches what decisions depend on, decides, and writes `TunnelEndpoint`s and conditions.
+//! The controller. It watches what decisions depend on, decides for all peers together, because prefixes must not
+//! overlap, and writes `TunnelEndpoint`s and conditions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,5 @@
-//! Whether pods of this cluster run at a peer, or pods of the peer here. Such pods know addresses of the other cluster, so these must not change.
+//! Asks whether pods of this cluster run at a peer, or pods of the peer run here. These pods know addresses of the
+//! other cluster, so its prefixes must stay where they appear.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams};

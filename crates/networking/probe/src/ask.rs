@@ -1,4 +1,4 @@
-//! The client.
+//! The client: asks all questions of a request, several at a time.
 
 use std::{
     io,

@@ -1,18 +1,23 @@
 //! Checks between pods: whether a network works, and how fast it is.
 //!
-//! One pod serves on one port, over TCP and UDP; another asks. The answer names the server and the client's address, which shows
-//! whether the right pod answered and how the client was translated. Both need no privileges.
+//! `liqoctl test network` and `liqoctl bench network` create pods with the image of `liqo-fabric`. Pods that serve run
+//! `liqo-fabric probe serve`; in another pod, `liqoctl` starts `liqo-fabric probe ask` by exec. The answer names the
+//! server and the client's address, which shows whether the right pod answered and how the client's address was
+//! translated. The pods need no privileges. `liqoctl` decides whom to ask, and judges the answers.
 //!
 //! ```text
-//!   liqoctl --exec--> ask  --who?----------------> serve     on PORT, TCP and UDP
-//!                          <--pod, node, source---
+//!   liqoctl --exec, Request--> ask  --who?----------------> serve     on PORT, TCP and UDP
+//!           <--Report, ...-----     <--pod, node, source---
 //! ```
 //!
-//! `ask` reads a [`Request`] as one line of JSON on standard input and prints one line for each question, a [`Report`]. A TCP connection
-//! carries lines: `who`, `bulk BYTES` (that many bytes follow, and come back), `sink` (the server counts bytes until the client closes its
-//! half), and `GET ...` for plain HTTP clients. A datagram is `who NONCE`, `flood NUMBER` or `count NUMBER`, followed by any padding. The
-//! server ignores datagrams that are shorter than their answer, because their source may be forged. A server that strangers can reach
-//! has a token, which clients put at the beginning of each line and each datagram.
+//! `ask` reads a [`Request`] as one line of JSON on standard input, and prints a [`Report`] as one line for each
+//! question. [`What`] lists the kinds of questions. Between the pods:
+//! - A TCP connection carries lines: `who`, `bulk BYTES` (that many bytes follow, and come back), `sink` (the server
+//!   counts bytes until the client closes its half), and `GET ...` for plain HTTP clients.
+//! - A datagram is `who NONCE`, `flood NUMBER` or `count NUMBER`, followed by any padding. The server ignores datagrams
+//!   that are shorter than their answer, because their source may be forged.
+//!
+//! A server that strangers can reach has a token, which clients put at the beginning of each line and each datagram.
 
 pub mod ask;
 mod datagram;

@@ -1,4 +1,4 @@
-//! Latency and throughput.
+//! Measures latency and throughput, over TCP and UDP.
 
 use std::{
     io,

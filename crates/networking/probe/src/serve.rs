@@ -1,4 +1,4 @@
-//! The server.
+//! The server: answers over TCP and UDP.
 
 use std::{
     collections::HashMap,

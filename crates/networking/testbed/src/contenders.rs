@@ -1,4 +1,4 @@
-//! The contenders of the benchmark: links and tunnels between two namespaces.
+//! The contenders of the benchmark: the plain link, our tunnel, and other `WireGuard`s, each between two namespaces.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! Tests and benchmarks of the data path on real kernels.
+//! Tests and benchmarks of the data path on real kernels: namespaces, links and traffic that they share.
 //!
 //! ```text
 //!   namespace "left"                    namespace "right"
@@ -6,9 +6,18 @@
 //!   wire 192.0.2.1, 2001:db8::1 ------- wire 192.0.2.2, 2001:db8::2
 //! ```
 //!
-//! A [`Pair`] stands for two gateways and the internet between them. `tests/tunnel` and the benchmark `tunnel` use it; `tests/node` builds
-//! whole clusters of namespaces. Namespaces have no names, so the kernel removes them with everything in them when the process ends,
-//! however it ends. All of this needs root and the program `ip`.
+//! A [`Pair`] represents two gateways and the internet between them. Namespaces have no names, so the kernel removes
+//! them with everything in them when the process ends, however it ends. All of this needs root and the program `ip`.
+//!
+//! | file | what it tests or measures |
+//! |---|---|
+//! | `tests/tunnel` | the tunnel alone, in a [`Pair`], also with wireguard-go at the other end |
+//! | `tests/node` | clusters of several nodes: routes, nftables, gateways, tunnels |
+//! | `tests/lan.rs` | discovery on a local network |
+//! | `benches/tunnel.rs` | our tunnel and the other [`contenders`], in turns |
+//! | `benches/peers.rs` | the cost of many peers on one gateway |
+//!
+//! Here are no tests with a kubelet or an API server: those are in `tests/` of the repository.
 
 // The figures need no more precision.
 #![allow(clippy::cast_precision_loss)]

@@ -1,4 +1,5 @@
-//! WireGuard keys of sessions. All are derived from what both clusters already know; none is generated or stored.
+//! WireGuard keys of sessions. Each is derived from a cluster's Ed25519 key, or from a token before the cluster is
+//! known. So no key is generated, stored or exchanged for a session.
 
 use curve25519_dalek::edwards::CompressedEdwardsY;
 use gotatun::x25519;

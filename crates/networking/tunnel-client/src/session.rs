@@ -1,10 +1,10 @@
-//! The consumer's side: WireGuard over UDP sockets of this process, with a [`Stack`] inside.
+//! The consumer's side: WireGuard over UDP sockets of this process, with a [`Stack`] inside. [`dial`] starts it.
 //!
-//! The session calls all gateways of the other cluster at all their addresses until one answers. It uses that gateway as long as it
-//! answers, and then calls all of them again. Streams do not survive a change of gateway: the new one resets them.
+//! The session calls all gateways of the other cluster at all their addresses until one answers. It uses that gateway
+//! as long as it answers, and then calls all of them again. When the gateway changes, open streams are reset.
 //!
-//! A gateway may have two keys (during renewal) and several addresses. Each key at each address is a candidate; candidates that share a
-//! key or an address are the same gateway, which may answer with any of them.
+//! A gateway may have two keys (during renewal) and several addresses. Each key at each address is a candidate.
+//! Candidates that share a key or an address are the same gateway, which may answer with any of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,10 +1,11 @@
 //! Offloading: pods of this cluster run in another one, and pods of others run here.
 //!
-//! A *local pod* is a pod that the scheduler bound to a virtual node: a Node object that represents a pool of a provider. The
-//! consumer copies those of its fields that may travel into a `ShadowPod`, in its tenant namespace at the provider. The provider
-//! checks them again and creates the *remote pod*, with the same name, in the mapped namespace. The status of the remote pod comes
-//! back through the `ShadowPod` and is merged into the local pod. `ConfigMap`s and Secrets that the pod names travel too, and so do
-//! the `NetworkPolicy`s of its namespace and, where there is a network, Services and Ingresses.
+//! A *local pod* is a pod that the scheduler bound to a virtual node: a Node object that represents a pool of a
+//! provider. The consumer copies those of its fields that may travel into a `ShadowPod`, in its tenant namespace at the
+//! provider. The provider checks them again and creates the *remote pod*, with the same name, in the mapped namespace.
+//! The status of the remote pod comes back through the `ShadowPod` and is merged into the local pod. `ConfigMap`s and
+//! Secrets that the pod names travel too, and so do the `NetworkPolicy`s of its namespace and, where there is a
+//! network, Services and Ingresses.
 //!
 //! ```text
 //!   consumer                                                provider
@@ -18,16 +19,22 @@
 //!   kubectl logs, exec ─▶ kubelet API of the virtual node ─── spliced ─▶ API server ─▶ kubelet
 //! ```
 //!
-//! The provider's `PeeringPolicy` limits what remote pods may be, its `ResourceOffer`s limit what they use. When the provider takes
-//! resources back, the consumer gets a notice and evicts its pods in time; then the provider ends the rest, the youngest pods
-//! first. A pod that ends so has failed for its consumer, so that its controller creates another one elsewhere.
+//! The provider's `PeeringPolicy` limits what remote pods may be, its `ResourceOffer`s limit how much they use. When
+//! the provider takes resources back, the consumer gets a notice and evicts its pods in time. After the notice the
+//! provider ends the rest, the youngest pods first. Such a pod is Failed at home, so its controller creates another one
+//! elsewhere.
 //!
-//! The rules are in `liqo_offloading_rules`: pure functions. The modules here read, ask the rules, and write:
-//! - [`consumer`]: the side that sends pods,
+//! The rules are in `liqo_offloading_rules`, as pure functions. The modules here read objects, ask the rules, and
+//! write:
+//! - [`consumer`]: the side that sends pods. Begin here: its page has the list of controllers,
 //! - `provider`: the side that runs them,
+//! - [`webhook`]: adds tolerations and node affinity to new pods of offloaded namespaces,
 //! - [`kubelet`]: the kubelet API of the virtual nodes, for `kubectl logs`, `exec` and the like,
 //! - `metering`: stores what pods used, for both sides,
-//! - [`webhook`]: keeps new pods of offloaded namespaces where their namespace says.
+//! - `networks`: addresses as peers see them; [`server`]: HTTPS for webhook and kubelet API; [`cluster_domain`].
+//!
+//! The leader of the manager calls [`run`]. Every replica serves the webhook. This crate does not create
+//! `VirtualNode`s: `liqo-sharing` writes them from offers.
 
 pub mod cluster_domain;
 pub mod consumer;

@@ -1,10 +1,11 @@
 //! Stores what pods used: the usage records of one side, in its own namespaces.
 //!
-//! A controller that lets a pod go calls [`Recorder::store`] first, and goes on when the entries are stored; then its key is enqueued again.
-//! Entries are written in batches: the first at once, then at most one write a second for each namespace, and fewer while pods go on to end.
-//! At the end of a period the pods that still run are added, and the period is marked as complete.
+//! Before a controller lets a pod go, it calls [`Recorder::store`]. When the entries are stored, its key is enqueued
+//! again, and it goes on. Entries are written in batches: the first at once, then at most one write a second for each
+//! namespace, and fewer while pods keep ending. At the end of a period the recorder adds the pods that still run, and
+//! marks the period as complete.
 //!
-//! A namespace without a contract costs nothing.
+//! Without a contract, a namespace has no records and costs nothing.
 
 mod contracts;
 

@@ -1,4 +1,5 @@
-//! The address translation between this cluster and its peers, from the `TunnelEndpoint`s in Liqo's namespace.
+//! The network to each peer: how addresses are translated, and whether it works. From the `TunnelEndpoint`s in Liqo's
+//! namespace.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Finds the names that a question is about: the consumer whose pod asks, and the home names of its namespaces and its domain. Pure.
+//! Decides what a question means: finds the consumer whose pod asks, and translates the names of its namespaces and its
+//! domain. Pure.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -1,7 +1,7 @@
-//! DNS for remote pods: they resolve the names of their namespaces as at home.
+//! DNS for remote pods: they resolve the names of their namespaces as at home. This is the process `liqo-dns`.
 //!
-//! A namespace `demo` of a consumer may be called `demo-rome-x7k2qd` here. The provider points all remote pods to this resolver
-//! (`liqo_offloading_rules::pod::carry::home_names`), which asks the cluster's own name servers:
+//! A namespace `demo` of a consumer may be called `demo-rome-x7k2qd` here. The provider points all remote pods to this
+//! resolver (`liqo_offloading_rules::pod::carry::home_names`), which asks the cluster's own name servers:
 //!
 //! ```text
 //!   remote pod                 resolver                                           cluster's name servers
@@ -10,18 +10,21 @@
 //!     10.96.7.7 ◀───────────── the same answer under the name that was asked ◀───
 //! ```
 //!
-//! * `message`: reads and writes messages; pure.
+//! - Names in the domain of the consumer's cluster become names in the domain of this cluster.
+//! - A Service of type `ExternalName` has a replica that is an alias. The resolver answers as if the pod had asked for
+//!   the target itself, so an alias never shows a pod a name that it could not ask for.
+//! - For a consumer's pods, names in namespaces of the provider and of other consumers do not exist, except the name of
+//!   the API server. A reverse lookup of an address there finds no name, either.
+//! - All other questions and answers pass unchanged.
+//!
+//! Where to read, in this order:
 //! * `directory`: whose pod asks, and which name it means; pure.
-//! * `server`, `upstream`, `limits`, `metrics`: sockets, and how much may be in progress.
+//! * `message`: reads and writes DNS messages; pure.
+//! * `server`: the sockets. `upstream` asks the name servers, `limits` bounds the work in progress, `metrics` counts.
+//! * `watches`: follows namespaces, `NamespaceMap`s, Services and pods, and updates the directory.
 //!
-//! Names in the domain of the consumer's cluster become names in the domain of this one. The replica of a Service of type `ExternalName`
-//! is an alias: the resolver answers as if the pod had asked for what it stands for, so a pod gets no name that it could not ask for.
-//!
-//! Names in namespaces of the provider and of other consumers do not exist for a consumer's pods, but that of the API server; neither do
-//! the names of their addresses.
-//!
-//! All other questions and answers pass unchanged. Every replica answers; there is no leader, and nothing is stored or written. The
-//! resolver has no rights but to read namespaces, maps of namespaces, Services and pods.
+//! `liqo-controller-manager dns` calls [`run`]. Every replica answers; there is no leader, and nothing is stored or
+//! written. The resolver has no rights but to read namespaces, `NamespaceMap`s, Services and pods.
 
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice, clippy::expect_used))] // It reads what peers write.
 

@@ -1,4 +1,5 @@
-//! Limits of the work in progress at the same time: in sum, of each consumer, and of each address.
+//! Limits how many questions and connections are in progress at the same time: in sum, for each consumer, for each
+//! address.
 
 use std::{collections::HashMap, hash::Hash, net::IpAddr, sync::Arc};
 

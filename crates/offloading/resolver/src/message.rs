@@ -1,7 +1,7 @@
-//! Reads and writes DNS messages (RFC 1035) as far as names go. Everything else in a message is copied as it is. Pure.
+//! Reads and writes DNS messages (RFC 1035), as far as names are concerned. Everything else is copied as it is. Pure.
 //!
-//! It is written by hand because a translated answer must keep what this module does not know: all bits of the header, EDNS with
-//! its flags and options, and records of unknown types.
+//! It is written by hand because a translated answer must keep what this module does not know: all bits of the header,
+//! EDNS with its flags and options, and records of unknown types.
 
 use std::{collections::HashMap, ops::Range};
 

@@ -1,4 +1,4 @@
-//! Answers questions over UDP and TCP.
+//! Answers questions over UDP and TCP: asks the directory, then the name servers, and translates the answer back.
 
 use std::{
     cell::Cell,

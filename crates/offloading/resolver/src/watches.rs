@@ -1,4 +1,5 @@
-//! Follows mapped namespaces, the domains of their consumers, the external names in them, and the addresses of remote pods.
+//! Keeps the directory current: mapped namespaces, the domains of their consumers, external names, addresses of remote
+//! pods.
 
 use std::{net::IpAddr, sync::Arc};
 

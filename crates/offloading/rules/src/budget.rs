@@ -1,14 +1,15 @@
-//! Clusters that get no new pods because a budget is spent, or because the costs there cannot be counted for it.
+//! Decides which clusters get no new pods because a budget is spent, or because their costs cannot be counted for it.
 //!
-//! A budget is judged in rounds. Until the next round nobody looks, so a budget counts as spent when what is left does not cover what the
-//! pods that run now cost until then. Only pods that are placed in the last round before can exceed it, by what they cost in one round.
+//! Budgets are judged in rounds, and nobody looks between two rounds. So a budget counts as spent when the rest does
+//! not cover what the running pods cost until the next round. Only pods that were placed in the last round can exceed
+//! it, by their cost in one round.
 //!
-//! Once spent, a budget stays so until its day or month ends, or somebody changes it: what is left then may be less than a pod costs in a
-//! round, and pods would come and go. A process that starts again judges anew.
+//! A spent budget stays spent until its day or month ends, or somebody changes it. Otherwise pods would come and go,
+//! because the rest may be less than a pod costs in a round. After a restart, budgets are evaluated from scratch.
 //!
-//! What cannot be counted is never taken for nothing: a cluster that asks for money without a contract, be it in one pool only, or in
-//! another currency, gets no new pods of whoever has a budget. Pods that run already in a pool without a contract count by an estimate, see
-//! [`unmetered`].
+//! Unknown costs never count as zero. A cluster that asks for money without a contract, even in one pool only, or in
+//! another currency, gets no new pods of whoever has a budget. Pods that already run in a pool without a contract count
+//! by an estimate, see [`unmetered`].
 
 pub mod unmetered;
 

@@ -1,4 +1,5 @@
-//! Rules for names in Kubernetes. Names that a peer gives become parts of request paths here, so they are checked first.
+//! Rules for names in Kubernetes. Names that a peer gives become parts of request paths here, so they are checked
+//! first.
 
 /// Maximum length of a DNS subdomain.
 pub(crate) const MAX_SUBDOMAIN_LEN: usize = 253;

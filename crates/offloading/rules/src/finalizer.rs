@@ -1,4 +1,4 @@
-//! One finalizer among those of others.
+//! Finds one finalizer in the list of an object.
 
 /// Position of this finalizer in an object's list.
 pub fn position(finalizers: Option<&Vec<String>>, ours: &str) -> Option<usize> {

@@ -1,4 +1,4 @@
-//! Patterns of names in policies.
+//! Matches names against the patterns in policies.
 
 /// Whether one of these patterns matches a name; `*` at the end of a pattern matches any text.
 pub fn is_named(patterns: &[String], name: &str) -> bool {

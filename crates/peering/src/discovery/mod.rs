@@ -1,8 +1,9 @@
-//! Turns what discovery finds into `ForeignCluster`s, and decides which of them this cluster borrows from automatically.
+//! Creates a `ForeignCluster` for each cluster that discovery finds, and decides from which of them this cluster
+//! borrows automatically.
 //!
-//! `liqo-fabric` writes what it hears on the local network into a `ConfigMap`, and [`search_domains`] what DNS domains contain into the
-//! status of `SearchDomain`s. Both are only claims: [`verification`] calls the announced URLs, and only a cluster that proved its ID
-//! there gets an object.
+//! `liqo-fabric` writes what it hears on the local network into a `ConfigMap`. [`search_domains`] writes what DNS
+//! domains contain into the status of `SearchDomain`s. Both are only claims: [`verification`] calls the announced URLs,
+//! and only a cluster that proved its ID there gets an object.
 
 pub mod dns;
 pub mod search_domains;

@@ -1,17 +1,17 @@
-//! The consumer's side of a peering: from the first call to a connection that the other slices use.
+//! The consumer's side of a peering: from the first call to a connection that sharing, networking and offloading use.
 //!
 //! ```text
 //!   authenticate ──credential──▶ hold ─┬─ heartbeat: renew our lease there, read the provider's, every 3 s
-//!        ▲                             ├─ judge: reachable or not; publish the connection, and a new one after an outage
-//!        └── new address or CA ────────┴─ renew: the credential, at 60% of its life, when it is refused, when its CA does not
-//!                                                verify the API server's certificate, or when its Secret is deleted
+//!        ▲                             ├─ judge: reachable or not; publish the connection, a new one after an outage
+//!        └── new address or CA ────────┴─ renew the credential: at 60% of its life, when it is refused, if its Secret
+//!                                         is gone, or its CA does not verify the API server's certificate
 //! ```
 //!
-//! The auth endpoint renews credentials, and says if the API server has another address or CA. While it does not answer, the credential
-//! renews itself at the provider's API server.
+//! The auth endpoint renews credentials, and says if the API server has another address or CA. While it does not
+//! answer, the session renews its token at the provider's API server.
 //!
-//! One session runs for each provider, as one task. Its results are in [`View`]; the lifecycle controller writes them into
-//! the `ForeignCluster`.
+//! One session runs for each provider, as one task. Its results are in [`View`]; the lifecycle controller writes them
+//! into the `ForeignCluster`.
 
 mod renewal;
 mod tunnel_connections;

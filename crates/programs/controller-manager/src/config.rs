@@ -1,4 +1,4 @@
-//! The live configuration.
+//! The configuration: waits until the `ClusterConfig` exists, and follows its changes.
 
 use std::sync::Arc;
 

@@ -1,6 +1,8 @@
-//! `liqo-controller-manager dns`: the resolver for remote pods.
+//! `liqo-controller-manager dns`: the resolver for remote pods. This module starts it; `liqo-resolver` answers the
+//! questions.
 //!
-//! Every replica answers. It stores nothing, writes nothing, and its account may only read what names come from.
+//! Every replica answers. It stores nothing and writes nothing, and its account may only read the objects that names
+//! depend on.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,4 +1,5 @@
-//! The label of the leader's pod. The Service of the auth endpoint, which only the leader serves, selects by it.
+//! Keeps a label on the leader's pod. Only the leader serves the auth endpoint, and its Service selects pods by this
+//! label.
 
 use std::time::Duration;
 

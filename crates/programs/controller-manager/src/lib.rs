@@ -1,6 +1,7 @@
 //! The one process that runs all controllers of Liqo in a cluster.
 //!
-//! It only starts the parts; each part is a crate.
+//! It only starts the parts; each part is a crate. `main.rs` calls [`run`], and so do the tests of
+//! `crates/devtools/simulation`.
 //!
 //! ```text
 //!   every replica                     only the leader
@@ -9,16 +10,20 @@
 //!   | admission webhook         |     | sharing     requests, offers, virtual nodes      |
 //!   | leader election           | --> | negotiation ranges, addresses, tunnel endpoints  |
 //!   |                           |     | offloading  namespaces, pods, kubelet API        |
-//!   |                           |     | tethering   the working mode                     |
+//!   |                           |     | tethering   whether a peer controls this cluster |
 //!   +---------------------------+     +--------------------------------------------------+
 //! ```
 //!
-//! If any part ends, or the lease is lost, [`run`] returns an error and the process ends: the kubelet starts it again, and another
-//! replica takes over. `stop` ends it in order: the lease is free as soon as the leader's parts have ended, and the webhook answers
-//! until the API server knows that this replica is ending.
+//! Parts do not call each other: they meet in Kubernetes objects, and in the `Context` that each gets (client, clock,
+//! network, configuration, connections to peers). One exception: before peering deletes a namespace, sharing saves
+//! contracts and receipts. [`run`] and `start_leading` below it are the whole picture.
 //!
-//! All that it needs of the world is in [`Replica`]: an API server, a clock and a network. So tests can run several of them, of
-//! several clusters, in one process.
+//! If any part ends, or the lease is lost, [`run`] returns an error and the process ends: the kubelet starts it again,
+//! and another replica takes over. When `stop` is cancelled, it ends in order: it releases the lease as soon as the
+//! leader's parts have ended, and the webhook answers until the API server knows that this replica is ending.
+//!
+//! [`Replica`] has everything that a replica needs from outside: an API server, a clock and a network. So a test can
+//! run several replicas, of several clusters, in one process.
 
 mod config;
 mod leader_pod;

@@ -1,6 +1,7 @@
-//! `liqo-controller-manager`: the program, its flags, and what it takes from its machine. What it runs is in the library.
+//! `liqo-controller-manager`: its flags, and what it takes from its machine. The library documents what it runs.
 //!
-//! `liqo-controller-manager dns` is another process: the resolver for remote pods, in a Deployment of its own. See `dns`.
+//! `liqo-controller-manager dns` is another process: the resolver for remote pods, in a Deployment of its own. See
+//! `dns`.
 
 mod dns;
 

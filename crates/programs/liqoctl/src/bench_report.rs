@@ -1,4 +1,5 @@
-//! The common parts of the reports of both benches: figures of a way and of the plain one, notes, and leftovers. Pure.
+//! The common parts of the reports of `bench network` and `bench offload`: Liqo's figures next to those without Liqo,
+//! notes, and leftovers. Pure.
 
 use std::collections::BTreeMap;
 

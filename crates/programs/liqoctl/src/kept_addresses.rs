@@ -1,8 +1,10 @@
-//! Ranges that could keep their addresses in the other cluster of a peering, and the lines of policy that allow it.
+//! Finds ranges that could keep their addresses in the other cluster of a peering, and the lines of policy that allow
+//! it.
 //!
-//! Each cluster decides about its own addresses, so each has a line of its own. A cluster knows exactly which ranges of the peer are free
-//! here. About its own ranges at the peer it knows only what both announced to each other: it does not know the peer's Services and nodes,
-//! nor what the peer reserves or sees of others. The peer's own `TunnelEndpoint` tells that.
+//! Each cluster decides about its own address space, so each needs a line in its own policy. A cluster knows exactly
+//! which ranges of the peer are free here. About its own ranges at the peer it knows only what both announced: not the
+//! peer's Services and nodes, nor what the peer reserves or imports from others. The peer's own `TunnelEndpoint` tells
+//! that.
 
 use std::collections::{BTreeMap, BTreeSet};
 

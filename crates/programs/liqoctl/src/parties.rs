@@ -1,6 +1,8 @@
-//! The peer of a contract, a receipt or a record, and the role of this cluster in it. The namespace tells: what this cluster provides is in
-//! tenant namespaces, and copies of what it consumes are in provider namespaces. What is kept of ended peerings is in Liqo's namespace,
-//! with labels that tell.
+//! Tells who the peer of a contract, a receipt or a record is, and which role this cluster has in it: provider or
+//! consumer.
+//!
+//! The namespace tells: what this cluster provides is in tenant namespaces, and copies of what it consumes are in
+//! provider namespaces. Objects of ended peerings are in Liqo's namespace, with labels that tell.
 
 use std::{fmt, fmt::Debug};
 

@@ -1,4 +1,4 @@
-//! Whether nodes and pods are ready, and why a pod is not.
+//! Tells whether nodes and pods are ready, and why a pod is not.
 
 use k8s_openapi::api::{
     apps::v1::Deployment,

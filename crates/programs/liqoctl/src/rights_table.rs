@@ -1,5 +1,5 @@
-//! The table of rights in docs/SECURITY.md, from the roles that `liqoctl install` applies, and the one that the manager creates for each
-//! consumer.
+//! Generates the table of rights in docs/SECURITY.md, from the roles that `liqoctl install` applies and the one that
+//! the manager creates for each consumer.
 
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{ClusterId, consumer_service_account};

@@ -1,7 +1,7 @@
-//! `liqoctl tether` and `liqoctl untether`: whether a peer controls this cluster.
+//! `liqoctl tether` and `liqoctl untether`: let a peer control this cluster, or end that.
 //!
-//! The commands write only who is to control it, into the spec of the `ClusterConfig`. The controllers do the rest, and report in its
-//! status how far they are.
+//! The commands only write into the spec of the `ClusterConfig` which peer should control it. The controllers do the
+//! rest, and report their progress in its status.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! `liqoctl usage`: what pods used under contracts since the last receipt.
 //!
-//! Usage records hold what ended. What still runs is in the status of shadow pods at a provider; at a consumer it is counted from when its
-//! local pods show that they run there.
+//! Usage records contain what has ended. For what still runs, a provider reads the status of shadow pods. A consumer
+//! counts from the time when its local pods show that they run there.
 
 use std::collections::{BTreeMap, BTreeSet};
 

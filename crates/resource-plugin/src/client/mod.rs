@@ -1,7 +1,7 @@
-//! The client, with which Liqo calls plugins.
+//! The client that Liqo calls plugins with.
 //!
-//! It also works while the plugin is away: calls fail with a clear error within their deadline, and the client keeps trying to subscribe,
-//! with growing delays.
+//! It also works while the plugin is away: calls fail within their deadline, with an error that says why, and the
+//! client keeps trying to subscribe, with growing delays.
 
 mod settings;
 mod subscription;

@@ -1,4 +1,4 @@
-//! The SDK: serves a [`ResourceSource`] as a plugin.
+//! The SDK: serves a [`ResourceSource`] over gRPC, with health checks, reflection, metrics and an orderly shutdown.
 
 mod metrics;
 mod options;

@@ -1,28 +1,18 @@
-//! The rules of sharing, as pure functions with time as an argument.
+//! The rules of sharing: pure functions with time as an argument. Read `provider::decide` first.
 //!
 //! ```text
-//!   provider:  reduce, pods ──▶ snapshot ──▶ provider ──▶ Plan: offers, conditions, statuses of policies
-//!                                               │
-//!                 upstream  what virtual nodes stand for, and which of them may be lent on
-//!                 pools     partitions the nodes as the policies say
-//!                 source    computes what is free in each partition
-//!                 shares    splits that between policies and consumers, by the rules of the ledger
-//!                 prices    computes what a pool costs now
-//!                 publish   selects the offers that are worth a write
-//!                 absence   which consumers are silent for too long
-//!                 granularity  who gets one pool for each node because it asked for that
-//!                 tethering what the working mode changes
-//!
-//!   consumer:  offers, policy ──▶ consumer ──▶ Judgement: virtual nodes, copies, answers
-//!
-//!   both:      peer_conditions   what the ForeignCluster shows
-//!
-//!   isolation  whether the pod network enforces NetworkPolicies, without which nothing is offered
+//!   provider:  objects ── reduce, pods ──▶ snapshot ── provider::decide ──▶ Plan: offers, conditions, contracts, ...
+//!      upstream     which virtual nodes it may lend on     shares       splits it between policies and consumers
+//!      pools        divides the nodes as policies say      ledger       how one amount is split
+//!      source       what is free in each partition         prices       what a pool costs now
+//!      absence      which consumers are silent too long    publish      which offers are worth a write
+//!      granularity  who gets one pool for each node        tethering    what the working mode changes
+//!   consumer:  offers, policy ── consumer::judge ──▶ Judgement: virtual nodes, copies, answers
+//!   both:      peer_conditions: what the ForeignCluster shows
+//!              isolation: whether the pod network enforces NetworkPolicies, without which nothing is offered
 //! ```
-//!
-//! What both sides sign, and what follows from it, is in the crate `liqo-market`.
-//!
-//! [`lists`] builds a snapshot for a program that looks only once. `plugin` reads the answers of resource plugins.
+//! [`lists`] builds a snapshot for a program that computes offers once, such as `liqoctl policy explain`. `plugin`
+//! reads the answers of resource plugins. The rules of contracts and receipts are in the crate `liqo-market`.
 
 pub mod absence;
 pub(crate) mod consumer;

@@ -1,7 +1,8 @@
 //! Receipts: the provider writes one for each period, the consumer signs or disputes it.
 //!
-//! The rules are in [`liqo_market::receipt`]. Offloading writes the usage records of both sides; this module reads
-//! them, and deletes them when both sides have signed.
+//! The rules are in [`liqo_market::receipt`]. Offloading writes the usage records of both sides. This module reads
+//! them, and deletes them when both sides have signed. `kept` copies receipts and contracts before the namespace of a
+//! peering goes.
 
 mod consumer;
 pub mod kept;

@@ -1,4 +1,11 @@
 //! An API server in memory.
+//!
+//! ```text
+//!   HTTP request --> request --> access (RBAC) --> reads --------------------------------------> store
+//!                                              \-> writes: patch, defaults, validation, schema --> store --> watches
+//! ```
+//!
+//! `kinds` and `rules` say what differs between kinds; `state` contains everything that the server stores.
 
 mod access;
 mod apply;

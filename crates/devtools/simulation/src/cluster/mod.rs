@@ -1,22 +1,17 @@
-//! What makes a cluster of an API server: the controllers of Kubernetes, a scheduler and kubelets, as small as they can be.
-//!
+//! What makes a cluster of an API server: Kubernetes' controllers, a scheduler and kubelets, as small as they can be.
 //! ```text
 //!   Objects (as they are now) + time --> decide --> writes, and the time of the next look
 //! ```
-//!
-//! All parts are pure. What they need to know later is in the objects, as in Kubernetes; only [`Memory`] is not.
-//!
-//! Left out:
+//! All parts are pure. As in Kubernetes, objects contain what they need to know later; only [`Memory`] is not an
+//! object. Harsher than Kubernetes: the address of a pod that is gone is free at once. Left out:
 //! - sets: adoption and release by selector, `ControllerRevisions`, `DaemonSets`
-//! - Deployments: pausing, the strategy `Recreate`, the condition `Progressing`, the end of old sets, proportional scaling
+//! - Deployments: pausing, `Recreate`, the condition `Progressing`, the end of old sets, proportional scaling
 //! - stateful sets: partitions, `OnDelete`, `maxUnavailable`, other first ordinals
-//! - Jobs: indexed and suspended ones, those without `completions`, policies of failures and replacements, `CronJobs`
+//! - Jobs: indexed, suspended, or without `completions`; policies of failures and replacements; `CronJobs`
 //! - scheduler: preemption, spreading, pod affinity, preferred anti-affinity, host ports
 //! - nodes: Kubernetes' halt of evictions when most nodes are down, pressure, reboots
-//! - kubelets: failing init containers, probes, ephemeral containers, changed images and resizes of running pods, volumes of claims
+//! - kubelets: failing init containers, probes, ephemeral containers, changes of running pods, volumes of claims
 //! - Events, except those of kubelets about pulled images; Endpoints, conditions of namespaces
-//!
-//! Harsher than Kubernetes: the address of a pod that went is free at once.
 
 mod addresses;
 mod containers;

@@ -1,4 +1,9 @@
-//! Carries datagrams between a connection and the tunnel.
+//! Carries datagrams between a connection and the tunnel, within limits.
+//!
+//! Only datagrams with the shape of a WireGuard message pass. A connection ends after [`PROOF_TIMEOUT`] if the tunnel
+//! does not answer on it, and after [`IDLE_TIMEOUT`] if it is silent or stuck. When TCP is slow, the oldest datagrams
+//! of a small queue are dropped. The server limits the number of connections; the oldest one on which the tunnel has
+//! not answered yet makes room for a new one.
 
 use std::{
     io,

@@ -1,4 +1,15 @@
 //! The tunnel's interface: the trait, the wanted endpoint, and the reported state.
+//!
+//! **Several gateways of one cluster.** In the kernel's WireGuard a prefix belongs to one peer. Here several remotes
+//! may have the same prefixes. Outgoing packets are spread over the enabled ones by the low bits of their addresses
+//! ([`liqo_network_model::spread`]); incoming packets are accepted from each of them.
+//!
+//! **Changing keys without a pause.** A peer's new key is one more remote with the same prefixes. For our own new key,
+//! the former one stays as [`Endpoint::previous_key`]: its sessions go on until the new ones are established, and peers
+//! that know only the former key still reach us.
+//!
+//! **Tunnel clients.** Packets of a remote with [`Remote::inward`] stay in this process and never reach the device.
+//! [`Tunnel::send`] answers them. **Direct paths** around a broker: see `direct`.
 
 use std::{collections::HashSet, io, net::SocketAddr, time::Duration};
 

@@ -1,42 +1,17 @@
-//! A WireGuard endpoint in user space.
+//! A WireGuard endpoint in user space. `interface` says what callers can ask for; `userspace` starts the threads.
 //!
-//! gotatun's `Tunn`, unmodified, is the protocol: handshake, keys, replay window, timers, cookies. On the wire this tunnel looks like the
-//! kernel's WireGuard. The code here is around it: it reads packets, cuts them, spreads them over remotes, joins them and writes them.
-//! One thread carries packets out, one per socket carries packets in, and one drives the timers. They share nothing but the locks of
-//! sessions, which they take once per batch.
-//!
+//! gotatun's `Tunn`, unmodified, is the protocol: handshake, keys, replay window, timers, cookies. This module reads
+//! packets, cuts them, spreads them over remotes, joins them and writes them. One thread carries packets out, one for
+//! each socket carries packets in, one drives the timers. They share only the locks of sessions, taken once a batch.
 //! ```text
-//!   out      TUN device                                                                           UDP socket
-//!  (device)  up to 64 KiB -> segment -> prefixes, spread -> sessions: encrypt -> group ----------> up to 64 datagrams
-//!            in one read     (packets)  (which remote)      (one lock a batch)   (one size)        in one call
+//!   out      TUN device                                                                       UDP socket
+//!  (device)  64 KiB a read  -> segment -> prefixes, spread -> sessions: encrypt -> group ---> 64 datagrams a call
+//!                              (packets)  (which remote)      (one lock a batch)   (one size)
 //!
-//!   in       TUN device                                                                           UDP socket
-//!  (socket)  up to 64 KiB <- coalesce <- prefixes <------- sessions: decrypt <- by index <-------- up to 64 datagrams
-//!            in one write   (one flow)   (its own source?)                      (whose session)    in one call
+//!   in       TUN device                                                                       UDP socket
+//!  (socket)  64 KiB a write <- coalesce <- prefixes <------- sessions: decrypt <- by index <- 64 datagrams a call
+//!                              (one flow)  (its own source?)                      (whose session)
 //! ```
-//!
-//! **Several gateways of one cluster.** In the kernel's WireGuard a prefix belongs to one peer. Here several remotes may have the same
-//! prefixes. Outgoing packets are spread over the enabled ones by the low bits of their addresses ([`liqo_network_model::spread`]);
-//! incoming packets are accepted from each of them.
-//!
-//! **Changing keys without a pause.** A peer's new key is one more remote with the same prefixes. For our own new key, the former one
-//! stays as [`Endpoint::previous_key`]: its sessions go on until the new ones are established, and peers that know only the former key
-//! still reach us.
-//!
-//! **Measuring.** Every half second the tunnel probes each remote that it sends packets to, inside the session. With more than 125 remotes
-//! it probes each less often.
-//!
-//! **Restarts.** The kernel keeps the device and its routes. A new process starts handshakes with all remotes at known addresses at once,
-//! so connections only see a short pause.
-//!
-//! **Tunnel clients.** Packets of a remote with [`Remote::inward`] stay in this process and never reach the device. [`Tunnel::send`]
-//! answers them.
-//!
-//! **Direct paths.** Packets to some prefixes of a peer, a broker, may go directly to the gateways of a cluster behind it ([`Direct`]), while
-//! these answer. They are translated here, so the kernel does not know which way they take.
-//!
-//! **Bounds.** At most 64 packets wait for a remote that does not answer. A sender of garbage costs no memory, a sender of handshakes a
-//! little for a second. Dropped packets are counted by reason.
 
 mod checksum;
 mod coalesce;

@@ -1,4 +1,5 @@
-//! The desired state of this node and of its tunnel. Everything here is pure; times are arguments.
+//! Decides the desired state of this node and of its tunnel, from a [`Snapshot`]. Everything here is pure; times are
+//! arguments.
 
 mod direct;
 pub mod election;

@@ -1,5 +1,5 @@
-//! Discovery on the local network: one node of the cluster announces it and listens for others, and writes what it hears into a
-//! `ConfigMap`, from which the manager creates `ForeignCluster`s.
+//! Discovery on the local network. One node of the cluster announces it by DNS-SD and listens for others. It writes
+//! what it hears into a `ConfigMap`, from which the manager creates `ForeignCluster`s.
 
 pub mod service;
 mod socket;

@@ -1,25 +1,17 @@
 //! The consumer's side: pods of this cluster that run in another one.
 //!
 //! ```text
-//!   watches ──change──▶ state (caches) ──▶ triggers: which keys are due ──▶ queues
-//!                         ▲                                                    │
-//!                         └────────── read ── controllers ◀────────────────────┘
-//!                                                  │ ask the rules, then write
-//!   VirtualNode ─────────▶ virtual_nodes ──────────┼─▶ Node, lease, kubelet API; evictions and drain
-//!   NamespaceOffloading ─▶ namespaces ─────────────┼─▶ NamespaceMap at each provider, status here
-//!   pods without a node ──▶ unscheduled_pods ───────┼─▶ what the webhook did not give them
-//!   pods that cost more ──▶ savings ────────────────┼─▶ evictions, where the namespace says moveWhenCheaper, or a budget MoveHome
-//!   pods that end soon ───▶ notices ────────────────┼─▶ evictions, before their provider ends them
-//!   budgets ─────────────▶ budgets ────────────────┼─▶ which providers get no new pods; the other controllers read it
-//!   pods on our nodes ───▶ pods ───────────────────┼─▶ ShadowPod at the provider, status here     (the hot path)
-//!   what travels along ──▶ records ────────────────┼─▶ ReflectedObject or Secret at the provider
-//!   events of remote pods ─▶ remote_events ────────┴─▶ Event here
+//!   watches ─▶ state (caches) ─▶ triggers: which keys are due ─▶ queues ─▶ controllers: read state, ask rules, write:
+//!   virtual_nodes     VirtualNode ──▶ Node, Lease, kubelet API; evictions and drain
+//!   namespaces        NamespaceOffloading ──▶ NamespaceMap at each provider, status here
+//!   pods              pods on virtual nodes ──▶ ShadowPod at the provider, status here   (the hot path)
+//!   records           objects that travel with pods ──▶ ReflectedObject or Secret at the provider
+//!   unscheduled_pods  pods without a node ──▶ what the webhook did not add
+//!   savings, notices  pods that cost too much, or that their provider will end ──▶ evictions
+//!   budgets           usage and prices ──▶ which providers get no new pods; the other controllers read it
+//!   remote_events     events of remote pods ──▶ events here;   connections: the connection to one provider
 //! ```
-//!
-//! `state` is what the controllers share: the objects of this cluster and, for each provider, the pods on its virtual nodes and,
-//! while there is a connection, the objects in our tenant namespace there. `watches` fill it, `triggers` say what a change
-//! makes due. The controllers import state, rules and the modules that write (`records`, `node_objects`), and never each
-//! other.
+//! `state` has caches of this cluster and, while a provider is connected, of its tenant namespace. Read `pods` first.
 
 mod controllers;
 mod events;

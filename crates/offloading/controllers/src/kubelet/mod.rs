@@ -1,16 +1,16 @@
 //! The kubelet API of virtual nodes: what `kubectl logs`, `exec`, `attach`, `port-forward` and metrics-server call.
 //!
-//! Each virtual node has its own listener (port), which answers only for pods that are bound to this node. It checks callers as a
-//! kubelet does: a client certificate or a bearer token authenticates them, a `SubjectAccessReview` authorises them. Logs are
-//! streamed from the provider's API server. exec, attach and port-forward are *spliced*: the upgraded connection is forwarded byte
-//! by byte, whatever its protocol is. What is cut on the way, by a restart or a broken connection, never looks like a normal end.
+//! Each virtual node has its own listener (port), which answers only for pods on this node. It checks callers as a
+//! kubelet does: a client certificate or a bearer token authenticates them, a `SubjectAccessReview` authorises them.
+//! Logs come as a stream from the provider's API server. exec, attach and port-forward are *spliced*: this process
+//! forwards the bytes of the upgraded connection, whatever its protocol is. A connection that breaks never looks like a
+//! normal end.
 //!
 //! ```text
-//!   kubectl -> home API server --TLS--> [access] -> [index: local pod -> remote pod] -> [request] -> provider's API server
-//!                                                                                         |                 |
-//!                                       <================ logs, or the spliced stream ====+=================+
+//!   kubectl -> home API server -TLS-> access -> index: local pod to remote pod -> request -> provider's API server
+//!                                                                                    |                 |
+//!                                     <=========== logs, or the spliced stream ======+=================+
 //! ```
-//!
 //! Only the action and known query keys of the caller's request reach the provider: host and path come from the index.
 
 mod access;

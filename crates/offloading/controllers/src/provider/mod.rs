@@ -1,27 +1,17 @@
-//! The provider's side: what consumers ask for in their tenant namespaces becomes namespaces, pods and objects here.
+//! The provider's side: turns what consumers write into their tenant namespaces into namespaces, pods and objects here.
 //!
 //! ```text
-//!   tenant namespace of a consumer             mapped namespaces of that consumer
-//!
-//!   NamespaceMap  --- controllers::namespaces -->  Namespace, with role bindings, limits and isolation
-//!   ShadowPod     --- controllers::shadow_pods ->  Pod        (after admission against the ResourceOffer)
-//!   ShadowPod.status <-----------------------------Pod.status
-//!   ReflectedObject, Secret
-//!                 --- controllers::replicas ---->  ConfigMap, Secret, Service, EndpointSlice, Ingress, NetworkPolicy
-//!
-//!   remote pods that are gone, and those that run at the end of a period
-//!                 --- metered_pods ---------->  UsageRecord in the tenant namespace, where there is a contract
-//!
-//!   PeeringPolicy --- what all of these may be and use (controllers::fan_out)
-//!   ResourceOffer --- which pods are admitted, and which must end (controllers::offers)
+//!   tenant namespace of a consumer                     mapped namespaces of that consumer
+//!   NamespaceMap            ── namespaces ────▶        Namespace, with role bindings, limits and isolation
+//!   ShadowPod               ── shadow_pods ───▶        Pod, if the ResourceOffer has room; its status goes back
+//!   ReflectedObject, Secret ── replicas ──────▶        ConfigMap, Secret, Service, Ingress, NetworkPolicy, ...
+//!   ResourceOffer           ── offers ────────▶        which pods must end
+//!   UsageRecord             ◀─ metered_pods ───        pods that ended, or run when a period of a contract ends
 //! ```
-//!
-//! [`state`] holds the caches and indexes that all controllers read. [`triggers`] decides which keys are enqueued after a change. The
-//! controllers in `controllers` import the state and the rules of `liqo-offloading-rules`, never each other.
-//!
-//! Ownership is derived from the namespace of an object, never from its contents. The provider trusts nothing that a consumer writes: it
-//! checks names, pods and objects again. What a consumer may write at all is a matter of RBAC: the rules are in
-//! `deploy/liqo/rbac-bound.yaml`, and `crates/peering/src/objects.rs` binds them in each tenant namespace and limits the numbers.
+//! [`state`] holds caches and indexes, [`triggers`] decides which keys a change enqueues, and `controllers` has the
+//! controllers above; `fan_out` finds the keys when a policy changes. Ownership is derived from the namespace of an
+//! object, never from its contents. The provider checks everything that a consumer writes. RBAC limits what it may
+//! write at all: `deploy/liqo/rbac-bound.yaml`, which `crates/peering/src/objects.rs` binds in each tenant namespace.
 
 mod controllers;
 mod metered_pods;

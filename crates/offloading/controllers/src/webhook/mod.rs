@@ -1,18 +1,16 @@
-//! The admission webhook: it lets new pods of offloaded namespaces run on virtual nodes, as their strategy says, and limits the commands
-//! of consumers.
+//! The admission webhook: it lets new pods of offloaded namespaces run on virtual nodes, as their strategy says. It
+//! also limits the commands that consumers start in their pods here.
 //!
-//! Every replica of the manager serves it. Only the leader writes the `MutatingWebhookConfiguration`, which lists the offloaded
-//! namespaces by name, so that pods of other namespaces never wait for it. A namespace that says by a label that it is to be offloaded is
-//! seen from its first pod on. A pod that comes before the `NamespaceOffloading` gets a scheduling gate until that exists.
-//!
+//! Every replica of the manager serves it. Only the leader writes the `MutatingWebhookConfiguration`, which lists the
+//! offloaded namespaces by name, so that pods of other namespaces never wait for it. Where a label asks for offloading,
+//! a pod that comes before the `NamespaceOffloading` gets a scheduling gate.
 //! ```text
-//!   API server --pod of an offloaded namespace--> /mutate --> pod::scheduling, pod::preference --> JSON patch
-//!       ^
-//!       +-- MutatingWebhookConfiguration `liqo` <-- leader: namespaces, CA
-//!                 remote.liqo.io            strategy Remote: no answer, no pod
-//!                 local-and-remote.liqo.io  strategy LocalAndRemote: no answer, an unchanged pod
-//!                 new-namespaces.liqo.io    labelled ones without a strategy: no answer, no pod
-//!                 commands.liqo.io          commands of consumers in pods here, at /commands: no answer, no limit
+//!   API server ── new pod ──▶ /mutate ──▶ pod::scheduling, pod::preference ──▶ JSON patch
+//!   webhook of the configuration `liqo`      it covers                           if nobody answers
+//!     remote.liqo.io                         strategy Remote                     no pod is created
+//!     local-and-remote.liqo.io               strategy LocalAndRemote             the pod is created unchanged
+//!     new-namespaces.liqo.io                 label, but no strategy yet          no pod is created
+//!     commands.liqo.io, at /commands         commands of consumers in pods here  no limit
 //! ```
 
 mod certificate;

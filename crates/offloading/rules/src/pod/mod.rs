@@ -1,4 +1,15 @@
-//! Pods: what travels, who is admitted, what the status says.
+//! Pods: what travels, who is admitted, what the status says. Read `local` and `remote` first.
+//!
+//! ```text
+//!   place a new pod   scheduling preference room; without the webhook: unscheduled
+//!   consumer, send    local (decides) local_state carry references injected eviction; on failure: waiting refusals
+//!   provider, run     remote (decides) shadow_pod remote_pod usage recreated pace host_name
+//!   provider, admit   admission (accounts) ledger (what fits) reclaim (which pods end)
+//!   back to home      reported_status local_status remote_events home_text added_limits
+//!   pods that run     ephemeral; which ones leave, and when: saving turns running_pod controller job
+//!   metering          chargeable (consumer) metering (provider)
+//! ```
+//! `carry` has one function for each side, because the provider trusts nothing and applies the same rules again.
 
 pub mod added_limits;
 pub mod admission;

@@ -1,5 +1,15 @@
-//! Objects that are copied to the provider: `ConfigMap`s, Secrets, Services, Ingresses, `NetworkPolicy`s,
-//! `PodDisruptionBudget`s.
+//! Objects that are copied to the provider: `ConfigMap`s, Secrets, Services, `EndpointSlice`s, Ingresses,
+//! `NetworkPolicy`s, `PodDisruptionBudget`s.
+//!
+//! ```text
+//!   every kind       kind; record: an object as it travels ──▶ source: what the provider keeps ──▶ plan: replicas
+//!                    name: how a replica is called; parts, chunk, chunks: large objects in several records
+//!   Services         service service_quota lost_endpoints
+//!   from outside     ingress exposure exposure_grant: Ingresses and load balancers, as the provider's policy allows
+//!   NetworkPolicies  network_policy network_policy_translation label_selector (consumer) ──▶ isolation (provider)
+//!   disruption       disruption_budget (what home needs) ──▶ held_budgets (what holds at the provider)
+//! ```
+//! Read `record` and `plan` first.
 
 pub mod chunk;
 pub mod chunks;
