@@ -1,6 +1,6 @@
 //! Marks what a peer wrote and this cluster has not verified yet.
 
-/// What was read from an object that a peer writes.
+/// A value that was read from an object that a peer writes.
 ///
 /// Two owners who do not trust each other share objects. Whatever enters a signature, a charge, a stored copy or a decision to delete
 /// evidence comes from this cluster's own records, or from bytes that this cluster verified against its own keys and its own contract.
@@ -25,7 +25,7 @@
 /// ```compile_fail,E0308
 /// let end = liqo_api::Claimed::new(10);
 /// let seen = std::cell::Cell::new(0);
-/// end.map(|end| seen.set(end)); // What makes something else of a claim captures no variables.
+/// end.map(|end| seen.set(end)); // This function captures a variable.
 /// ```
 ///
 /// ```
@@ -47,7 +47,7 @@ impl<T> Claimed<T> {
         Claimed(&self.0)
     }
 
-    /// What a function makes of the claim, which is no more certain. The function captures no variables, so it depends on nothing else.
+    /// Applies a function to the claim. The result is no more certain. The function captures no variables, so it depends on nothing else.
     pub fn map<P>(self, map: fn(T) -> P) -> Claimed<P> {
         Claimed(map(self.0))
     }

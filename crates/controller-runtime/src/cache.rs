@@ -64,7 +64,7 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
     /// The same for our tenant namespace at a provider, within the [`crate::provider_limits`]; `len` estimates the memory of a reduced
     /// object in bytes. If the provider exceeds a limit, the objects that were read before stay, and the watch starts again later.
     ///
-    /// What the provider shows is a claim: `reduce` verifies it, keeps it closed, or gives the reason in `docs/trusted-fields.md`.
+    /// An object at the provider is a claim: `reduce` verifies it, keeps it closed, or gives the reason in `docs/trusted-fields.md`.
     pub fn watch_provider<K>(
         connection: &PeerConnection,
         config: watcher::Config,

@@ -1,4 +1,4 @@
-//! What makes a cluster of an API server: Kubernetes' controllers, a scheduler and kubelets, as small as they can be.
+//! The parts that make a cluster of an API server: Kubernetes' controllers, a scheduler and kubelets, as small as they can be.
 //! ```text
 //!   Objects (as they are now) + time --> decide --> writes, and the time of the next look
 //! ```
@@ -135,7 +135,7 @@ impl Default for Settings {
 /// Nodes on which pods should run and that do not exist, with the time when that was first seen.
 pub type MissingNodes = BTreeMap<String, Timestamp>;
 
-/// What the controllers know from earlier decisions, and no object says.
+/// The controllers' knowledge from earlier decisions that no object contains.
 #[derive(Debug, Default)]
 pub struct Memory {
     missing_nodes: MissingNodes,

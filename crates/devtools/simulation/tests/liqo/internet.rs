@@ -40,7 +40,7 @@ struct Listening {
     ended: CancellationToken,
 }
 
-/// What goes wrong between clusters. Chances are in thousandths of what is sent at once: often one request, answer or event.
+/// Faults between clusters. Chances are in thousandths of the messages; one is often a request, an answer or an event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WireFaults {
     /// It gets lost, and both ends see that the connection is closed. The sender of a request cannot know whether it arrived.
@@ -129,7 +129,7 @@ impl Internet {
         self.0.cuts.send_modify(BTreeSet::clear);
     }
 
-    /// What goes wrong from now on between clusters.
+    /// Sets the faults between clusters from now on.
     pub fn set_faults(&self, faults: WireFaults) {
         self.0.wire.lock().faults = faults;
     }
@@ -174,7 +174,7 @@ fn is_of_another_cluster(from: IpAddr, to: IpAddr) -> bool {
     }
 }
 
-/// What one process sees of the internet. It ends with the process.
+/// The view of one process on the internet. It ends with the process.
 #[derive(Clone)]
 pub struct Host {
     internet: Internet,

@@ -570,8 +570,8 @@ impl Pass<'_> {
 
     /// Evicts a pod that does not run at this provider, so that its controller creates another one. The provider is remembered first, so
     /// that the webhook keeps the next one away from it. A pod that came here nevertheless is replaced like one of a provider that cannot
-    /// be remembered: one for each owner in a while. Pods that are
-    /// older than the strategy Local of their namespace go together: the next ones do not tolerate virtual nodes.
+    /// be remembered: one for each owner in a while. Pods that are older than the strategy Local of their namespace go together: the next
+    /// ones do not tolerate virtual nodes.
     async fn replace(
         &self,
         reason: &str,
