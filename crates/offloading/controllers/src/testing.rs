@@ -1,12 +1,21 @@
 //! Code that tests of several modules use.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use liqo_api::ClusterId;
 use liqo_controller_runtime::{Clock, Context, Peers, Tcp, events::Events, watch};
 use serde_json::json;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// The clock of all contexts. It shows the middle of an hour: no period of a contract ends while a test runs.
+pub fn clock() -> Clock {
+    static STARTED: OnceLock<Instant> = OnceLock::new();
+    let half_past_twelve = Timestamp::from_second(1_772_368_200).expect("it is a time");
+    Clock::simulated(half_past_twelve, *STARTED.get_or_init(Instant::now), SignedDuration::ZERO)
+}
 
 /// A process of the cluster with this name and this API server.
 pub fn context(name: &str, client: Client) -> Context {
@@ -17,11 +26,11 @@ pub fn context(name: &str, client: Client) -> Context {
         pod_ip: [10, 0, 0, 1].into(),
         cluster_domain: None,
         cluster_id: ClusterId::of_public_key(&[1; 32]),
-        clock: Clock::system(),
+        clock: clock(),
         network: Tcp::network(),
         config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
         peers: Peers::default(),
-        events: Events::new(client.clone(), Clock::system(), None),
+        events: Events::new(client.clone(), clock(), None),
         unwatched_since: None,
         stop: CancellationToken::new(),
         client,

@@ -148,7 +148,7 @@ async fn recorder(server: &Arc<Mutex<Server>>, side: &Arc<Pods>) -> Arc<Recorder
 }
 
 fn now() -> Seconds {
-    Timestamp::now().as_second()
+    testing::clock().now().as_second()
 }
 
 fn entry(pod: &str, from: Seconds, until: Seconds) -> Entry {

@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn now() -> Seconds {
-        Timestamp::now().as_second()
+        testing::clock().now().as_second()
     }
 
     /// The shadow pod of the first life as the provider keeps it, and the pod that it left behind.
@@ -265,7 +265,7 @@ mod tests {
     #[tokio::test]
     async fn a_second_shadow_pod_of_the_same_name_is_metered_after_the_first() {
         let objects = json!({ "contracts": [contract()], "namespaces": namespaces() });
-        let provider = provider(objects, Timestamp::now()).await;
+        let provider = provider(objects, testing::clock().now()).await;
         tokio::spawn(provider.recorder.clone().run(Arc::new(ProviderSide(provider.clone()))));
         let (key, first, left_pod) = first_life(now() - 100);
         let second = Arc::new(Shadow { uid: "second".into(), reported: ReportedStatus::default(), ..Shadow::clone(&first) });
@@ -294,7 +294,7 @@ mod tests {
         let mut alone = pod("orphan");
         alone["metadata"]["creationTimestamp"] = Timestamp::from_second(now() - 50).unwrap().to_string().into();
         let objects = json!({ "contracts": [contract()], "namespaces": namespaces(), "pods": [alone] });
-        let side = ProviderSide(provider(objects, Timestamp::now()).await);
+        let side = ProviderSide(provider(objects, testing::clock().now()).await);
         let (key, first, left_pod) = first_life(now() - 100);
         let open = || {
             let open = side.open(&key.namespace, now()).unwrap();

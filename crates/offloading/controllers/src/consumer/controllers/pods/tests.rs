@@ -280,7 +280,7 @@ fn with_contract(mut objects: Value) -> Value {
 
 /// A pod with UID `u` that ended and is being deleted, bound a minute ago; its shadow pod, and the charges.
 fn ended_pod() -> (Arc<LocalPod>, Value, String) {
-    let now = Timestamp::now().as_second();
+    let now = testing::clock().now().as_second();
     let charges = format!("{}-{} cpu=1,memory=16777216,pods=1", now - 50, now - 10);
     let bound = Timestamp::from_second(now - 60).unwrap().to_string();
     let conditions = json!([{ "type": "PodScheduled", "status": "True", "lastTransitionTime": bound },
@@ -335,7 +335,7 @@ async fn a_pod_that_the_api_server_removed_together_with_its_shadow_pod_is_store
     let open = crate::metering::Side::open(
         &crate::consumer::metered_pods::ConsumerSide(consumer.clone()),
         &provider_namespace(&provider()),
-        Timestamp::now().as_second(),
+        testing::clock().now().as_second(),
     );
     assert!(open.is_none_or(|open| open.len() == 1), "it counts until its entry is stored");
     peer.pod_queue.add("u".to_owned());
@@ -359,7 +359,7 @@ async fn what_a_pod_used_that_has_ended_is_stored_before_its_shadow_pod_goes() {
 #[tokio::test]
 async fn a_pod_that_was_never_charged_leaves_an_entry_before_its_shadow_pod_goes() {
     let amounts = vec![[("cpu", "1".parse().unwrap())].into_iter().collect()];
-    let (namespace, pool, sent) = ("demo".to_owned(), "default".to_owned(), Timestamp::now().as_second() - 60);
+    let (namespace, pool, sent) = ("demo".to_owned(), "default".to_owned(), testing::clock().now().as_second() - 60);
     let voucher = voucher_key().write(provider().as_str(), "u", &Voucher { namespace, pool, sent, amounts });
     let (_, mut shadow, _) = ended_pod();
     shadow["metadata"]["annotations"] = json!({ annotations::VOUCHER: voucher });
@@ -374,7 +374,7 @@ async fn a_pod_that_was_never_charged_leaves_an_entry_before_its_shadow_pod_goes
 #[tokio::test]
 async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
     let objects = with_contract(here(&json!({})));
-    let now = Timestamp::now().as_second();
+    let now = testing::clock().now().as_second();
     let shadow = |uid: &str, voucher: Option<String>| {
         json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
             "metadata": { "namespace": "tenant", "name": uid, "resourceVersion": "1",
@@ -424,7 +424,7 @@ async fn a_shadow_pod_says_what_its_consumer_needs_to_know_it_again() {
     let written = consumer.voucher(&provider(), &pod, "default", Claimed::default()).unwrap();
     let read = voucher_key().read(provider().as_str(), "u", Claimed::new(Some(&written))).unwrap();
     assert_eq!((read.namespace.as_str(), read.pool.as_str(), read.amounts.len()), ("demo", "default", 1));
-    assert!((Timestamp::now().as_second() - 65..=Timestamp::now().as_second() - 55).contains(&read.sent));
+    assert!((testing::clock().now().as_second() - 65..=testing::clock().now().as_second() - 55).contains(&read.sent));
     // After a resize it has the former amounts, too.
     let former = Voucher { sent: 5, amounts: vec![[("cpu", "7".parse().unwrap())].into_iter().collect()], ..read.clone() };
     let former = voucher_key().write(provider().as_str(), "u", &former);
